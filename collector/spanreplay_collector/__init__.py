@@ -1,0 +1,1 @@
+"""Receives OTLP, stores runs, feeds Phoenix."""

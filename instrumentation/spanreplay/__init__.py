@@ -1,0 +1,1 @@
+"""Records what an AI agent did, and replays it byte for byte."""

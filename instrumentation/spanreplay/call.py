@@ -1,0 +1,140 @@
+"""The values passed around: one call, one root record, one recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = ["CallRecord", "Completeness", "Effect", "Kind", "Outcome", "Recording", "RootRecord"]
+
+
+class Kind(str, Enum):
+    """What sort of boundary a call crosses."""
+
+    LLM = "llm"
+    EMBEDDING = "embedding"
+    TOOL = "tool"
+    RETRIEVER = "retriever"
+    MCP = "mcp"
+    HTTP = "http"
+    HUMAN = "human"
+    CLOCK = "clock"
+    RANDOM = "random"
+    COMPUTE = "compute"
+
+
+class Effect(str, Enum):
+    """What a call may do to the world."""
+
+    PURE = "pure"
+    READ = "read"
+    WRITE = "write"
+    IRREVERSIBLE = "irreversible"
+
+
+class Outcome(str, Enum):
+    """How a call ended; `open` means that its end was never recorded."""
+
+    OK = "ok"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """One recorded call: a boundary span as data.
+
+    Ids are lower-case hexadecimal: run_id 32, trace_id 32, span_id 16, key 64 characters.
+    Times are nanoseconds since the Unix epoch. `request` and `response` are JSON text.
+    """
+
+    run_id: str
+    seq: int
+    kind: str
+    name: str
+    lane: str
+    index: int
+    key: str
+    keyspec: str
+    request: str
+    response: str = ""
+    outcome: str = Outcome.OPEN.value
+    effect: str = Effect.READ.value
+    end_seq: int = -1
+    parent: int = -1
+    call_id: str = ""
+    code: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    redactions: Mapping[str, int] = field(default_factory=dict)
+    trace_id: str = ""
+    span_id: str = ""
+    parent_span_id: str = ""
+    start_ns: int = 0
+    end_ns: int = 0
+
+    @property
+    def boundary(self) -> str:
+        """Kind and name, as plans and reports write it: `tool:delete_accounts`."""
+        return f"{self.kind}:{self.name}"
+
+
+@dataclass(frozen=True)
+class RootRecord:
+    """The run's root span as data; `manifest` is empty until the run has ended."""
+
+    run_id: str
+    app: str = ""
+    trace_id: str = ""
+    span_id: str = ""
+    start_ns: int = 0
+    end_ns: int = 0
+    outcome: str = Outcome.OPEN.value
+    env: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    replay_of: str = ""
+    user_id: str = ""
+    session_id: str = ""
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """Whether a recording can be replayed whole; `reasons` lists the holes."""
+
+    is_complete: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All calls of one run in start order, with its root record."""
+
+    root: RootRecord
+    calls: tuple[CallRecord, ...]
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, 32 hexadecimal characters."""
+        return self.root.run_id
+
+    def completeness(self) -> Completeness:
+        """Compare the calls with the root's manifest; pure, O(calls)."""
+        reasons: list[str] = []
+        manifest = self.root.manifest
+        if not manifest:
+            reasons.append("the run did not end: its process was killed or is still running")
+        reasons.extend(
+            f"call {c.seq} ({c.boundary}) was started and never finished"
+            for c in self.calls
+            if c.outcome == Outcome.OPEN.value
+        )
+        expected = manifest.get("calls")
+        if isinstance(expected, int) and expected != len(self.calls):
+            reasons.append(f"{len(self.calls)} of {expected} calls are here")
+        for name in ("dropped", "truncated", "unserializable"):
+            count = manifest.get(name, 0)
+            if isinstance(count, int) and count:
+                reasons.append(f"{count} calls {name}")
+        return Completeness(not reasons, tuple(reasons))

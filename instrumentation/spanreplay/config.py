@@ -1,0 +1,114 @@
+"""Every setting of spanreplay, in one table, and every limit.
+
+Order of precedence: code argument > our own variable > OTel variable > default. OTel parsing: an empty
+value is unset, only "true" (any case) is true, a bad value warns and is ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+# ── Limits ──────────────────────────────────────────────────────────────────────────────────────────
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A request or response larger than this is cut, counted, and makes its run incomplete."""
+SPOOL_BYTES_MAX: Final = 4 * 1024**3
+"""The spool directory never grows beyond this; what is dropped is counted in the manifest."""
+STDOUT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Standard output kept for comparison; beyond it only the hash goes on."""
+SHIP_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+SHIP_INTERVAL_MS: Final = 500
+SHIP_EXIT_TIMEOUT_MS: Final = 5_000
+MEMO_ITEMS_MAX: Final = 20_000
+"""Texts remembered as already redacted in one run."""
+CALLS_MAX: Final = 1_000_000
+"""Calls in one run; more are counted as dropped."""
+OTLP_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+GRPC_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+CALL_BATCH_ITEMS: Final = 256
+CALL_BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
+
+OTLP_HTTP_PORT: Final = 4318
+OTLP_GRPC_PORT: Final = 4317
+SERVICE_PORT: Final = 4319
+PHOENIX_PORT: Final = 6006
+PHOENIX_GRPC_PORT: Final = 14317
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the settings table."""
+
+    name: str
+    default: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        "SPANREPLAY_MODE",
+        "record",
+        "what a process under opentelemetry-instrument does",
+        ("record", "replay", "off"),
+    ),
+    Setting("SPANREPLAY_DIR", ".spanreplay", "directory of the spool and of local recordings"),
+    Setting("SPANREPLAY_ENDPOINT", "", "host:port of the replay service; empty: use the directory"),
+    Setting("SPANREPLAY_TOKEN", "", "bearer token for the replay service and the collector"),
+    Setting("SPANREPLAY_FSYNC", "never", "when the spool is fsynced", ("never", "interval", "always")),
+    Setting("SPANREPLAY_REPLAY_SOURCE", "", "what to replay: a run id, a `.replay` file or a spool file"),
+    Setting("SPANREPLAY_REPLAY_PLAN", "", "the plan of the replay, as JSON"),
+    Setting("SPANREPLAY_REPLAY_REPORT", "", "file that the verdict is written to, as JSON"),
+    Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
+    Setting("SPANREPLAY_APP", "", "name of the agent; default: OTEL_SERVICE_NAME, else the script's name"),
+    Setting("SPANREPLAY_REDACT_KEY", "", "file with the key of redaction tokens; default: <dir>/redact.key"),
+    Setting("SPANREPLAY_USER_ID", "", "user that the run acts for; searchable"),
+    Setting("SPANREPLAY_SESSION_ID", "", "session that the run belongs to; searchable"),
+)
+_BY_NAME: Final = {s.name: s for s in SETTINGS}
+
+
+def read_setting(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The value of one setting; an unknown choice warns and yields the default.
+
+    Raises: KeyError if the table has no such setting.
+    """
+    setting = _BY_NAME[name]
+    value = environ.get(name, "").strip()
+    if not value:
+        return setting.default
+    if setting.choices and value not in setting.choices:
+        logger.warning("%s=%r is not one of %s; using %r", name, value, setting.choices, setting.default)
+        return setting.default
+    return value
+
+
+def read_data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory of local recordings, absolute."""
+    return Path(read_setting("SPANREPLAY_DIR", environ)).absolute()
+
+
+def read_flag(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """An OTel boolean: only "true", in any case, is true."""
+    return environ.get(name, "").strip().lower() == "true"
+
+
+def read_app_name(argv0: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The agent's name: SPANREPLAY_APP, OTEL_SERVICE_NAME, service.name, else the script's name."""
+    named = read_setting("SPANREPLAY_APP", environ) or environ.get("OTEL_SERVICE_NAME", "").strip()
+    if named:
+        return named
+    for pair in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        key, _, value = pair.partition("=")
+        if key.strip() == "service.name" and value.strip():
+            return value.strip()
+    stem = Path(argv0).stem
+    if stem == "__main__":
+        stem = Path(argv0).parent.name
+    return stem or "python"

@@ -1,0 +1,1 @@
+"""Wire contract: `replay.proto` and its generated code."""

@@ -1,0 +1,1 @@
+"""Batch-invariant kernels for self-hosted models; torch and triton only."""

@@ -1,0 +1,1 @@
+"""Gives recorded runs back over gRPC."""
