@@ -1,0 +1,304 @@
+"""A local model provider for tests: OpenAI- and Anthropic-compatible, real HTTP, every answer unique.
+
+In a test: `provider = Provider().start()`, then `provider.environ()` for the agent's process.
+By hand: `PYTHONPATH=tests python -m support.provider --port-file F`.
+
+The prompt decides what happens:
+  "use tool NAME with {…}"            a call of that tool, if it was offered (see wire_text.read_turn)
+  "answer outside the schema"         prose although a JSON schema was asked for
+  "fail 429 twice", "fail 500 always" that HTTP status so often (once, twice, N times, always), then success
+  "drop connection mid-stream"        the connection ends in the middle of the answer
+  "slow"                              a pause before the answer and between its chunks
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from support.wire_anthropic import answer_messages, count_message_tokens, stream_messages
+from support.wire_openai import (
+    answer_chat,
+    answer_embeddings,
+    answer_responses,
+    stream_chat,
+    stream_responses,
+)
+from support.wire_text import Json, make_id
+
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+REQUESTS_MAX: Final = 100_000
+CHUNK_GAP_S: Final = 0.001
+SLOW_S: Final = 0.25
+SLOW_CHUNK_GAP_S: Final = 0.02
+RETRY_AFTER_MS: Final = 20
+_FAILURE: Final = re.compile(r"fail (\d{3}) (once|twice|always|(\d+) times)")
+_ERROR_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+@dataclass
+class Provider:
+    """One provider on a port of 127.0.0.1; `requests` is what it was asked, in order of arrival."""
+
+    port: int = 0
+    fingerprint: str = field(default_factory=lambda: make_id("fp_", 10))
+    requests: list[tuple[str, Any]] = field(default_factory=list)
+    _failures: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _server: _Server | None = None
+    _thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The root URL, no trailing slash: what ANTHROPIC_BASE_URL takes."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def openai_url(self) -> str:
+        """What OPENAI_BASE_URL takes."""
+        return self.url + "/v1"
+
+    def environ(self) -> dict[str, str]:
+        """Variables that make an unmodified agent talk to this provider."""
+        return {
+            "OPENAI_BASE_URL": self.openai_url,
+            "OPENAI_API_KEY": "sk-test-local-provider",
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": "sk-ant-test-local-provider",
+        }
+
+    def start(self) -> Provider:
+        """Listen and serve in a background thread; returns self."""
+        self._server = _Server(self.port, self)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="provider", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Close the port and every open connection: from now on, a call is refused."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._server.close_connections()
+        self._thread.join(timeout=5)
+        self._server = None
+
+    def __enter__(self) -> Provider:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def note_request(self, path: str, body: Any) -> None:
+        """Remember one request."""
+        with self._lock:
+            if len(self.requests) < REQUESTS_MAX:
+                self.requests.append((path, body))
+
+    def next_failure(self, path: str, body: Json) -> int:
+        """The HTTP status this request must fail with, or 0; counts per identical request."""
+        wanted = _FAILURE.search(json.dumps(body.get("messages", body.get("input", ""))))
+        if wanted is None:
+            return 0
+        times = {"once": 1, "twice": 2, "always": sys.maxsize}.get(wanted[2]) or int(wanted[3])
+        key = path + json.dumps(body, sort_keys=True)
+        with self._lock:
+            if self._failures[key] >= times:
+                del self._failures[key]  # so that the next run of the same agent fails the same way
+                return 0
+            self._failures[key] += 1
+        return int(wanted[1])
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 256
+
+    def __init__(self, port: int, provider: Provider) -> None:
+        self.provider = provider
+        self._connections: set[socket.socket] = set()
+        self._connections_lock = threading.Lock()
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._connections_lock:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._connections_lock:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def close_connections(self) -> None:
+        with self._connections_lock:
+            connections = list(self._connections)
+        for connection in connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # it closed by itself
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # one segment for the head; the body is flushed chunk by chunk
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        return
+
+    def do_GET(self) -> None:
+        self.server.provider.note_request(self.path, None)
+        if self.path == "/v1/models":
+            model = {"id": "gpt-x", "object": "model", "created": 1790000000, "owned_by": "local"}
+            self._send_json(200, {"object": "list", "data": [model]})
+        elif self.path == "/health":
+            self._send_json(200, {"status": "ok"})
+        else:
+            self._send_error(404, "no such path")
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("content-length") or 0)
+        if size > BODY_BYTES_MAX:
+            self.close_connection = True
+            self._send_error(413, "body too large")
+            return
+        try:
+            body = json.loads(self.rfile.read(size))
+        except ValueError:
+            self._send_error(400, "the body is not JSON")
+            return
+        path = self.path.partition("?")[0]
+        provider = self.server.provider
+        provider.note_request(path, body)
+        status = provider.next_failure(path, body)
+        if status:
+            self._send_error(status, f"asked to fail with {status}")
+            return
+        self._answer(path, body)
+
+    def _answer(self, path: str, body: Json) -> None:
+        is_stream = bool(body.get("stream"))
+        fingerprint = self.server.provider.fingerprint
+        asked = json.dumps(body.get("messages", body.get("input", "")))
+        is_slow = "slow" in asked
+        is_dropped = "drop connection" in asked
+        if is_slow:
+            time.sleep(SLOW_S)
+        if path == "/v1/chat/completions" and is_stream:
+            self._send_events(stream_chat(body, fingerprint), is_slow, is_dropped)
+        elif path == "/v1/chat/completions":
+            self._send_json(200, answer_chat(body, fingerprint), is_dropped)
+        elif path == "/v1/responses" and is_stream:
+            self._send_events(stream_responses(body), is_slow, is_dropped)
+        elif path == "/v1/responses":
+            self._send_json(200, answer_responses(body), is_dropped)
+        elif path == "/v1/embeddings":
+            self._send_json(200, answer_embeddings(body), is_dropped)
+        elif path == "/v1/messages" and is_stream:
+            self._send_events(stream_messages(body), is_slow, is_dropped)
+        elif path == "/v1/messages":
+            self._send_json(200, answer_messages(body), is_dropped)
+        elif path == "/v1/messages/count_tokens":
+            self._send_json(200, count_message_tokens(body))
+        else:
+            self._send_error(404, f"no such path: {path}")
+
+    def _start(self, status: int, content_type: str) -> None:
+        request_id = make_id("req_", 32)
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("x-request-id", request_id)
+        self.send_header("request-id", request_id)
+        self.send_header("openai-processing-ms", "7")
+        self.send_header("openai-version", "2020-10-01")
+        self.send_header("x-ratelimit-remaining-requests", "9999")
+
+    def _send_error(self, status: int, message: str) -> None:
+        kind = _ERROR_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        error = {"type": kind, "message": message, "param": None, "code": kind}
+        body = json.dumps({"type": "error", "error": error}).encode()
+        self._start(status, "application/json")
+        if status == 429 or status >= 500:
+            self.send_header("retry-after", "1")
+            self.send_header("retry-after-ms", str(RETRY_AFTER_MS))
+        self._send_body(body)
+
+    def _send_json(self, status: int, payload: Json, is_dropped: bool = False) -> None:
+        body = json.dumps(payload, ensure_ascii=False).encode()
+        self._start(status, "application/json")
+        self._send_body(body, sent=len(body) // 2 if is_dropped else len(body))
+        self.close_connection = self.close_connection or is_dropped
+
+    def _send_body(self, body: bytes, sent: int | None = None) -> None:
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:sent])
+        self.wfile.flush()
+
+    def _send_events(self, events: list[bytes], is_slow: bool, is_dropped: bool) -> None:
+        self._start(200, "text/event-stream; charset=utf-8")
+        self.send_header("cache-control", "no-cache")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        for event in events[: len(events) // 2] if is_dropped else events:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+            self.wfile.flush()
+            time.sleep(SLOW_CHUNK_GAP_S if is_slow else CHUNK_GAP_S)
+        if is_dropped:
+            self.close_connection = True
+            return
+        self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+
+
+def main() -> None:
+    """Serve until standard input ends or the process is killed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--port-file", type=Path, help="the port is written here once it listens")
+    args = parser.parse_args()
+    provider = Provider(port=args.port).start()
+    if args.port_file is not None:
+        scratch = args.port_file.with_suffix(".tmp")
+        scratch.write_text(str(provider.port))
+        scratch.rename(args.port_file)
+    print(provider.url, flush=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        provider.stop()
+
+
+if __name__ == "__main__":
+    main()
