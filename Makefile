@@ -1,0 +1,45 @@
+# Every verb sets up what it needs, in a fresh clone too; .venv is made again only when pyproject.toml changes.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench e2e matrix proto docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with everything
+	@tools/setup.sh
+	@echo "ready; next: make demo, or . .venv/bin/activate && spanreplay --help" >&2
+
+demo: ## record the $$190,000 incident, show it, replay it, prove the fix
+	@tools/setup.sh
+	@.venv/bin/python -m spanreplay_service.demo
+
+test: ## run all tests, write docs/STATUS.md
+	@tools/test.sh
+
+check: ## style, types, import arrows, generated code
+	@tools/check.sh
+
+format: ## put the code into shape
+	@tools/setup.sh
+	@.venv/bin/ruff check --fix . && .venv/bin/ruff format .
+
+bench: ## measure the figures of the requirements
+	@tools/bench.sh
+
+e2e: ## run the end-to-end tests only
+	@tools/test.sh tests/end_to_end
+
+matrix: ## run the agent-side tests under every Python found
+	@tools/matrix.sh
+
+proto: ## generate spanreplay/v1 from replay.proto
+	@tools/proto.sh
+	@echo "instrumentation/spanreplay/v1 is current; next: make test" >&2
+
+docs: ## write the reference pages of the CLI and of the settings
+	@tools/setup.sh
+	@.venv/bin/python tools/reference.py
+	@echo "docs/reference is current; next: git diff docs" >&2
+
+clean: ## remove environments and caches
+	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,63 @@
+"""What every test gets: an environment without settings, no network but loopback, a status page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import network, status
+
+_SETTING_PREFIXES = ("OTEL_", "SPANREPLAY_", "OPENINFERENCE_", "PHOENIX_", "OPENAI_", "ANTHROPIC_", "LANG")
+_SETTINGS = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "FORCE_COLOR",
+    "NO_COLOR",
+    "CLICOLOR_FORCE",
+)
+_KEPT_PREFIX = "SPANREPLAY_TEST_"
+"""Settings of the tests themselves, e.g. SPANREPLAY_TEST_CLICKHOUSE_URL."""
+
+
+def _is_setting(name: str) -> bool:
+    upper = name.upper()
+    if upper.startswith(_KEPT_PREFIX):
+        return False
+    return upper.startswith(_SETTING_PREFIXES) or upper in _SETTINGS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --status-file."""
+    parser.addoption("--status-file", default="", help="write which requirement rows the tests prove")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Clean the environment before any fixture of any scope, and deny the network."""
+    for name in [n for n in os.environ if _is_setting(n)]:
+        del os.environ[name]
+    network.deny()
+    path = config.getoption("--status-file")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(status.StatusPage(Path(path), config), "spanreplay-status")
+
+
+@pytest.fixture(autouse=True)
+def clean_environ() -> Iterator[None]:
+    """Give each test an environment without settings, and take back what it sets."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@pytest.fixture
+def python() -> str:
+    """The interpreter that runs the tests, for agents in processes of their own."""
+    return sys.executable

@@ -1,0 +1,117 @@
+"""Writes docs/STATUS.md: each requirement row, the tests that name it, and whether they passed.
+
+A test names its rows first: `test_s27_s28_miss_is_never_live` proves S27 and S28. The page holds no dates and
+no durations, so that an equal run writes an equal page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+REQUIREMENTS = Path(__file__).resolve().parents[2] / "docs" / "REQUIREMENTS.md"
+_ROWS = re.compile(r"^test((?:_[snucrkh]\d{1,2})+)(?=_)")
+_TABLE_ROW = re.compile(r"^\| ([SNUCRKH]\d{1,2}) \| (.+?) *\|")
+_TITLE_CHARACTERS_MAX = 90
+_WORST = ("passed", "skipped", "failed")
+
+HEAD = """# Status
+
+Which requirement each test proves. Written by `make test` from the run itself; do not edit.
+The rows are those of [REQUIREMENTS.md](REQUIREMENTS.md).
+"""
+
+
+@dataclass
+class Proof:
+    """One test function: how many cases ran, and the worst that happened."""
+
+    cases: set[str] = field(default_factory=set)
+    result: str = "passed"
+
+    def add(self, nodeid: str, result: str) -> None:
+        """Count one case in."""
+        self.cases.add(nodeid)
+        self.result = max(self.result, result, key=_WORST.index)
+
+
+def rows_of(nodeid: str) -> list[str]:
+    """The rows that a test id names; pure."""
+    match = _ROWS.match(nodeid.rpartition("::")[2])
+    return [part.upper() for part in match.group(1).split("_") if part] if match else []
+
+
+def row_order(row: str) -> tuple[int, int]:
+    """Rows in the order of the requirements: letter by letter, then by number."""
+    return "SNUCRKH".index(row[0]), int(row[1:])
+
+
+def read_titles(path: Path) -> dict[str, str]:
+    """Row → what is required, from the tables of the requirements; empty without the file."""
+    if not path.exists():
+        return {}
+    titles: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        match = _TABLE_ROW.match(line)
+        if match and match.group(1) not in titles:
+            text = re.sub(r"[*`]", "", match.group(2).split(" | ")[0]).strip()
+            short = (
+                text
+                if len(text) <= _TITLE_CHARACTERS_MAX
+                else text[: _TITLE_CHARACTERS_MAX - 1].rstrip() + "…"
+            )
+            titles[match.group(1)] = short
+    return titles
+
+
+def render(proofs: dict[str, dict[str, Proof]], titles: dict[str, str]) -> str:
+    """The page; pure and deterministic."""
+    rows = sorted(titles.keys() | proofs.keys(), key=row_order)
+    proved = [row for row in rows if {p.result for p in proofs.get(row, {}).values()} == {"passed"}]
+    lines = [HEAD, f"{len(proved)} of {len(rows)} rows have tests, all of which pass.", ""]
+    lines += ["| Row | Required | Result | Tests |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        tests = proofs.get(row, {})
+        result = max((p.result for p in tests.values()), key=_WORST.index, default="no test yet")
+        named = []
+        for name, proof in sorted(tests.items()):
+            count = f" ({len(proof.cases)} cases)" if len(proof.cases) > 1 else ""
+            mark = "" if proof.result == "passed" else f" — {proof.result}"
+            named.append(f"`{name}`{count}{mark}")
+        lines.append(f"| {row} | {titles.get(row, '')} | {result} | {'<br>'.join(named)} |")
+    return "\n".join(lines) + "\n"
+
+
+class StatusPage:
+    """A pytest plugin: collects results and writes the page when the whole suite ran."""
+
+    def __init__(self, path: Path, config: pytest.Config) -> None:
+        self._path = path
+        self._config = config
+        self._proofs: defaultdict[str, defaultdict[str, Proof]] = defaultdict(lambda: defaultdict(Proof))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what happened to one test; under xdist the controller sees every report."""
+        if report.when != "call" and report.outcome == "passed":
+            return
+        function = report.nodeid.partition("[")[0]
+        for row in rows_of(function):
+            self._proofs[row][function].add(report.nodeid, report.outcome)
+
+    def _is_whole_suite(self) -> bool:
+        option = self._config.option
+        return not (option.keyword or option.markexpr or option.collectonly) and (
+            self._config.args_source is not pytest.Config.ArgsSource.ARGS
+        )
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write the page, unless tests were picked or the run was cut short."""
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if ended and self._is_whole_suite():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            proofs = {row: dict(tests) for row, tests in self._proofs.items()}
+            self._path.write_text(render(proofs, read_titles(REQUIREMENTS)), encoding="utf-8")

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Style, types, import arrows, generated code and generated pages; changes nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/setup.sh
+bin=.venv/bin
+step() { printf '\n── %s\n' "$*" >&2; }
+
+step 'ruff check' && "$bin/ruff" check .
+step 'ruff format' && "$bin/ruff" format --check .
+step 'mypy --strict' && "$bin/mypy"
+step 'import arrows' && "$bin/lint-imports"
+step 'generated protobuf code' && tools/proto.sh --check
+step 'generated pages' && "$bin/python" tools/reference.py --check
+printf '\nall checks passed; next: make test\n' >&2
