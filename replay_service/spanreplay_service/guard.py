@@ -1,0 +1,171 @@
+"""The one door of the service: a call is authenticated, bounded in rate and time, and its error is named.
+
+(1) Health checks pass. (2) A call without a valid token is refused. (3) A tenant's rate is bounded. (4) The
+handler runs under a deadline. (5) An error of our tree leaves as google.rpc.ErrorInfo, any other as a bare
+INTERNAL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import error_details_pb2, status_pb2
+
+from spanreplay import wire
+from spanreplay.errors import SpanreplayError
+from spanreplay_service.auth import Tokens
+from spanreplay_service.limits import (
+    DEADLINE_S_MAX,
+    HINT_CHARS_MAX,
+    MESSAGE_CHARS_MAX,
+    RATE_BURST_MAX,
+    RATE_PER_S_MAX,
+)
+
+logger = logging.getLogger(__name__)
+
+_OPEN_PREFIX: Final = "/grpc.health.v1.Health/"
+
+_tenant: ContextVar[str] = ContextVar("spanreplay_tenant")
+
+
+def current_tenant() -> str:
+    """The tenant of the call being served. Raises: LookupError outside of a call that passed the guard."""
+    return _tenant.get()
+
+
+async def abort(context: Any, *, status: str, reason: str, message: str, hint: str = "") -> None:
+    """End a call with a status and its ErrorInfo; never returns."""
+    code: grpc.StatusCode = grpc.StatusCode[status]
+    message, hint = message[:MESSAGE_CHARS_MAX], hint[:HINT_CHARS_MAX]
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=wire.ERROR_DOMAIN)
+    if hint:
+        info.metadata["hint"] = hint
+    packed = AnyMessage()
+    packed.Pack(info)
+    details = status_pb2.Status(code=code.value[0], message=message, details=[packed])
+    await context.abort(code, message, ((wire.STATUS_DETAILS_KEY, details.SerializeToString()),))
+
+
+async def abort_with(context: Any, error: SpanreplayError) -> None:
+    """End a call with an error of our tree; never returns."""
+    row = wire.find_reason(error)
+    await abort(context, status=row.status, reason=row.reason, message=str(error), hint=error.hint)
+
+
+class _Bucket:
+    """Admits `RATE_PER_S_MAX` calls a second, and bursts of `RATE_BURST_MAX`."""
+
+    def __init__(self, now_s: float) -> None:
+        self._level = RATE_BURST_MAX
+        self._updated_s = now_s
+
+    def take(self, now_s: float) -> bool:
+        """Whether one more call may pass now."""
+        self._level = min(RATE_BURST_MAX, self._level + (now_s - self._updated_s) * RATE_PER_S_MAX)
+        self._updated_s = now_s
+        if self._level < 1:
+            return False
+        self._level -= 1
+        return True
+
+
+class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no types
+    """The interceptor that all calls pass."""
+
+    def __init__(self, tokens: Tokens, *, deadline_s: float = DEADLINE_S_MAX) -> None:
+        self._tokens = tokens
+        self._deadline_s = deadline_s
+        self._buckets: dict[str, _Bucket] = {}  # one a tenant; tenants come from the table of tokens
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """The handler to run for a call, wrapped, or one that refuses it."""
+        if handler_call_details.method.startswith(_OPEN_PREFIX):
+            return await continuation(handler_call_details)  # (1)
+        # A non-ASCII value arrives as bytes: no token of ours looks like that.
+        values = [v for k, v in handler_call_details.invocation_metadata or () if k == "authorization"]
+        authorization = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
+        tenant = self._tokens.find_tenant(authorization)
+        if tenant is None:
+            return _deny(  # (2)
+                status="UNAUTHENTICATED",
+                reason="ACCESS_DENIED",
+                message="the token is missing or not accepted here",
+                hint="set SPANREPLAY_TOKEN",
+            )
+        now_s = time.monotonic()
+        if not self._buckets.setdefault(tenant, _Bucket(now_s)).take(now_s):
+            return _deny(  # (3)
+                status="RESOURCE_EXHAUSTED",
+                reason=wire.OVERLOADED,
+                message=f"more than {RATE_PER_S_MAX:g} calls a second",
+            )
+        _tenant.set(tenant)  # each call runs in a task of its own, so in a context of its own
+        handler = await continuation(handler_call_details)
+        return None if handler is None else self._wrap(handler)
+
+    def _wrap(self, handler: Any) -> Any:
+        codec = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.response_streaming:
+
+            async def stream(request: Any, context: Any) -> None:
+                async def pump() -> None:
+                    # Written here, not yielded: a reader that never reads also meets the deadline.
+                    async for response in handler.unary_stream(request, context):
+                        await context.write(response)
+
+                await self._bounded(pump(), context)
+
+            return grpc.unary_stream_rpc_method_handler(stream, **codec)
+
+        inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+
+        async def unary(request: Any, context: Any) -> Any:
+            return await self._bounded(inner(request, context), context)
+
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(unary, **codec)
+        return grpc.unary_unary_rpc_method_handler(unary, **codec)
+
+    async def _bounded(self, work: Awaitable[Any], context: Any) -> Any:
+        try:
+            return await asyncio.wait_for(work, self._deadline_s)  # (4)
+        except SpanreplayError as exc:
+            await abort_with(context, exc)  # (5)
+        except grpc.aio.AbortError:
+            raise
+        except asyncio.TimeoutError:
+            await abort(
+                context,
+                status="DEADLINE_EXCEEDED",
+                reason=wire.TOO_SLOW,
+                message=f"not done after {self._deadline_s:g} s",
+            )
+        except Exception:  # a defect of ours: the log says what, the caller only that
+            logger.exception("a call failed")
+            await abort(
+                context, status="INTERNAL", reason="INTERNAL", message="the service failed; its log says why"
+            )
+        return None
+
+
+def _deny(*, status: str, reason: str, message: str, hint: str = "") -> Any:
+    # A stream handler fits every kind of call and reads nothing of the request.
+    async def deny(request_iterator: Any, context: Any) -> None:
+        del request_iterator
+        await abort(context, status=status, reason=reason, message=message, hint=hint)
+
+    return grpc.stream_stream_rpc_method_handler(deny)

@@ -1,0 +1,30 @@
+"""Every limit of the replay service, named once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 1024 * 1024
+
+# ── One call ────────────────────────────────────────────────────────────────────────────────────────
+DEADLINE_S_MAX: Final = 120.0
+"""A call is ended after this time, whatever its client allows."""
+REQUEST_BYTES_MAX: Final = 4 * MIB
+"""Requests are small; an import comes in pieces."""
+IMPORT_BYTES_MAX: Final = 512 * MIB
+EXPORT_PIECE_BYTES: Final = MIB
+MESSAGE_CHARS_MAX: Final = 1000
+"""Clients refuse trailing metadata beyond 8 KiB; the message of an error travels in it twice."""
+HINT_CHARS_MAX: Final = 500
+
+# ── All calls ───────────────────────────────────────────────────────────────────────────────────────
+CONCURRENT_CALLS_MAX: Final = 128
+THREADS_MAX: Final = 8
+RATE_PER_S_MAX: Final = 1000.0
+"""Calls of one tenant in a second, on average."""
+RATE_BURST_MAX: Final = 2000.0
+STOP_GRACE_S: Final = 5.0
+
+# ── Tokens ──────────────────────────────────────────────────────────────────────────────────────────
+TOKENS_MAX: Final = 10_000
+TOKEN_CHARS_MAX: Final = 4096

@@ -1,0 +1,179 @@
+"""The service `Runs`: finds recorded runs and moves them in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any, Final, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from spanreplay import bundle, otlp, wire
+from spanreplay.call import Recording
+from spanreplay.catalog import Imported, RunQuery, RunSummary, summarize
+from spanreplay.config import GRPC_MESSAGE_BYTES_MAX
+from spanreplay.errors import ConfigError, DamagedRecording, ForeignFile, RunNotFound
+from spanreplay.v1 import replay_pb2 as pb
+from spanreplay.v1 import replay_pb2_grpc
+from spanreplay_service.guard import abort, current_tenant
+from spanreplay_service.limits import EXPORT_PIECE_BYTES, IMPORT_BYTES_MAX
+
+T = TypeVar("T")
+
+RUN_ID_CHARS: Final = 32
+PREFIX_CHARS_MIN: Final = 6
+
+
+class RunStore(Protocol):
+    """What the service asks of a store; its methods block and may be called from several threads."""
+
+    def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
+        """Matching runs, newest first."""
+        ...
+
+    def resolve_run_id(self, tenant: str, prefix: str) -> str:
+        """The one run that a prefix names. Raises: RunNotFound, AmbiguousRun."""
+        ...
+
+    def read_run(self, tenant: str, run_id: str) -> list[bytes]:
+        """Every span of a run, as serialised export requests."""
+        ...
+
+    def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
+        """Store payloads, once per token."""
+        ...
+
+
+def normalize_run_id(text: str) -> str:
+    """A run id or prefix as stored: lower case, no dashes. Raises: RunNotFound, ConfigError."""
+    run_id = text.strip().lower().replace("-", "")
+    if len(run_id) > RUN_ID_CHARS or any(c not in "0123456789abcdef" for c in run_id):
+        raise RunNotFound(f"no run {text[:80]!r}", hint="a run id is hexadecimal; see `spanreplay ls`")
+    if len(run_id) < PREFIX_CHARS_MIN:
+        raise ConfigError(f"a run id needs at least {PREFIX_CHARS_MIN} characters, got {text!r}")
+    return run_id
+
+
+def parse_payloads(payloads: Sequence[bytes]) -> list[ExportTraceServiceRequest]:
+    """Serialised export requests as messages. Raises: DamagedRecording."""
+    try:
+        return [ExportTraceServiceRequest.FromString(p) for p in payloads]
+    except DecodeError as exc:
+        raise DamagedRecording("the recording's spans cannot be decoded") from exc
+
+
+class RunAccess:
+    """Runs of a store, off the event loop: each method runs in the given pool of threads."""
+
+    def __init__(self, store: RunStore, pool: Executor) -> None:
+        self._store = store
+        self._pool = pool
+
+    async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        """Run blocking work in the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    async def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
+        """Matching runs of a tenant."""
+        return await self.in_thread(self._store.search, tenant, query)
+
+    async def resolve(self, tenant: str, run_id: str) -> str:
+        """The whole id of a tenant's run."""
+        return await self.in_thread(self._store.resolve_run_id, tenant, normalize_run_id(run_id))
+
+    async def load(self, tenant: str, run_id: str) -> Recording:
+        """The calls of a tenant's run."""
+        return await self.in_thread(self._load, tenant, run_id)
+
+    async def export(self, tenant: str, run_id: str) -> bytes:
+        """A tenant's run as a `.replay` file."""
+        return await self.in_thread(self._export, tenant, run_id)
+
+    async def import_bundle(self, tenant: str, content: bytes) -> Imported:
+        """Store a `.replay` file as a tenant's run."""
+        return await self.in_thread(self._import, tenant, content)
+
+    def _read(self, tenant: str, text: str) -> tuple[str, list[bytes]]:
+        run_id = self._store.resolve_run_id(tenant, normalize_run_id(text))
+        return run_id, self._store.read_run(tenant, run_id)
+
+    def _load(self, tenant: str, text: str) -> Recording:
+        run_id, payloads = self._read(tenant, text)
+        return otlp.build_recording(parse_payloads(payloads), run_id)
+
+    def _export(self, tenant: str, text: str) -> bytes:
+        return bundle.pack(*self._read(tenant, text))
+
+    def _import(self, tenant: str, content: bytes) -> Imported:
+        run_id, payloads = bundle.unpack(content)
+        requests = parse_payloads(payloads)
+        # (1) Read it as a replay would before it is stored: what is stored can be served.
+        otlp.build_recording(requests, run_id)
+        # (2) One file holds one run; a span filed elsewhere would change somebody else's recording.
+        spans = [span for request in requests for span in otlp.iter_spans(request)]
+        if any(span.run_id not in ("", run_id) for span in spans):
+            raise ForeignFile(f"the file says run {run_id} and holds spans of another")
+        # (3) The same file gets the same token, so the store takes it once.
+        self._store.load(tenant, payloads, f"import-{hashlib.sha256(content).hexdigest()}")
+        return Imported(run_id, len(spans))
+
+
+class RunsServicer(replay_pb2_grpc.RunsServicer):
+    """Search, Get, Export, Import."""
+
+    def __init__(self, runs: RunAccess, phoenix_url: Callable[[], str]) -> None:
+        self._runs = runs
+        self._phoenix_url = phoenix_url
+
+    async def Search(self, request: pb.SearchRequest, context: Any) -> pb.SearchResponse:  # noqa: N802 - gRPC's name
+        """Matching runs, newest first."""
+        found = await self._runs.search(current_tenant(), wire.query_from_message(request))
+        return pb.SearchResponse(runs=[wire.summary_to_message(s) for s in found])
+
+    async def Get(self, request: pb.GetRequest, context: Any) -> pb.GetResponse:  # noqa: N802 - gRPC's name
+        """One run, whole, in one message; a run beyond the message limit must be streamed."""
+        recording = await self._runs.load(current_tenant(), request.run_id)
+        response = await self._runs.in_thread(_build_get, recording, self._phoenix_url())
+        if response.ByteSize() > GRPC_MESSAGE_BYTES_MAX:
+            await abort(
+                context,
+                status="RESOURCE_EXHAUSTED",
+                reason=wire.TOO_LARGE,
+                message=f"run {recording.run_id} is larger than a message of {GRPC_MESSAGE_BYTES_MAX} bytes",
+                hint="ReplayRun streams it",
+            )
+        return response
+
+    async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[pb.ExportResponse]:  # noqa: N802 - gRPC's name
+        """The `.replay` file, in pieces."""
+        content = await self._runs.export(current_tenant(), request.run_id)
+        for piece in wire.split_bytes(content, EXPORT_PIECE_BYTES):
+            yield pb.ExportResponse(data=piece)
+
+    async def Import(  # noqa: N802 - gRPC's name
+        self, request_iterator: Any, context: Any
+    ) -> pb.ImportResponse:
+        """Take a `.replay` file in pieces."""
+        content = bytearray()
+        async for piece in request_iterator:
+            content += piece.data
+            if len(content) > IMPORT_BYTES_MAX:
+                await abort(
+                    context,
+                    status="RESOURCE_EXHAUSTED",
+                    reason=wire.TOO_LARGE,
+                    message=f"the file is larger than {IMPORT_BYTES_MAX} bytes",
+                )
+        imported = await self._runs.import_bundle(current_tenant(), bytes(content))
+        return pb.ImportResponse(run_id=imported.run_id, spans=imported.spans)
+
+
+def _build_get(recording: Recording, phoenix_url: str) -> pb.GetResponse:
+    return pb.GetResponse(
+        summary=wire.summary_to_message(summarize(recording)),
+        calls=[wire.call_to_message(call) for call in recording.calls],
+        phoenix_url=phoenix_url,
+    )

@@ -1,0 +1,138 @@
+"""The gRPC server: Replay, Runs and health, on one port."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+from spanreplay.config import GRPC_MESSAGE_BYTES_MAX, SERVICE_PORT
+from spanreplay.errors import ConfigError, PortTaken
+from spanreplay.v1 import replay_pb2_grpc
+from spanreplay_service.auth import Tokens, check_exposure
+from spanreplay_service.guard import Guard
+from spanreplay_service.limits import CONCURRENT_CALLS_MAX, REQUEST_BYTES_MAX, STOP_GRACE_S, THREADS_MAX
+from spanreplay_service.replay import ReplayServicer, VerdictSink
+from spanreplay_service.runs import RunAccess, RunsServicer, RunStore
+
+SERVICE_NAMES: Final = ("", "spanreplay.v1.Replay", "spanreplay.v1.Runs")
+
+OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+    ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", 256),
+    ("grpc.max_connection_idle_ms", 30_000),
+    ("grpc.max_connection_age_ms", 600_000),
+    ("grpc.max_connection_age_grace_ms", 10_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.max_ping_strikes", 2),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_metadata_size", 16_384),
+    # With reuse, a second server on a taken port starts and gets half of the calls.
+    ("grpc.so_reuseport", 0),
+)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files of a TLS server; with `client_ca`, clients must show a certificate signed by it."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def load(self) -> Any:
+        """The server credentials. Raises: ConfigError if a file cannot be read."""
+        try:
+            pair = (self.key.read_bytes(), self.certificate.read_bytes())
+            roots = self.client_ca.read_bytes() if self.client_ca else None
+        except OSError as exc:
+            raise ConfigError(f"cannot read the TLS files: {exc}") from exc
+        return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where the service listens and whom it answers; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = SERVICE_PORT
+    tokens: Tokens = field(default_factory=Tokens)
+    tls: Tls | None = None
+    phoenix_url: str = ""
+
+
+class ReplayServer:
+    """The replay service over a store; start and stop it on one event loop."""
+
+    def __init__(
+        self, store: RunStore, settings: ServerSettings | None = None, *, sink: VerdictSink | None = None
+    ) -> None:
+        self._settings = settings or ServerSettings()
+        check_exposure(self._settings.host, self._settings.tokens)
+        self._store = store
+        self._sink = sink
+        self._pool: ThreadPoolExecutor | None = None
+        self._server: Any = None
+        self._health: Any = None
+        self._port = 0
+        self.phoenix_url = self._settings.phoenix_url
+
+    @property
+    def address(self) -> str:
+        """host:port that the service listens on; port 0 before `start`."""
+        return f"{_bracket(self._settings.host)}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen and serve. Raises: PortTaken, ConfigError."""
+        credentials = self._settings.tls.load() if self._settings.tls else None
+        server = grpc.aio.server(
+            options=OPTIONS,
+            interceptors=(Guard(self._settings.tokens),),
+            maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
+        )
+        address = f"{_bracket(self._settings.host)}:{self._settings.port}"
+        try:
+            if credentials is None:
+                self._port = server.add_insecure_port(address)
+            else:
+                self._port = server.add_secure_port(address, credentials)
+        except RuntimeError as exc:
+            await server.stop(None)
+            raise PortTaken(
+                f"the replay service cannot listen on {address}: in use, or not an address of this machine",
+                hint="stop what listens there, or choose another port with --port",
+            ) from exc
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="spanreplay-service")
+        runs = RunAccess(self._store, self._pool)
+        replay_pb2_grpc.add_ReplayServicer_to_server(ReplayServicer(runs, self._sink), server)
+        replay_pb2_grpc.add_RunsServicer_to_server(RunsServicer(runs, lambda: self.phoenix_url), server)
+        self._health = health_aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        await server.start()
+        for name in SERVICE_NAMES:
+            await self._health.set(name, HealthCheckResponse.SERVING)
+        self._server = server
+
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Finish calls in progress for `grace_s`, then end them; idempotent."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await self._health.enter_graceful_shutdown()
+        await server.stop(grace_s)
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
