@@ -1,0 +1,50 @@
+"""Run the ordinary agents of tests/agents in their own processes, as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+AGENTS: Final = ROOT / "tests" / "agents"
+AGENT_TIMEOUT_S: Final = 120
+CURRENT: Final = Path(sys.executable)
+PYTHONS: Final = {
+    "current": CURRENT,
+    "openai2": ROOT / ".venvs" / "openai2" / "bin" / "python",
+    "old": ROOT / ".venvs" / "old" / "bin" / "python",
+}
+"""Interpreters by generation of SDKs; tests/agents/requirements says how to make the others."""
+
+
+def run_agent(
+    script: str | Path,
+    *args: str,
+    environ: Mapping[str, str],
+    cwd: Path,
+    python: Path = CURRENT,
+    wrapper: Sequence[str] = (),
+) -> subprocess.CompletedProcess[str]:
+    """Run one agent to its end; the caller looks at its status and output.
+
+    `script` is a name in tests/agents or a path; `wrapper` goes in front (`opentelemetry-instrument`).
+    The child sees PATH, HOME and `environ`, with the directory of `python` first in PATH.
+    """
+    base = {
+        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "HOME": str(cwd),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return subprocess.run(
+        [*wrapper, str(python), str(AGENTS / script), *args],
+        cwd=cwd,
+        env={**base, **environ},
+        text=True,
+        capture_output=True,
+        timeout=AGENT_TIMEOUT_S,
+        check=False,
+    )
