@@ -1,0 +1,52 @@
+"""A verdict as JSON, schema `divergence/1`: read and write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from spanreplay.errors import SpanreplayError
+from spanreplay.report.shape import EXIT_STATUS, SCHEMA, Verdict
+
+__all__ = ["dump", "parse"]
+
+_CONTAINERS: dict[str, type] = {
+    "counts": dict,
+    "divergences": list,
+    "reasons": list,
+    "stdout": dict,
+    "exit": dict,
+    "tokens": dict,
+    "sockets_denied": list,
+}
+
+
+def dump(verdict: Verdict) -> str:
+    """The verdict as JSON text, indented, ASCII only, with a newline at its end."""
+    return json.dumps(verdict, indent=2, allow_nan=False) + "\n"
+
+
+def _refuse(what: str) -> SpanreplayError:
+    return SpanreplayError(
+        f"the replay's verdict cannot be read: {what}",
+        hint="the agent's Python may hold another version of spanreplay than this command",
+    )
+
+
+def parse(text: str) -> Verdict:
+    """JSON text as a verdict, with empty containers for those that are missing. Raises: SpanreplayError."""
+    try:
+        value: Any = json.loads(text)
+    except ValueError as exc:
+        raise _refuse("it is not JSON") from exc
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        found = value.get("schema") if isinstance(value, dict) else type(value).__name__
+        raise _refuse(f"its schema is {found!r}, not {SCHEMA!r}")
+    if value.get("verdict") not in EXIT_STATUS:
+        raise _refuse(f"unknown verdict {value.get('verdict')!r}")
+    for name, kind in _CONTAINERS.items():
+        if not isinstance(value.setdefault(name, kind()), kind):
+            raise _refuse(f"{name} is not a {kind.__name__}")
+    if not all(isinstance(d, dict) for d in value["divergences"]):
+        raise _refuse("a divergence is not an object")
+    return cast("Verdict", value)

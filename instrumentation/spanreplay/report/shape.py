@@ -1,0 +1,117 @@
+"""The shape of a verdict as JSON, schema `divergence/1`; stated for machines in divergence-1.schema.json."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypedDict
+
+__all__ = [
+    "EXIT_STATUS",
+    "SCHEMA",
+    "Counts",
+    "Diff",
+    "Divergence",
+    "ExitPair",
+    "Stdout",
+    "Tokens",
+    "Verdict",
+    "first_cause",
+]
+
+SCHEMA: Final = "divergence/1"
+
+EXIT_STATUS: Final = {"identical": 0, "diverged": 3, "incomplete": 4, "tampered": 5}
+"""Verdict → exit status of `spanreplay replay`; 1 is an error, 2 wrong usage, 6 the budget."""
+
+
+class Counts(TypedDict, total=False):
+    """How the calls of the replay were resolved."""
+
+    recorded: int
+    served: int
+    exact: int
+    moved: int
+    live: int
+    changed: int
+    extra: int
+    missing: int
+    covered: int
+    downstream: int
+
+
+class Diff(TypedDict, total=False):
+    """One place where a call's request differs; `at` is the first differing character."""
+
+    path: str
+    recorded: Any
+    now: Any
+    at: int
+
+
+class Divergence(TypedDict, total=False):
+    """One structured difference between recording and replay."""
+
+    kind: str
+    boundary: str
+    lane: str
+    index: int
+    seq: int
+    code: str
+    message: str
+    diff: list[Diff]
+    cause: str
+    hint: str
+    downstream: bool
+    recorded_span_id: str
+    replay_span_id: str
+
+
+class Stdout(TypedDict, total=False):
+    """How the process's standard output compares."""
+
+    compared: bool
+    equal: bool
+    recorded_bytes: int
+    bytes: int
+    diff: str
+
+
+class ExitPair(TypedDict, total=False):
+    """Exit status then and now; None where it is not known."""
+
+    recorded: int | None
+    now: int | None
+
+
+class Tokens(TypedDict, total=False):
+    """Tokens that the recorded run paid, and what live calls paid now."""
+
+    recorded: int
+    live: int
+
+
+class Verdict(TypedDict, total=False):
+    """The result of a replay."""
+
+    schema: str
+    verdict: str
+    run_id: str
+    replay_run_id: str
+    app: str
+    counts: Counts
+    divergences: list[Divergence]
+    reasons: list[str]
+    stdout: Stdout
+    exit: ExitPair
+    tokens: Tokens
+    sockets_denied: list[str]
+    duration_ms: int
+    recorded_duration_ms: int
+
+
+def first_cause(verdict: Verdict) -> Divergence | None:
+    """The one divergence to look at: the first that is not downstream of another; pure."""
+    divergences = verdict.get("divergences") or []
+    for divergence in divergences:
+        if not divergence.get("downstream"):
+            return divergence
+    return divergences[0] if divergences else None

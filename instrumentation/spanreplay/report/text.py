@@ -1,0 +1,252 @@
+"""A verdict as text for the person who is on call: what happened, the one cause, what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from rich.text import Text
+
+from spanreplay.report.escape import escape, shorten, window
+from spanreplay.report.shape import Diff, Divergence, Verdict, first_cause
+
+__all__ = ["render", "render_verdict_line"]
+
+VALUE_CHARACTERS_MAX: Final = 96
+LINE_CHARACTERS_MAX: Final = 200
+DIFFS_MAX: Final = 5
+OTHERS_MAX: Final = 5
+REASONS_MAX: Final = 10
+STDOUT_LINES_MAX: Final = 20
+
+MEANING: Final = {
+    "changed_call": "this call was made with another request than in the recording",
+    "extra_call": "the agent made a call that is not in the recording",
+    "missing_call": "the agent did not make a call that is in the recording",
+    "moved": "this call was made at another place or in another order",
+    "ambiguous": "more than one recorded call fits this one",
+    "boundary_renamed": "this call is recorded under another name",
+    "type_changed": "a value of this call has another type",
+    "stream_overrun": "the agent read more of the stream than was recorded",
+    "stream_underrun": "the agent read less of the stream than was recorded",
+    "order_stall": "the agent waits for a call that ends later in the recording",
+    "effect_blocked": "the agent reached outside its recorded calls and was stopped",
+    "unserializable": "a value of this call cannot be compared",
+    "output_changed": "all calls are the same, and the result is not",
+}
+_STYLE: Final = {
+    "identical": "bold green",
+    "diverged": "bold red",
+    "incomplete": "bold yellow",
+    "tampered": "bold red",
+}
+_LABEL_WIDTH: Final = 10
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _duration(milliseconds: float) -> str:
+    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.1f} s"
+
+
+def _place(divergence: Divergence) -> str:
+    parts = [escape(str(divergence.get("boundary") or "")), ""]
+    if divergence.get("lane"):
+        parts[1] = f"lane {escape(str(divergence['lane']))}"
+    inside = ", ".join(p for p in parts if p)
+    seq = divergence.get("seq")
+    where = f" at call {seq}" if isinstance(seq, int) and seq > 0 else ""
+    return f"{where} ({inside})" if inside else where
+
+
+def _unchecked(verdict: Verdict) -> str:
+    """What an `identical` does not speak for, because it was not compared."""
+    missing = []
+    if not verdict["stdout"].get("compared"):
+        missing.append("standard output")
+    if verdict["exit"].get("recorded") is None:
+        missing.append("exit status")
+    return " and ".join(missing)
+
+
+def _identical_line(verdict: Verdict) -> str:
+    counts = verdict["counts"]
+    line = f"✔ identical: {_plural(counts.get('recorded', 0), 'call')}, all as recorded"
+    if counts.get("live"):
+        return f"{line}, but for {_plural(counts['live'], 'live call')}"
+    checked = [
+        name
+        for name, was_checked in (
+            ("standard output", verdict["stdout"].get("compared")),
+            ("exit status", verdict["exit"].get("recorded") is not None),
+        )
+        if was_checked
+    ]
+    return line + (f"; {' and '.join(checked)} too" if checked else "")
+
+
+def render_verdict_line(verdict: Verdict) -> Text:
+    """The first line: the verdict in words."""
+    word = verdict["verdict"]
+    cause = first_cause(verdict)
+    if word == "identical":
+        line = _identical_line(verdict)
+    elif word == "diverged" and cause is not None:
+        line = f"✘ diverged{_place(cause)}: {shorten(str(cause.get('message', '')), LINE_CHARACTERS_MAX)}"
+    elif word == "diverged":
+        line = "✘ diverged"
+    elif word == "incomplete":
+        served = verdict["counts"].get("served", 0)
+        line = f"! incomplete recording: {_plural(served, 'call')} as recorded, up to where it ends"
+    else:
+        line = "✘ tampered: the recording is not what was written"
+    return Text(line, style=_STYLE[word], overflow="fold")
+
+
+def _show_value(value: Any, at: int | None) -> str:
+    if isinstance(value, str):
+        return repr_line(window(value, at or 0, VALUE_CHARACTERS_MAX))
+    return shorten(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS_MAX)
+
+
+def repr_line(text: str) -> str:
+    """Text in quotes, so that blanks at its ends can be seen."""
+    return f"'{text}'"
+
+
+def _line(label: str, text: str, style: str = "") -> Text:
+    line = Text("  ")
+    line.append(f"{label:<{_LABEL_WIDTH}}", style="dim")
+    line.append(text, style=style)
+    return line
+
+
+def _diff_lines(diff: Diff) -> list[Text]:
+    at = diff.get("at")
+    lines = [Text(f"  {escape(str(diff.get('path', '$')))}", style="bold")]
+    if "recorded" in diff:
+        lines.append(_line("  recorded", " " + _show_value(diff["recorded"], at), "red"))
+    if "now" in diff:
+        lines.append(_line("  now", " " + _show_value(diff["now"], at), "green"))
+    return lines
+
+
+def _cause_lines(cause: Divergence) -> list[Text]:
+    meaning = MEANING.get(str(cause.get("kind")))
+    lines = [Text(f"  {meaning}")] if meaning else []
+    diffs = cause.get("diff") or []
+    for diff in diffs[:DIFFS_MAX]:
+        lines += _diff_lines(diff)
+    if len(diffs) > DIFFS_MAX:
+        lines.append(Text(f"  and {_plural(len(diffs) - DIFFS_MAX, 'more difference')} in this call"))
+    for label, text in (
+        ("code", cause.get("code")),
+        ("cause", cause.get("cause")),
+        ("hint", cause.get("hint")),
+    ):
+        if text:
+            lines.append(_line(label, shorten(str(text), LINE_CHARACTERS_MAX)))
+    return lines
+
+
+def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
+    divergences = verdict["divergences"]
+    downstream = verdict["counts"].get("downstream") or sum(bool(d.get("downstream")) for d in divergences)
+    lines = []
+    if downstream:
+        verb = "call is" if downstream == 1 else "calls are"
+        lines.append(Text(f"  {downstream:,} further {verb} downstream of it"))
+    others = [d for d in divergences if d is not cause and not d.get("downstream")]
+    for other in others[:OTHERS_MAX]:
+        message = shorten(str(other.get("message", "")), LINE_CHARACTERS_MAX)
+        lines.append(_line("also", f"{_place(other).strip()}: {message}".removeprefix(": ")))
+    if len(others) > OTHERS_MAX:
+        lines.append(_line("", f"and {_plural(len(others) - OTHERS_MAX, 'more divergence')}"))
+    return lines
+
+
+def _stdout_lines(verdict: Verdict) -> list[Text]:
+    stdout = verdict["stdout"]
+    if not stdout.get("compared") or stdout.get("equal"):
+        return []
+    lines = [
+        _line(
+            "stdout",
+            f"differs: recorded {stdout.get('recorded_bytes', 0):,} bytes, now {stdout.get('bytes', 0):,}",
+        )
+    ]
+    diff = str(stdout.get("diff") or "").splitlines()
+    for text in diff[:STDOUT_LINES_MAX]:
+        style = "red" if text.startswith("-") else "green" if text.startswith("+") else ""
+        lines.append(Text("    " + shorten(text, LINE_CHARACTERS_MAX), style=style))
+    if len(diff) > STDOUT_LINES_MAX:
+        lines.append(Text(f"    and {_plural(len(diff) - STDOUT_LINES_MAX, 'more line')}"))
+    return lines
+
+
+def _count_line(verdict: Verdict) -> Text:
+    counts = verdict["counts"]
+    parts = [f"{counts.get('recorded', 0):,} recorded"]
+    parts += [
+        f"{value:,} {name}"
+        for name, value in counts.items()
+        if name != "recorded" and isinstance(value, int) and value
+    ]
+    return _line("calls", ", ".join(parts))
+
+
+def _fact_lines(verdict: Verdict) -> list[Text]:
+    lines = [_count_line(verdict)]
+    exit_pair, tokens = verdict["exit"], verdict["tokens"]
+    if exit_pair.get("recorded") is not None and exit_pair.get("recorded") != exit_pair.get("now"):
+        lines.append(_line("exit", f"recorded {exit_pair['recorded']}, now {exit_pair.get('now')}"))
+    if "recorded" in tokens:
+        live = tokens.get("live", 0)
+        saved = max(0, tokens["recorded"] - live)
+        lines.append(
+            _line("tokens", f"{saved:,} not paid again" + (f", {live:,} paid for live calls" if live else ""))
+        )
+    if verdict["counts"].get("live"):
+        lines.append(_line("live", "answers of live calls are fresh generations, not evidence"))
+    denied = verdict["sockets_denied"]
+    if denied:
+        shown = ", ".join(shorten(str(address), 60) for address in denied[:OTHERS_MAX])
+        more = f" and {len(denied) - OTHERS_MAX} more" if len(denied) > OTHERS_MAX else ""
+        lines.append(_line("denied", f"{_plural(len(denied), 'connection')}: {shown}{more}", "yellow"))
+    if "duration_ms" in verdict:
+        then = verdict.get("recorded_duration_ms")
+        recorded = f", recorded in {_duration(then)}" if then else ""
+        lines.append(_line("time", _duration(verdict["duration_ms"]) + recorded))
+    return lines
+
+
+def _reason_lines(verdict: Verdict) -> list[Text]:
+    reasons = verdict["reasons"]
+    lines = [
+        _line("why" if i == 0 else "", shorten(str(r), LINE_CHARACTERS_MAX))
+        for i, r in enumerate(reasons[:REASONS_MAX])
+    ]
+    if len(reasons) > REASONS_MAX:
+        lines.append(_line("", f"and {_plural(len(reasons) - REASONS_MAX, 'more reason')}"))
+    return lines
+
+
+def render(verdict: Verdict) -> Text:
+    """The whole report, verdict first; content is escaped and cut.
+
+    `verdict` is what `spanreplay.report.json.parse` returns: every container is there.
+    """
+    lines = [render_verdict_line(verdict)]
+    cause = first_cause(verdict)
+    if cause is not None:
+        lines += _cause_lines(cause)
+        lines += _other_lines(verdict, cause)
+    lines += _reason_lines(verdict)
+    lines += _stdout_lines(verdict)
+    if verdict["verdict"] == "identical" and _unchecked(verdict):
+        lines.append(_line("note", f"{_unchecked(verdict)} could not be compared"))
+    lines += _fact_lines(verdict)
+    lines.append(_line("run", escape(f"{verdict.get('run_id', '')} {verdict.get('app', '')}".strip())))
+    return Text("\n").join(lines)

@@ -1,0 +1,68 @@
+"""Reports for machines: the schema is committed, and what cannot be read is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from spanreplay.errors import SpanreplayError
+from spanreplay.report.json import dump, parse
+from spanreplay.report.shape import EXIT_STATUS
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def _schema() -> Any:
+    return json.loads((files("spanreplay.report") / "divergence-1.schema.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", sorted(p.stem for p in GOLDEN.glob("*.json")))
+def test_s65_json_report_fits_its_schema(case: str) -> None:
+    """Every verdict fits the committed schema, and reading and writing it changes nothing."""
+    content = (GOLDEN / f"{case}.json").read_text(encoding="utf-8")
+    written = dump(parse(content))
+    assert json.loads(written) == json.loads(content)
+    jsonschema.Draft202012Validator(_schema()).validate(json.loads(written))
+
+
+def test_json_report_schema_is_itself_valid() -> None:
+    """The schema is a schema, and knows the verdicts that have an exit status."""
+    schema = _schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["properties"]["verdict"]["enum"] == list(EXIT_STATUS)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"schema": "divergence/2", "verdict": "identical"}',
+        '{"schema": "divergence/1", "verdict": "fine"}',
+        '{"schema": "divergence/1", "verdict": "diverged", "divergences": {}}',
+        '{"schema": "divergence/1", "verdict": "diverged", "divergences": ["x"]}',
+        '{"schema": "divergence/1", "verdict": "diverged", "counts": []}',
+    ],
+    ids=[
+        "empty",
+        "torn",
+        "array",
+        "no schema",
+        "newer",
+        "unknown verdict",
+        "not a list",
+        "not objects",
+        "counts",
+    ],
+)
+def test_json_report_that_is_not_one_is_refused(content: str) -> None:
+    """What is no verdict is never taken for one."""
+    with pytest.raises(SpanreplayError, match="cannot be read"):
+        parse(content)
