@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, Protocol, TypeVar
@@ -108,17 +107,17 @@ class RunAccess:
         return bundle.pack(*self._read(tenant, text))
 
     def _import(self, tenant: str, content: bytes) -> Imported:
-        run_id, payloads = bundle.unpack(content)
-        requests = parse_payloads(payloads)
+        found = bundle.read_bundle(content, name="the file")
+        requests = parse_payloads(found.payloads)
         # (1) Read it as a replay would before it is stored: what is stored can be served.
-        otlp.build_recording(requests, run_id)
+        otlp.build_recording(requests, found.run_id)
         # (2) One file holds one run; a span filed elsewhere would change somebody else's recording.
         spans = [span for request in requests for span in otlp.iter_spans(request)]
-        if any(span.run_id not in ("", run_id) for span in spans):
-            raise ForeignFile(f"the file says run {run_id} and holds spans of another")
-        # (3) The same file gets the same token, so the store takes it once.
-        self._store.load(tenant, payloads, f"import-{hashlib.sha256(content).hexdigest()}")
-        return Imported(run_id, len(spans))
+        if any(span.run_id not in ("", found.run_id) for span in spans):
+            raise ForeignFile(f"the file says run {found.run_id} and holds spans of another")
+        # (3) Equal content gets an equal token, so the store takes it once.
+        self._store.load(tenant, found.payloads, f"import-{found.sha256}")
+        return Imported(found.run_id, len(spans))
 
 
 class RunsServicer(replay_pb2_grpc.RunsServicer):

@@ -17,7 +17,7 @@ from spanreplay.v1 import replay_pb2 as pb
 
 RUN_ID = "0192f0c4a1b27c3d8e4f5a6b7c8d9e0f"
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 # Lone surrogates included: JSON may name them by escape.
 json_leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
 json_values = st.recursive(
@@ -207,7 +207,7 @@ def _all_errors() -> list[type[errors.SpanreplayError]]:
 @pytest.mark.parametrize("error", _all_errors(), ids=lambda e: e.__name__)
 def test_every_error_has_a_reason_that_names_it(error: type[errors.SpanreplayError]) -> None:
     """An error leaves the service and arrives as itself, or as a ServiceError if it is the service's own."""
-    raised = error("$", "object") if error is errors.Unserializable else error("m", hint="h")  # type: ignore[call-arg, arg-type] # Unserializable takes a path and a type name
+    raised = error("$", "object") if error is errors.Unserializable else error("m", hint="h")
     row = wire.find_reason(raised)
     arrived = wire.build_error(row.reason, "m", "h")
     if issubclass(error, (errors.SourceError, errors.ConfigError, errors.AccessDenied)):

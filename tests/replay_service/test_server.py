@@ -1,0 +1,441 @@
+"""The service over gRPC: its answers, its refusals, its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from spanreplay import errors, wire
+from spanreplay.catalog import RunQuery, summarize
+from spanreplay.client import AsyncServiceClient, ServiceCatalog
+from spanreplay.config import CALL_BATCH_ITEMS
+from spanreplay.v1 import replay_pb2 as pb
+from spanreplay.v1 import replay_pb2_grpc
+from spanreplay_service import guard, runs
+from spanreplay_service.auth import TENANT_DEFAULT, hash_token, parse_tokens
+from spanreplay_service.server import OPTIONS, ReplayServer, ServerSettings
+from support.memory_store import MemoryStore
+from support.runs import make_payload, make_recording, make_run_id
+from support.service import serve
+
+TENANTS = parse_tokens([f"acme {hash_token('a-token').hex()}", f"other {hash_token('o-token').hex()}"])
+
+
+def fill(store: MemoryStore, *numbers: int, tenant: str = TENANT_DEFAULT, **root: Any) -> None:
+    """Put complete runs into a store."""
+    for n in numbers:
+        payload = make_payload(make_recording(make_run_id(n), **root))
+        store.load(tenant, [payload], f"{tenant}-{n}")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """A store with two runs of the default tenant."""
+    store = MemoryStore()
+    fill(store, 1, 2)
+    return store
+
+
+@pytest.fixture
+def server(store: MemoryStore) -> Iterator[ReplayServer]:
+    """A service over that store."""
+    with serve(store) as running:
+        yield running
+
+
+@pytest.fixture
+def catalog(server: ReplayServer) -> Iterator[ServiceCatalog]:
+    """A client of that service."""
+    with ServiceCatalog(server.address, timeout_s=30) as client:
+        yield client
+
+
+def test_u3_a_generated_client_gets_a_run(server: ReplayServer) -> None:
+    """A bare generated stub, as CI would use, receives manifest, calls and end in that order."""
+    with grpc.insecure_channel(server.address) as channel:
+        stub = replay_pb2_grpc.ReplayStub(channel)
+        events = list(stub.ReplayRun(pb.ReplayRunRequest(run_id=make_run_id(1)), timeout=30))
+    assert [e.WhichOneof("event") for e in events] == ["manifest", "batch", "end"]
+    assert wire.build_recording(events) == make_recording(make_run_id(1))
+
+
+def test_load_gives_back_what_was_recorded(catalog: ServiceCatalog) -> None:
+    """The recording arrives equal in every field, by whole id, by prefix and with dashes."""
+    run_id = make_run_id(2)
+    dashed = f"{run_id[:8]}-{run_id[8:12]}-{run_id[12:16]}-{run_id[16:20]}-{run_id[20:]}".upper()
+    for name in (run_id, dashed):
+        assert catalog.load(name) == make_recording(run_id)
+
+
+def test_long_runs_travel_in_batches(store: MemoryStore, catalog: ServiceCatalog) -> None:
+    """A run of several batches arrives whole and in order."""
+    recording = make_recording(make_run_id(77), calls=2 * CALL_BATCH_ITEMS + 1)
+    store.load(TENANT_DEFAULT, [make_payload(recording)], "long")
+    assert catalog.load(recording.run_id) == recording
+
+
+def test_search_and_get_agree(server: ReplayServer, catalog: ServiceCatalog) -> None:
+    """Search gives the summary of each run, Get the same summary with the calls."""
+    recording = make_recording(make_run_id(1))
+    found = catalog.search(RunQuery(run_id_prefix=recording.run_id, tool="get_order"))
+    assert found == [summarize(recording)]
+    assert len(catalog.search(RunQuery())) == 2
+    assert catalog.search(RunQuery(user_id="nobody")) == []
+    with grpc.insecure_channel(server.address) as channel:
+        got = replay_pb2_grpc.RunsStub(channel).Get(pb.GetRequest(run_id=recording.run_id), timeout=30)
+    assert wire.summary_from_message(got.summary) == found[0]
+    assert tuple(wire.call_from_message(c, recording.run_id) for c in got.calls) == recording.calls
+
+
+def test_s62_export_import_is_lossless(catalog: ServiceCatalog) -> None:
+    """A run exported from one service and imported into another is the same run, and twice is once."""
+    content = catalog.export(make_run_id(1))
+    other_store = MemoryStore()
+    with serve(other_store) as other, ServiceCatalog(other.address) as target:
+        imported = target.import_bundle(content)
+        assert (imported.run_id, imported.spans) == (make_run_id(1), 5)
+        assert target.import_bundle(content) == imported
+        assert target.load(imported.run_id) == catalog.load(make_run_id(1))
+        assert target.export(imported.run_id) == content
+    assert other_store.read_run(TENANT_DEFAULT, make_run_id(1)) == [
+        make_payload(make_recording(make_run_id(1)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "error", "message"),
+    [
+        ("ffffff", errors.RunNotFound, "no run 'ffffff'"),
+        ("zzzzzzzz", errors.RunNotFound, "no run 'zzzzzzzz'"),
+        ("0" * 33, errors.RunNotFound, "no run"),
+        ("019f00", errors.AmbiguousRun, "names 2 runs"),
+        ("019f", errors.ConfigError, "at least 6"),
+        ("", errors.ConfigError, "at least 6"),
+    ],
+    ids=["unknown", "not hexadecimal", "too long", "ambiguous", "short", "empty"],
+)
+def test_a_run_that_is_not_named_is_said_so(
+    catalog: ServiceCatalog, run_id: str, error: type[Exception], message: str
+) -> None:
+    """Every way of asking for a run gives the same error of our tree."""
+    for ask in (catalog.load, catalog.export, catalog.phoenix_url):
+        with pytest.raises(error, match=message):
+            ask(run_id)
+    with pytest.raises(error, match=message):
+        catalog.report_replay(run_id=run_id, replay_run_id="", verdict="identical", report="{}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x03\x04 no zip", b"\x00" * 3_000_000, "näh".encode()],
+    ids=["empty", "cut zip", "zeros", "text"],
+)
+def test_garbage_is_not_imported(catalog: ServiceCatalog, store: MemoryStore, content: bytes) -> None:
+    """What is no `.replay` file is refused by name and nothing is stored."""
+    before = catalog.search(RunQuery())
+    with pytest.raises((errors.ForeignFile, errors.DamagedRecording)):
+        catalog.import_bundle(content)
+    assert catalog.search(RunQuery()) == before
+
+
+def test_a_damaged_file_is_not_imported(catalog: ServiceCatalog) -> None:
+    """A `.replay` file whose bytes were changed is refused as damaged or foreign, wherever the change is."""
+    content = catalog.export(make_run_id(1))
+    for at in range(0, len(content), max(1, len(content) // 40)):
+        changed = bytearray(content)
+        changed[at] ^= 0x20
+        with contextlib.suppress(errors.SourceError):
+            # A byte that says nothing, such as a zip timestamp, may pass: then nothing may have changed.
+            assert catalog.import_bundle(bytes(changed)).run_id == make_run_id(1)
+        assert catalog.load(make_run_id(1)) == make_recording(make_run_id(1))
+
+
+def test_a_file_beyond_the_limit_is_refused(catalog: ServiceCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import that goes on for ever is cut off, and says at what size."""
+    monkeypatch.setattr(runs, "IMPORT_BYTES_MAX", 1000)
+    with pytest.raises(errors.ServiceError, match="larger than 1000 bytes"):
+        catalog.import_bundle(b"x" * 1001)
+
+
+def test_r6_tenants_see_their_own_runs_only(store: MemoryStore) -> None:
+    """Another tenant's run is not found, by any method; its own is."""
+    fill(store, 5, tenant="acme")
+    with serve(store, ServerSettings(port=0, tokens=TENANTS)) as server:
+        with ServiceCatalog(server.address, "a-token") as mine:
+            assert mine.load(make_run_id(5)).run_id == make_run_id(5)
+            assert [s.root.run_id for s in mine.search(RunQuery())] == [make_run_id(5)]
+        with ServiceCatalog(server.address, "o-token") as theirs:
+            assert theirs.search(RunQuery()) == []
+            for ask in (theirs.load, theirs.export, theirs.phoenix_url):
+                with pytest.raises(errors.RunNotFound):
+                    ask(make_run_id(5))
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "a-token " * 500], ids=["none", "wrong", "long"])
+def test_r6_a_wrong_token_is_refused_everywhere(store: MemoryStore, token: str) -> None:
+    """Without a valid token no method answers, health excepted."""
+    with serve(store, ServerSettings(port=0, tokens=TENANTS)) as server:
+        with ServiceCatalog(server.address, token) as client:
+            for ask in (client.load, client.export, client.phoenix_url):
+                with pytest.raises(errors.AccessDenied, match="token"):
+                    ask(make_run_id(1))
+            with pytest.raises(errors.AccessDenied, match="token"):
+                client.search(RunQuery())
+            with pytest.raises(errors.AccessDenied, match="token"):
+                client.import_bundle(b"x")
+            with pytest.raises(errors.AccessDenied, match="token"):
+                client.report_replay(run_id="x", replay_run_id="", verdict="identical", report="")
+        with grpc.insecure_channel(server.address) as channel:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service="spanreplay.v1.Replay"), timeout=30
+            )
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_r6_two_authorization_values_are_refused(store: MemoryStore) -> None:
+    """A call that states two tokens is nobody's."""
+    metadata = (("authorization", "Bearer a-token"), ("authorization", "Bearer o-token"))
+    with (
+        serve(store, ServerSettings(port=0, tokens=TENANTS)) as server,
+        grpc.insecure_channel(server.address) as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        replay_pb2_grpc.RunsStub(channel).Search(pb.SearchRequest(), timeout=30, metadata=metadata)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_public_address_needs_a_token(store: MemoryStore) -> None:
+    """The service refuses to be made for the open network without tokens."""
+    with pytest.raises(errors.ConfigError, match="without a token"):
+        ReplayServer(store, ServerSettings(host="0.0.0.0", port=0))
+
+
+def test_a_taken_port_is_one_clear_error(store: MemoryStore, server: ReplayServer) -> None:
+    """A second service on a port is refused, also if another program listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for port in (int(server.address.rpartition(":")[2]), listener.getsockname()[1]):
+            with pytest.raises(errors.PortTaken, match=str(port)), serve(store, ServerSettings(port=port)):
+                pass
+
+
+class Sink:
+    """Keeps the verdicts it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def report(self, *, run_id: str, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
+        """Keep one verdict."""
+        self.seen.append(
+            {"run_id": run_id, "replay_run_id": replay_run_id, "verdict": verdict, "report": report}
+        )
+        return "http://phoenix/x"
+
+
+def test_a_verdict_reaches_the_sink(store: MemoryStore) -> None:
+    """ReportReplay hands the verdict on whole and answers with where it can be seen."""
+    sink = Sink()
+    report = {"schema": "divergence/1", "verdict": "diverged", "text": "größer"}
+    with serve(store, sink=sink) as server, ServiceCatalog(server.address) as client:
+        url = client.report_replay(
+            run_id=make_run_id(1), replay_run_id=make_run_id(9), verdict="diverged", report=json.dumps(report)
+        )
+    assert url == "http://phoenix/x"
+    assert sink.seen == [
+        {"run_id": make_run_id(1), "replay_run_id": make_run_id(9), "verdict": "diverged", "report": report}
+    ]
+
+
+def test_a_verdict_without_a_sink_is_taken(catalog: ServiceCatalog) -> None:
+    """Without Phoenix a verdict is accepted and shown nowhere; one that is none is refused."""
+    run_id = make_run_id(1)
+    assert catalog.report_replay(run_id=run_id, replay_run_id="", verdict="identical", report="") == ""
+    with pytest.raises(errors.ConfigError, match="not a verdict: 'fine'"):
+        catalog.report_replay(run_id=run_id, replay_run_id="", verdict="fine", report="{}")
+    with pytest.raises(errors.ConfigError, match="report is not"):
+        catalog.report_replay(run_id=run_id, replay_run_id="", verdict="identical", report="[1]")
+
+
+def test_phoenix_link_leads_to_the_root_span(store: MemoryStore) -> None:
+    """With Phoenix, a run's link opens its root span; without, there is none."""
+    with (
+        serve(store, ServerSettings(port=0, phoenix_url="http://127.0.0.1:6006/")) as server,
+        ServiceCatalog(server.address) as client,
+    ):
+        link = client.phoenix_url(make_run_id(1))
+    assert link == f"http://127.0.0.1:6006/redirects/spans/{2**60:016x}"
+    with serve(store) as server, ServiceCatalog(server.address) as client:
+        assert client.phoenix_url(make_run_id(1)) == ""
+
+
+class BrokenStore(MemoryStore):
+    """Fails as it is told to."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def resolve_run_id(self, tenant: str, prefix: str) -> str:
+        """Fail."""
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("raised", "arrives", "message"),
+    [
+        (errors.StoreError("the disk is full", hint="free some"), errors.ServiceError, "the disk is full"),
+        (errors.NewerSchema("schema '9'"), errors.NewerSchema, "schema '9'"),
+        (ValueError("password=hunter2"), errors.ServiceError, "its log says why"),
+    ],
+    ids=["store", "schema", "defect"],
+)
+def test_errors_of_the_store_arrive_named(
+    raised: Exception, arrives: type[errors.SpanreplayError], message: str
+) -> None:
+    """Our errors arrive with message and hint; of a defect nothing but the fact leaves the service."""
+    with (
+        serve(BrokenStore(raised)) as server,
+        ServiceCatalog(server.address) as client,
+        pytest.raises(errors.SpanreplayError, match=message) as caught,
+    ):
+        client.load(make_run_id(1))
+    assert type(caught.value) is arrives
+    assert caught.value.hint == getattr(raised, "hint", "")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_long_error_messages_fit_the_metadata() -> None:
+    """A message of any length and script is cut, and still arrives as the error it is."""
+    error = errors.RunNotFound("ü" * 50_000, hint="→" * 50_000)
+    with (
+        serve(BrokenStore(error)) as server,
+        ServiceCatalog(server.address) as client,
+        pytest.raises(errors.RunNotFound, match=r"^ü+$"),
+    ):
+        client.load(make_run_id(1))
+
+
+class SlowStore(MemoryStore):
+    """Answers when it is released."""
+
+    release = threading.Event()
+
+    def search(self, tenant: str, query: RunQuery) -> Any:
+        """Wait, then answer."""
+        self.release.wait(30)
+        return super().search(tenant, query)
+
+
+def test_no_call_outlives_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without a deadline of its own is ended by the service's."""
+    monkeypatch.setattr(guard.Guard.__init__, "__kwdefaults__", {"deadline_s": 0.05})
+    with serve(SlowStore()) as server, ServiceCatalog(server.address) as client:
+        with pytest.raises(errors.ServiceError, match=r"not done after 0.05 s"):
+            client.search(RunQuery())
+        SlowStore.release.set()
+
+
+def test_a_tenant_that_asks_too_often_is_told(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its burst a tenant is refused by name."""
+    monkeypatch.setattr(guard, "RATE_BURST_MAX", 3.0)
+    monkeypatch.setattr(guard, "RATE_PER_S_MAX", 1e-9)
+    with serve(store) as server, ServiceCatalog(server.address) as client:
+        for _ in range(3):
+            client.search(RunQuery())
+        with pytest.raises(errors.ServiceError, match="calls a second"):
+            client.search(RunQuery())
+
+
+def test_reflection_and_unknown_methods_are_closed(server: ReplayServer) -> None:
+    """Nothing but the three services answers."""
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", timeout=30)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("size", "compression"),
+    [(5_000_000, grpc.Compression.NoCompression), (200_000_000, grpc.Compression.Gzip)],
+    ids=["large", "gzip bomb"],
+)
+def test_r6_oversized_requests_are_refused(server: ReplayServer, size: int, compression: Any) -> None:
+    """A request beyond the limit, as sent or once decompressed, is refused and the service goes on."""
+    with grpc.insecure_channel(server.address, compression=compression) as channel:
+        call = channel.unary_unary("/spanreplay.v1.Runs/Get")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"\0" * size, timeout=60)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        found = replay_pb2_grpc.RunsStub(channel).Search(pb.SearchRequest(), timeout=30)
+    assert len(found.runs) == 2
+
+
+def test_r6_garbage_requests_are_refused(server: ReplayServer) -> None:
+    """Bytes that are no message end the call and nothing else."""
+    with grpc.insecure_channel(server.address) as channel:
+        for method in ("Runs/Search", "Runs/Get"):
+            call = channel.unary_unary(f"/spanreplay.v1.{method}")
+            with pytest.raises(grpc.RpcError):
+                call(b"\xff\xff\xff\xff", timeout=30)
+        assert len(replay_pb2_grpc.RunsStub(channel).Search(pb.SearchRequest(), timeout=30).runs) == 2
+
+
+def test_r6_a_port_of_a_browser_gets_no_answer(server: ReplayServer) -> None:
+    """Plain HTTP/1.1 on the port is closed without any content of ours."""
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"HTTP/1.1 200" not in received
+
+
+def test_the_port_is_never_shared() -> None:
+    """Two services on one port would each get half of the calls."""
+    assert ("grpc.so_reuseport", 0) in OPTIONS
+
+
+def test_async_client_gives_the_same(store: MemoryStore, server: ReplayServer) -> None:
+    """The asyncio client answers and fails as the blocking one does."""
+    run_id = make_run_id(1)
+
+    async def ask() -> None:
+        async with AsyncServiceClient(server.address) as client:
+            assert await client.load(run_id) == make_recording(run_id)
+            assert len(await client.search(RunQuery())) == 2
+            content = await client.export(run_id)
+            assert (await client.import_bundle(content)).run_id == run_id
+            assert await client.phoenix_url(run_id) == ""
+            url = await client.report_replay(
+                run_id=run_id, replay_run_id="", verdict="identical", report="{}"
+            )
+            assert url == ""
+            with pytest.raises(errors.RunNotFound):
+                await client.load("ffffff")
+
+    asyncio.run(ask())
+
+
+def test_many_clients_at_once(server: ReplayServer) -> None:
+    """Forty threads load at the same time and each gets its run."""
+    results: list[str] = []
+
+    def load(number: int) -> None:
+        with ServiceCatalog(server.address) as client:
+            results.append(client.load(make_run_id(1 + number % 2)).run_id)
+
+    threads = [threading.Thread(target=load, args=(n,)) for n in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(results) == sorted([make_run_id(1)] * 20 + [make_run_id(2)] * 20)

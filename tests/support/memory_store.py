@@ -1,0 +1,61 @@
+"""A store in memory with the promises of the real one, for tests of the service's own behaviour."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from spanreplay import otlp
+from spanreplay.catalog import RunQuery, RunSummary, matches, summarize
+from spanreplay.errors import AmbiguousRun, RunNotFound
+
+
+class MemoryStore:
+    """Implements `spanreplay_service.runs.RunStore`; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tokens: set[tuple[str, str]] = set()
+        self._runs: dict[tuple[str, str], list[bytes]] = {}
+
+    def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
+        """Store payloads, once per token; how many spans were new."""
+        spans = 0
+        with self._lock:
+            if (tenant, token) in self._tokens:
+                return 0
+            self._tokens.add((tenant, token))
+            for payload in payloads:
+                filed = list(otlp.iter_spans(ExportTraceServiceRequest.FromString(payload)))
+                spans += len(filed)
+                for run_id in {f.run_id for f in filed}:
+                    self._runs.setdefault((tenant, run_id), []).append(payload)
+        return spans
+
+    def resolve_run_id(self, tenant: str, prefix: str) -> str:
+        """The one run that a prefix names."""
+        with self._lock:
+            found = [r for t, r in self._runs if t == tenant and r.startswith(prefix)]
+        if not found:
+            raise RunNotFound(f"no run {prefix!r} here")
+        if len(found) > 1:
+            raise AmbiguousRun(f"{prefix!r} names {len(found)} runs")
+        return found[0]
+
+    def read_run(self, tenant: str, run_id: str) -> list[bytes]:
+        """Every payload of a run."""
+        with self._lock:
+            return list(self._runs.get((tenant, run_id), ()))
+
+    def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
+        """Matching runs, newest first."""
+        with self._lock:
+            runs = {r: list(p) for (t, r), p in self._runs.items() if t == tenant}
+        found = [
+            summarize(otlp.build_recording(map(ExportTraceServiceRequest.FromString, payloads), run_id))
+            for run_id, payloads in runs.items()
+        ]
+        found.sort(key=lambda s: s.root.start_ns, reverse=True)
+        return [s for s in found if matches(s, query)][: query.limit]
