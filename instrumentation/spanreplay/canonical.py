@@ -1,0 +1,393 @@
+"""Canonical JSON (RFC 8785) and the keys made of it.
+
+`canonicalize` writes what json.loads can return in one single way, and refuses everything else with its
+JSON path: no repr, no str() of an object ever reaches a key. Three choices beyond the RFC, which covers only
+I-JSON: integers are exact at any size (the RFC would round them to doubles), strings are NFC normalised, and
+a lone surrogate is written as its escape.
+
+A key is SHA-256 over the keyspec and the digests of the fields; a field that is a list or an object is
+digested element by element, so that two keys can tell *where* they differ and so that `KeyMemo` makes a
+conversation pay only for its new messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import math
+import re
+import threading
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+from spanreplay.errors import Unserializable
+from spanreplay.keyspec import KeySpec, keyspec
+
+__all__ = ["Key", "KeyMemo", "canonicalize", "compute_key", "differing_fields", "json_path"]
+
+DEPTH_MAX: Final = 400
+"""Levels of nesting; a cycle ends here too."""
+MERKLE_ITEMS_MAX: Final = 4096
+"""A longer list is digested whole."""
+MEMO_BYTES_MAX: Final = 8 * 1024 * 1024
+
+_EXACT_INT_MAX: Final = 2.0**53
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+
+
+# ── RFC 8785 ────────────────────────────────────────────────────────────────────────────────────────
+class Refused(Exception):
+    """What cannot be written, and the steps to it from the inside out; becomes Unserializable at the top."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.steps: list[str | int] = []
+
+    def located(self) -> Unserializable:
+        """The public error, with the JSON path."""
+        return Unserializable(json_path(reversed(self.steps)), self.what)
+
+
+def canonicalize(value: Any) -> bytes:
+    """The one RFC 8785 form of a JSON value, UTF-8.
+
+    Takes exactly what json.loads returns (None, bool, int, float, str, list, dict), and tuples as lists.
+    Raises: Unserializable with the JSON path for anything else, NaN, infinities, and nesting over DEPTH_MAX.
+    """
+    out: list[str] = []
+    try:
+        _write(value, out, None, False, 0)
+    except Refused as refused:
+        raise refused.located() from None
+    return _to_bytes(out)
+
+
+def json_path(steps: Iterable[str | int]) -> str:
+    """`$.a.b[3]` for the steps 'a', 'b', 3."""
+    text = "$"
+    for step in steps:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _PLAIN_KEY.fullmatch(step):
+            text += f".{step}"
+        else:
+            text += f"[{encode_basestring(step)}]"
+    return text
+
+
+def _to_bytes(out: list[str]) -> bytes:
+    text = "".join(out)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")  # a lone surrogate as \udxxx, which no text can spell
+
+
+def _write(value: Any, out: list[str], ids: dict[str, int] | None, is_codec: bool, depth: int) -> None:
+    """Append the canonical text of `value`; with `ids`, opaque ids become their number in it."""
+    kind = type(value)
+    if kind is str:
+        out.append(encode_basestring(value if value.isascii() else unicodedata.normalize("NFC", value)))
+    elif kind is dict:
+        _write_object(value, out, ids, is_codec, depth + 1)
+    elif kind is list or kind is tuple:
+        _write_array(value, out, ids, is_codec, depth + 1)
+    elif value is None:
+        out.append("null")
+    elif value is True:
+        out.append("true")
+    elif value is False:
+        out.append("false")
+    elif kind is int:
+        out.append(_format_int(value))
+    elif kind is float:
+        out.append(_format_float(value))
+    else:
+        raise Refused(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _write_array(
+    items: list[Any] | tuple[Any, ...], out: list[str], ids: dict[str, int] | None, is_codec: bool, depth: int
+) -> None:
+    if depth > DEPTH_MAX:
+        raise Refused(f"nested deeper than {DEPTH_MAX} levels")
+    separator = "["
+    index = 0
+    try:
+        for index, item in enumerate(items):  # noqa: B007  the except clause names the element
+            out.append(separator)
+            _write(item, out, ids, is_codec, depth)
+            separator = ","
+    except Refused as refused:
+        refused.steps.append(index)
+        raise
+    out.append("]" if separator == "," else "[]")
+
+
+def _write_object(
+    members: dict[Any, Any], out: list[str], ids: dict[str, int] | None, is_codec: bool, depth: int
+) -> None:
+    if depth > DEPTH_MAX:
+        raise Refused(f"nested deeper than {DEPTH_MAX} levels")
+    if is_codec and members.get("$type") == "dict":
+        members = _with_sorted_items(members)
+    names = _sorted_names(members)
+    separator = "{"
+    name = ""
+    try:
+        for name, written in names:
+            value = members[name]
+            out.append(f"{separator}{encode_basestring(written)}:")
+            separator = ","
+            if ids is None:
+                _write(value, out, None, is_codec, depth)
+            elif name in _ID_FIELDS and type(value) is str and _is_opaque(name, value, members):
+                out.append(f"id#{ids.setdefault(value, len(ids) + 1)}")  # unquoted: no string can spell it
+            else:
+                _write(value, out, None if name in _OPAQUE_FIELDS else ids, is_codec, depth)
+    except Refused as refused:
+        refused.steps.append(name)
+        raise
+    out.append("}" if separator == "," else "{}")
+
+
+def _sorted_names(members: dict[Any, Any]) -> list[tuple[str, str]]:
+    """(name, NFC name) in the order of UTF-16 code units, as the RFC wants."""
+    is_ascii = True
+    for name in members:
+        if type(name) is not str:
+            raise Refused(f"object key of type {type(name).__qualname__}")
+        is_ascii = is_ascii and name.isascii()
+    if is_ascii:
+        return [(name, name) for name in sorted(members)]
+    pairs = [(name, unicodedata.normalize("NFC", name)) for name in members]
+    if len({written for _, written in pairs}) != len(pairs):
+        raise Refused("object keys that are equal after NFC normalisation")
+    pairs.sort(key=lambda pair: pair[1].encode("utf-16-be", "surrogatepass"))
+    return pairs
+
+
+def _with_sorted_items(members: dict[Any, Any]) -> dict[Any, Any]:
+    """A codec dict keeps its insertion order in the recording, but a key must not depend on it."""
+    items = members.get("items")
+    if type(items) is not list:
+        return members
+    return {**members, "items": sorted(items, key=canonicalize)}
+
+
+def _format_int(value: int) -> str:
+    try:
+        return int.__repr__(value)
+    except ValueError:  # sys.set_int_max_str_digits
+        raise Refused("int with too many digits") from None
+
+
+def _format_float(value: float) -> str:
+    """ECMAScript's Number.prototype.toString, which RFC 8785 prescribes."""
+    if -_EXACT_INT_MAX < value < _EXACT_INT_MAX and value == math.trunc(value):
+        return int.__repr__(int(value))
+    if not math.isfinite(value):
+        raise Refused(f"float {value!r}")
+    sign = "-" if value < 0 else ""
+    mantissa, _, exponent = float.__repr__(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    point = len(whole) + int(exponent or 0)
+    digits = (whole + fraction).lstrip("0")
+    point -= len(whole + fraction) - len(digits)
+    digits = digits.rstrip("0")
+    if len(digits) <= point <= 21:
+        return f"{sign}{digits}{'0' * (point - len(digits))}"
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+
+
+# ── Opaque ids ──────────────────────────────────────────────────────────────────────────────────────
+# An id that a provider or a framework draws at random says only which call a result belongs to. Its first
+# occurrence numbers it, so the reference is still checked. Nothing below arguments is touched: a customer's
+# id is meaning.
+_ID_FIELDS: Final = frozenset({"id", "tool_call_id", "call_id", "tool_use_id"})
+_OPAQUE_FIELDS: Final = frozenset(
+    {"input", "output", "arguments", "args", "kwargs", "parameters", "metadata", "schema"}
+    | {"input_schema", "json_schema"}
+)
+_CALL_TYPES: Final = frozenset(
+    {"tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "function", "function_call"}
+)
+_OPAQUE_ID: Final = re.compile(
+    r"(?:call|toolu|srvtoolu|mcptoolu|fc|ctc|msg|rs|resp|ws|fs|ci|mcp|chatcmpl|run|item)[_-]\S+"
+    r"|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}"
+)
+
+
+def _is_opaque(name: str, value: str, owner: dict[Any, Any]) -> bool:
+    if name != "id":
+        return True
+    return owner.get("type") in _CALL_TYPES or "function" in owner or _OPAQUE_ID.fullmatch(value) is not None
+
+
+# ── Keys ────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Key:
+    """Identity of a request: `hex` is compared; `fields` says where two requests differ.
+
+    `fields` maps `model`, `messages`, `messages[3]`, `arguments.amount` to hexadecimal SHA-256 digests.
+    """
+
+    hex: str
+    fields: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """Digest of one element's text with its opaque ids numbered locally, and those ids."""
+
+    digest: bytes
+    ids: tuple[str, ...]
+
+
+class KeyMemo:
+    """Elements digested before in this run; thread-safe; the oldest go beyond `bytes_max`."""
+
+    def __init__(self, bytes_max: int = MEMO_BYTES_MAX) -> None:
+        self._leaves: dict[tuple[int, bytes], _Leaf] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    def get(self, token: tuple[int, bytes]) -> _Leaf | None:
+        """The leaf of an equal element, if it is still here."""
+        leaf = self._leaves.get(token)
+        if leaf is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return leaf
+
+    def put(self, token: tuple[int, bytes], leaf: _Leaf) -> None:
+        """Keep a leaf; forgets the oldest ones to stay within `bytes_max`."""
+        size = len(token[1])
+        if size > self._bytes_max // 4:
+            return
+        with self._lock:
+            if token in self._leaves:
+                return
+            self._leaves[token] = leaf
+            self._bytes += size
+            while self._bytes > self._bytes_max:
+                oldest = next(iter(self._leaves))
+                del self._leaves[oldest]
+                self._bytes -= len(oldest[1])
+
+
+def compute_key(name: str, fields: Mapping[str, Any], memo: KeyMemo | None = None) -> Key:
+    """The key of a request; `fields` is what `keyspec.select` kept, redacted, JSON values only.
+
+    Raises: Unserializable with the path (`$.messages[3].content`); ConfigError for an unknown keyspec.
+    """
+    spec = keyspec(name)
+    numbers: dict[str, int] = {}
+    digests: dict[str, str] = {}
+    top: dict[str, str] = {}
+    for field_name in sorted(fields):
+        try:
+            digest = _digest_field(spec, field_name, fields[field_name], memo, numbers, digests)
+        except Refused as refused:
+            refused.steps.append(field_name)
+            raise refused.located() from None
+        top[field_name] = digests[field_name] = digest.hex()
+    text = canonicalize({"keyspec": name, "fields": top})
+    return Key(hashlib.sha256(text).hexdigest(), digests)
+
+
+def differing_fields(recorded: Key, now: Key) -> list[str]:
+    """Names of the parts that differ, the innermost known: `messages[3]` rather than `messages`."""
+    names = [n for n in {**recorded.fields, **now.fields} if recorded.fields.get(n) != now.fields.get(n)]
+    parents = {re.split(r"[.\[]", n, maxsplit=1)[0] for n in names if "." in n or "[" in n}
+    return [n for n in names if n not in parents]
+
+
+def _digest_field(
+    spec: KeySpec,
+    name: str,
+    value: Any,
+    memo: KeyMemo | None,
+    numbers: dict[str, int],
+    digests: dict[str, str],
+) -> bytes:
+    """Digest of one field; records the digests of its elements in `digests` on the way."""
+    is_renamed = name in spec.renamed
+    if type(value) is list and _is_worth_splitting(value):
+        joined = hashlib.sha256(b"list:")
+        for index, item in enumerate(value):
+            try:
+                digest = _digest_element(spec, item, is_renamed, memo, numbers)
+            except Refused as refused:
+                refused.steps.append(index)
+                raise
+            digests[f"{name}[{index}]"] = digest.hex()
+            joined.update(digest)
+        return joined.digest()
+    if type(value) is dict and not is_renamed and "$type" not in value and len(value) <= MERKLE_ITEMS_MAX:
+        members: dict[str, str] = {}
+        for key, written in _sorted_names(value):
+            try:
+                digest = _digest_element(spec, value[key], False, memo, numbers)
+            except Refused as refused:
+                refused.steps.append(key)
+                raise
+            members[written] = digests[f"{name}.{written}"] = digest.hex()
+        return hashlib.sha256(b"dict:" + canonicalize(members)).digest()
+    return _digest_element(spec, value, is_renamed, memo, numbers)
+
+
+def _is_worth_splitting(items: list[Any]) -> bool:
+    """Lists of numbers (token ids, vectors) have no element that anybody would look for."""
+    if len(items) > MERKLE_ITEMS_MAX:
+        return False
+    return any(type(item) in (dict, str, list) for item in items[:8])
+
+
+def _digest_element(
+    spec: KeySpec, value: Any, is_renamed: bool, memo: KeyMemo | None, numbers: dict[str, int]
+) -> bytes:
+    leaf = _find_leaf(spec, value, is_renamed, memo)
+    if not leaf.ids:
+        return leaf.digest
+    order = ",".join(str(numbers.setdefault(each, len(numbers) + 1)) for each in leaf.ids)
+    return hashlib.sha256(b"ids:" + leaf.digest + order.encode()).digest()
+
+
+def _find_leaf(spec: KeySpec, value: Any, is_renamed: bool, memo: KeyMemo | None) -> _Leaf:
+    if memo is None or not (type(value) in (dict, list) or (type(value) is str and len(value) > 500)):
+        return _make_leaf(value, is_renamed, spec.is_codec)
+    try:
+        # Version 2 has no back references, so equal values give equal bytes; what it takes beyond JSON
+        # (bytes, sets) never gets in, because _make_leaf refuses it.
+        token = (is_renamed + 2 * spec.is_codec, marshal.dumps(value, 2))
+    except ValueError:
+        return _make_leaf(value, is_renamed, spec.is_codec)
+    leaf = memo.get(token)
+    if leaf is None:
+        leaf = _make_leaf(value, is_renamed, spec.is_codec)
+        memo.put(token, leaf)
+    return leaf
+
+
+def _make_leaf(value: Any, is_renamed: bool, is_codec: bool) -> _Leaf:
+    out: list[str] = []
+    ids: dict[str, int] | None = {} if is_renamed else None
+    _write(value, out, ids, is_codec, 0)
+    return _Leaf(hashlib.sha256(b"value:" + _to_bytes(out)).digest(), tuple(ids or ()))
