@@ -1,0 +1,74 @@
+"""Takes every finished span of the process into the spool, on the thread that ended it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+from spanreplay.spool.writer import SpoolWriter
+
+if TYPE_CHECKING:
+    from spanreplay.spool.shipper import Shipper
+
+__all__ = ["SpoolSpanProcessor", "encode_span"]
+
+logger = logging.getLogger(__name__)
+
+
+def encode_span(span: ReadableSpan) -> bytes:
+    """One span as the bytes of an ExportTraceServiceRequest; imports protobuf at the first call."""
+    global _encode
+    if _encode is None:
+        from spanreplay.spool import encode
+
+        _encode = encode.encode_span
+    return _encode(span)
+
+
+_encode: Callable[[ReadableSpan], bytes] | None = None
+
+
+class SpoolSpanProcessor(SpanProcessor):
+    """Writes each sampled span to the spool when it ends; put the redactor in front of it.
+
+    on_end returns once the span is in the page cache. Never raises; `dropped` counts spans that could
+    not be encoded or written.
+    """
+
+    def __init__(self, writer: SpoolWriter, shipper: Shipper | None = None) -> None:
+        self._writer = writer
+        self._shipper = shipper
+        self._not_encoded = 0
+
+    @property
+    def dropped(self) -> int:
+        """Spans that are not in the spool."""
+        return self._not_encoded + self._writer.dropped
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Record a finished span; one that the sampler left out is ignored."""
+        context = span.get_span_context()
+        if context is not None and not context.trace_flags.sampled:
+            return
+        try:
+            payload = encode_span(span)
+        except Exception as exc:  # noqa: BLE001 - nothing of ours may escape into the agent
+            if not self._not_encoded:
+                logger.error("a span cannot be recorded: %s", type(exc).__name__)
+            self._not_encoded += 1
+            return
+        if self._writer.append(payload) and self._shipper is not None:
+            self._shipper.notify()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Whether everything recorded so far was delivered in time; True where nothing is shipped."""
+        return self._shipper is None or self._shipper.flush(timeout_millis)
+
+    def shutdown(self) -> None:
+        """Release the spool file; a span that ends later is still recorded, in a new file."""
+        if self._shipper is not None:
+            self._shipper.shutdown()
+        self._writer.close()

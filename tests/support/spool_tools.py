@@ -1,0 +1,95 @@
+"""Payloads of fixed runs, and waiting on conditions, for the tests of the spool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from spanreplay import attributes as names
+from spanreplay.otlp import encode_attributes
+
+RUN = "0192f0000000700080000000000000aa"
+OTHER_RUN = "0192f0000001700080000000000000bb"
+DEADLINE_S = 30.0
+
+
+def request(
+    attributes: dict[str, object],
+    *,
+    span_id: int,
+    start_ns: int = 0,
+    resource: dict[str, object] | None = None,
+) -> bytes:
+    """One span as a serialized request."""
+    message = ExportTraceServiceRequest()
+    resource_spans = message.resource_spans.add()
+    resource_spans.resource.attributes.extend(encode_attributes(resource or {"service.name": "trader"}))
+    scope_spans = resource_spans.scope_spans.add()
+    scope_spans.scope.name = names.SCOPE
+    span = scope_spans.spans.add(
+        trace_id=bytes(15) + b"\x01",
+        span_id=span_id.to_bytes(8, "big"),
+        name="call",
+        start_time_unix_nano=start_ns,
+        end_time_unix_nano=start_ns + 1,
+    )
+    span.attributes.extend(encode_attributes(attributes))
+    return message.SerializeToString()
+
+
+def call(run_id: str = RUN, seq: int = 1, **extra: object) -> bytes:
+    """A finished call of a run."""
+    attributes: dict[str, object] = {
+        names.SCHEMA: "1",
+        names.RUN_ID: run_id,
+        names.SEQ: seq,
+        names.KIND: "tool",
+        names.NAME: "place_order",
+        names.LANE: "main",
+        names.INDEX: seq,
+        names.REQUEST: f'{{"args":[{seq}]}}',
+        names.RESPONSE: '{"value":"done"}',
+        names.OUTCOME: "ok",
+    }
+    attributes.update({f"spanreplay.{k}": v for k, v in extra.items()})
+    return request(attributes, span_id=seq + 1000)
+
+
+def root(
+    run_id: str = RUN, *, calls: int = 0, app: str = "trader", start_ns: int = 0, user_id: str = ""
+) -> bytes:
+    """The final root record of a run that made `calls` calls."""
+    attributes: dict[str, object] = {
+        names.SCHEMA: "1",
+        names.RUN_ID: run_id,
+        names.SEQ: 0,
+        names.KIND: names.KIND_RUN,
+        names.APP: app,
+        names.OUTCOME: "ok",
+        names.MANIFEST: f'{{"calls":{calls}}}',
+    }
+    if user_id:
+        attributes[names.USER_ID] = user_id
+    return request(attributes, span_id=1, start_ns=start_ns)
+
+
+def whole_run(
+    run_id: str = RUN, calls: int = 3, *, app: str = "trader", user_id: str = "", start_ns: int = 0
+) -> list[bytes]:
+    """All payloads of a finished run."""
+    return [
+        *(call(run_id, n) for n in range(1, calls + 1)),
+        root(run_id, calls=calls, app=app, user_id=user_id, start_ns=start_ns),
+    ]
+
+
+def wait_until(is_true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait on a condition; fail with `what` at the deadline."""
+    pause = threading.Event()
+    end = time.monotonic() + deadline_s
+    while not is_true():
+        assert time.monotonic() < end, f"timed out waiting for {what}"
+        pause.wait(0.005)
