@@ -1,0 +1,4 @@
+"""The $190,000 incident: recorded, found, replayed, fixed and proved, in one command.
+
+python -m spanreplay_service.demo
+"""
