@@ -1,0 +1,15 @@
+"""Python values as JSON and back, with their types, without pickle.
+
+Plain JSON values encode to themselves; every other type is an object with a `$type` tag, one row per type in
+`_table.py`. Decoding builds known families of data classes only, without running their `__init__`, and calls
+nothing that a recording names: recordings come from elsewhere.
+"""
+
+from __future__ import annotations
+
+from spanreplay.codec._arguments import call_arguments
+from spanreplay.codec._engine import decode, encode
+from spanreplay.codec._errors import decode_exception, encode_exception
+from spanreplay.errors import Unserializable
+
+__all__ = ["Unserializable", "call_arguments", "decode", "decode_exception", "encode", "encode_exception"]

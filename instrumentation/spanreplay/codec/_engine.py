@@ -1,0 +1,240 @@
+"""Walks a value: plain JSON here, everything else through the table's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from spanreplay.canonical import Refused
+
+__all__ = ["TAG", "Decoder", "Encoder", "Row", "decode", "encode"]
+
+TAG: Final = "$type"
+DEPTH_MAX: Final = 100
+"""Levels of Python values; each may take three levels of JSON."""
+JSON_DEPTH_MAX: Final = 400
+VALUES_MAX: Final = 2_000_000
+"""Values in one encoded argument or result."""
+_WIDE_INT: Final = 2**63
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one family of types is written and read.
+
+    `matches` looks at a type only; `pack` gives the members beside the tag; `unpack` gets the whole object.
+    """
+
+    tag: str
+    matches: Callable[[type], bool]
+    pack: Callable[[Any, Encoder], dict[str, Any]]
+    unpack: Callable[[dict[str, Any], Decoder], Any]
+
+
+def encode(value: Any) -> Any:
+    """The JSON form of a Python value; `decode` gives back an equal value of the same type.
+
+    Raises: Unserializable at the path of the first value without a codec, of a cycle, or beyond a limit.
+    """
+    try:
+        return Encoder().encode(value)
+    except Refused as refused:
+        raise refused.located() from None
+    except RecursionError:
+        raise Refused("nested deeper than the interpreter's stack").located() from None
+
+
+def decode(encoded: Any) -> Any:
+    """The Python value of a JSON form made by `encode`; safe on hostile input.
+
+    Raises: Unserializable for unknown tags, classes that are not data classes, and malformed input.
+    """
+    try:
+        return Decoder().decode(encoded)
+    except Refused as refused:
+        raise refused.located() from None
+    except RecursionError:
+        raise Refused("nested deeper than the interpreter's stack").located() from None
+
+
+class Encoder:
+    """One encoding; knows the values that are open, so that a cycle is seen."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._values = 0
+
+    def encode(self, value: Any) -> Any:
+        """JSON of one value."""
+        kind = type(value)
+        if value is None or kind is bool:
+            return value
+        if kind is str and is_clean_text(value):
+            return value
+        if kind is int and -_WIDE_INT <= value < _WIDE_INT:
+            return value
+        if kind is float and value - value == 0.0:  # finite
+            return value
+        self._values += 1
+        if self._values > VALUES_MAX:
+            raise Refused(f"more than {VALUES_MAX} values")
+        if id(value) in self._open:
+            raise Refused(f"cycle through {type_name(kind)}")
+        if len(self._open) >= DEPTH_MAX:
+            raise Refused(f"nested deeper than {DEPTH_MAX} levels")
+        self._open.add(id(value))
+        try:
+            return self._encode_container(kind, value)
+        finally:
+            self._open.discard(id(value))
+
+    def at(self, step: str | int, value: Any) -> Any:
+        """JSON of a member; a refusal names the step."""
+        try:
+            return self.encode(value)
+        except Refused as refused:
+            refused.steps.append(step)
+            raise
+
+    def sequence(self, items: Iterable[Any]) -> list[Any]:
+        """JSON of each element."""
+        return [self.at(index, item) for index, item in enumerate(items)]
+
+    def members(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON of each member."""
+        for name in named:
+            if type(name) is not str or not is_clean_text(name):
+                raise Refused(f"attribute name {name!a}")
+        return {name: self.at(name, value) for name, value in list(named.items())}
+
+    def pairs(self, items: Iterable[tuple[Any, Any]]) -> list[list[Any]]:
+        """JSON of key-value pairs whose keys need not be strings."""
+        result = []
+        for index, (key, value) in enumerate(items):
+            step = key if type(key) is str else index
+            result.append([self.at(index, key), self.at(step, value)])
+        return result
+
+    def _encode_container(self, kind: type, value: Any) -> Any:
+        if kind is list:
+            return self.sequence(value)
+        if kind is dict and _is_plain(value):
+            return {name: self.at(name, member) for name, member in list(value.items())}
+        row = find_row(kind)
+        if row is None:
+            raise Refused(type_name(kind))
+        return {TAG: row.tag, **row.pack(value, self)}
+
+
+class Decoder:
+    """One decoding."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def decode(self, encoded: Any) -> Any:
+        """The value of one JSON form."""
+        kind = type(encoded)
+        if kind is not list and kind is not dict:
+            if encoded is None or kind in (str, bool, int, float):
+                return encoded
+            raise Refused(f"{type_name(kind)} in an encoded value")
+        self._depth += 1
+        if self._depth > JSON_DEPTH_MAX:
+            raise Refused(f"nested deeper than {JSON_DEPTH_MAX} levels")
+        try:
+            if kind is list:
+                return self.sequence(encoded)
+            tag = encoded.get(TAG, _ABSENT)
+            if tag is _ABSENT:
+                return self.members(encoded)
+            return self._unpack(tag, encoded)
+        finally:
+            self._depth -= 1
+
+    def at(self, step: str | int, encoded: Any) -> Any:
+        """The value of a member; a refusal names the step."""
+        try:
+            return self.decode(encoded)
+        except Refused as refused:
+            refused.steps.append(step)
+            raise
+
+    def sequence(self, encoded: Any) -> list[Any]:
+        """The value of each element."""
+        if type(encoded) is not list:
+            raise Refused(f"{type_name(type(encoded))} where a list belongs")
+        return [self.at(index, item) for index, item in enumerate(encoded)]
+
+    def members(self, encoded: Any) -> dict[str, Any]:
+        """The value of each member."""
+        if type(encoded) is not dict:
+            raise Refused(f"{type_name(type(encoded))} where an object belongs")
+        return {name: self.at(name, value) for name, value in encoded.items()}
+
+    def pairs(self, encoded: Any) -> list[tuple[Any, Any]]:
+        """Key-value pairs."""
+        result = []
+        for pair in self.sequence(encoded):
+            if type(pair) is not list or len(pair) != 2:
+                raise Refused("something else where a key-value pair belongs")
+            result.append((pair[0], pair[1]))
+        return result
+
+    def _unpack(self, tag: Any, encoded: dict[str, Any]) -> Any:
+        row = rows_by_tag().get(tag) if type(tag) is str else None
+        if row is None:
+            raise Refused(f"unknown tag {str(tag)[:60]!r}; was it recorded by a newer spanreplay?")
+        try:
+            return row.unpack(encoded, self)
+        except Refused:
+            raise
+        except Exception as exc:  # whatever a malformed recording provokes is one refusal
+            raise Refused(f"malformed {tag} ({type(exc).__name__})") from exc
+
+
+def type_name(kind: type) -> str:
+    """Import path of a type, for messages."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_clean_text(text: str) -> bool:
+    """Whether the text is Unicode proper, without lone surrogates."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_plain(value: dict[Any, Any]) -> bool:
+    if TAG in value:
+        return False
+    return all(type(name) is str and (name.isascii() or is_clean_text(name)) for name in value)
+
+
+_ROW_OF: WeakKeyDictionary[type, Row] = WeakKeyDictionary()
+
+
+def find_row(kind: type) -> Row | None:
+    """The table's row for a type; the first that matches wins."""
+    row = _ROW_OF.get(kind)
+    if row is None:
+        row = next((row for row in rows_by_tag().values() if row.matches(kind)), None)
+        if row is not None:
+            _ROW_OF[kind] = row
+    return row
+
+
+@lru_cache(maxsize=1)
+def rows_by_tag() -> dict[str, Row]:
+    """The table, in its order."""
+    from spanreplay.codec._table import ROWS
+
+    return {row.tag: row for row in ROWS}

@@ -1,0 +1,29 @@
+"""The codec's table: one row per family of types; the first row that matches a type writes it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spanreplay.codec._arrays import ARRAY, SCALAR
+from spanreplay.codec._builtin import BUILTIN_ROWS
+from spanreplay.codec._engine import Row
+from spanreplay.codec._errors import EXCEPTION
+from spanreplay.codec._models import PYDANTIC, PYDANTIC_V1, SECRET, URL
+from spanreplay.codec._objects import ATTRS, CLASS, DATACLASS, ENUM, NAMEDTUPLE, SUBCLASS
+
+ROWS: Final[tuple[Row, ...]] = (
+    *BUILTIN_ROWS,
+    SCALAR,  # before SUBCLASS: numpy.float64 is a float
+    ARRAY,
+    EXCEPTION,
+    ENUM,
+    PYDANTIC,
+    PYDANTIC_V1,
+    SECRET,
+    URL,
+    DATACLASS,
+    ATTRS,
+    NAMEDTUPLE,
+    CLASS,
+    SUBCLASS,
+)
