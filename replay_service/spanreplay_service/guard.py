@@ -20,8 +20,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2
 
 from spanreplay import wire
-from spanreplay.errors import SpanreplayError
-from spanreplay_service.auth import Tokens
+from spanreplay.errors import AccessDenied, SpanreplayError
+from spanreplay_collector.receive.auth import Authenticator
 from spanreplay_service.limits import (
     DEADLINE_S_MAX,
     HINT_CHARS_MAX,
@@ -81,8 +81,8 @@ class _Bucket:
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no types
     """The interceptor that all calls pass."""
 
-    def __init__(self, tokens: Tokens, *, deadline_s: float = DEADLINE_S_MAX) -> None:
-        self._tokens = tokens
+    def __init__(self, authenticator: Authenticator, *, deadline_s: float = DEADLINE_S_MAX) -> None:
+        self._authenticator = authenticator
         self._deadline_s = deadline_s
         self._buckets: dict[str, _Bucket] = {}  # one a tenant; tenants come from the table of tokens
 
@@ -94,13 +94,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
             return await continuation(handler_call_details)  # (1)
         # A non-ASCII value arrives as bytes: no token of ours looks like that.
         values = [v for k, v in handler_call_details.invocation_metadata or () if k == "authorization"]
-        authorization = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
-        tenant = self._tokens.find_tenant(authorization)
-        if tenant is None:
+        authorization = values[0] if len(values) == 1 and isinstance(values[0], str) else None
+        try:
+            tenant = self._authenticator.find_tenant(authorization)
+        except AccessDenied as exc:
             return _deny(  # (2)
                 status="UNAUTHENTICATED",
                 reason="ACCESS_DENIED",
-                message="the token is missing or not accepted here",
+                message=str(exc),
                 hint="set SPANREPLAY_TOKEN",
             )
         now_s = time.monotonic()

@@ -25,6 +25,6 @@ RATE_PER_S_MAX: Final = 1000.0
 RATE_BURST_MAX: Final = 2000.0
 STOP_GRACE_S: Final = 5.0
 
-# ── Tokens ──────────────────────────────────────────────────────────────────────────────────────────
-TOKENS_MAX: Final = 10_000
-TOKEN_CHARS_MAX: Final = 4096
+# ── Freshness ───────────────────────────────────────────────────────────────────────────────────────
+FRESHEN_S_MAX: Final = 5.0
+"""How long a read waits for what the collector has acknowledged to reach the store."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, Protocol, TypeVar
 
@@ -18,9 +19,13 @@ from spanreplay.errors import ConfigError, DamagedRecording, ForeignFile, RunNot
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_service.guard import abort, current_tenant
-from spanreplay_service.limits import EXPORT_PIECE_BYTES, IMPORT_BYTES_MAX
+from spanreplay_service.limits import EXPORT_PIECE_BYTES, FRESHEN_S_MAX, IMPORT_BYTES_MAX
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Freshen = Callable[[float], Awaitable[None]]
+"""Waits, for at most so many seconds, until what was acknowledged is in the store. Raises: TimeoutError."""
 
 RUN_ID_CHARS: Final = 32
 PREFIX_CHARS_MIN: Final = 6
@@ -67,28 +72,42 @@ def parse_payloads(payloads: Sequence[bytes]) -> list[ExportTraceServiceRequest]
 class RunAccess:
     """Runs of a store, off the event loop: each method runs in the given pool of threads."""
 
-    def __init__(self, store: RunStore, pool: Executor) -> None:
+    def __init__(self, store: RunStore, pool: Executor, freshen: Freshen | None = None) -> None:
         self._store = store
         self._pool = pool
+        self._freshen = freshen
 
     async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
         """Run blocking work in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
 
+    async def _read_own_writes(self) -> None:
+        if self._freshen is None:
+            return
+        try:
+            await self._freshen(FRESHEN_S_MAX)
+        except TimeoutError:
+            # The store is behind or away: what it has is better than no answer.
+            logger.info("reading without the newest spans: the store is behind")
+
     async def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
         """Matching runs of a tenant."""
+        await self._read_own_writes()
         return await self.in_thread(self._store.search, tenant, query)
 
     async def resolve(self, tenant: str, run_id: str) -> str:
         """The whole id of a tenant's run."""
+        await self._read_own_writes()
         return await self.in_thread(self._store.resolve_run_id, tenant, normalize_run_id(run_id))
 
     async def load(self, tenant: str, run_id: str) -> Recording:
         """The calls of a tenant's run."""
+        await self._read_own_writes()
         return await self.in_thread(self._load, tenant, run_id)
 
     async def export(self, tenant: str, run_id: str) -> bytes:
         """A tenant's run as a `.replay` file."""
+        await self._read_own_writes()
         return await self.in_thread(self._export, tenant, run_id)
 
     async def import_bundle(self, tenant: str, content: bytes) -> Imported:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -16,11 +15,11 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from spanreplay.config import GRPC_MESSAGE_BYTES_MAX, SERVICE_PORT
 from spanreplay.errors import ConfigError, PortTaken
 from spanreplay.v1 import replay_pb2_grpc
-from spanreplay_service.auth import Tokens, check_exposure
+from spanreplay_collector.receive.auth import Authenticator, TlsFiles, Token, check_exposure
 from spanreplay_service.guard import Guard
 from spanreplay_service.limits import CONCURRENT_CALLS_MAX, REQUEST_BYTES_MAX, STOP_GRACE_S, THREADS_MAX
 from spanreplay_service.replay import ReplayServicer, VerdictSink
-from spanreplay_service.runs import RunAccess, RunsServicer, RunStore
+from spanreplay_service.runs import Freshen, RunAccess, RunsServicer, RunStore
 
 SERVICE_NAMES: Final = ("", "spanreplay.v1.Replay", "spanreplay.v1.Runs")
 
@@ -43,31 +42,17 @@ OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
 
 
 @dataclass(frozen=True)
-class Tls:
-    """PEM files of a TLS server; with `client_ca`, clients must show a certificate signed by it."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-
-    def load(self) -> Any:
-        """The server credentials. Raises: ConfigError if a file cannot be read."""
-        try:
-            pair = (self.key.read_bytes(), self.certificate.read_bytes())
-            roots = self.client_ca.read_bytes() if self.client_ca else None
-        except OSError as exc:
-            raise ConfigError(f"cannot read the TLS files: {exc}") from exc
-        return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
-
-
-@dataclass(frozen=True)
 class ServerSettings:
-    """Where the service listens and whom it answers; port 0 takes a free one."""
+    """Where the service listens and whom it answers; port 0 takes a free one.
+
+    Listening beyond loopback needs `tokens` (or a client CA), and TLS unless `is_plaintext_allowed`.
+    """
 
     host: str = "127.0.0.1"
     port: int = SERVICE_PORT
-    tokens: Tokens = field(default_factory=Tokens)
-    tls: Tls | None = None
+    tokens: tuple[Token, ...] = ()
+    tls: TlsFiles | None = None
+    is_plaintext_allowed: bool = False
     phoenix_url: str = ""
 
 
@@ -75,12 +60,24 @@ class ReplayServer:
     """The replay service over a store; start and stop it on one event loop."""
 
     def __init__(
-        self, store: RunStore, settings: ServerSettings | None = None, *, sink: VerdictSink | None = None
+        self,
+        store: RunStore,
+        settings: ServerSettings | None = None,
+        *,
+        sink: VerdictSink | None = None,
+        freshen: Freshen | None = None,
     ) -> None:
+        """`freshen` is awaited before each read, so that a read finds what was acknowledged."""
         self._settings = settings or ServerSettings()
-        check_exposure(self._settings.host, self._settings.tokens)
+        check_exposure(
+            self._settings.host,
+            has_tokens=bool(self._settings.tokens),
+            tls=self._settings.tls,
+            is_plaintext_allowed=self._settings.is_plaintext_allowed,
+        )
         self._store = store
         self._sink = sink
+        self._freshen = freshen
         self._pool: ThreadPoolExecutor | None = None
         self._server: Any = None
         self._health: Any = None
@@ -94,10 +91,10 @@ class ReplayServer:
 
     async def start(self) -> None:
         """Listen and serve. Raises: PortTaken, ConfigError."""
-        credentials = self._settings.tls.load() if self._settings.tls else None
+        credentials = _load_credentials(self._settings.tls) if self._settings.tls else None
         server = grpc.aio.server(
             options=OPTIONS,
-            interceptors=(Guard(self._settings.tokens),),
+            interceptors=(Guard(Authenticator(self._settings.tokens)),),
             maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
         )
         address = f"{_bracket(self._settings.host)}:{self._settings.port}"
@@ -113,7 +110,7 @@ class ReplayServer:
                 hint="stop what listens there, or choose another port with --port",
             ) from exc
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="spanreplay-service")
-        runs = RunAccess(self._store, self._pool)
+        runs = RunAccess(self._store, self._pool, self._freshen)
         replay_pb2_grpc.add_ReplayServicer_to_server(ReplayServicer(runs, self._sink), server)
         replay_pb2_grpc.add_RunsServicer_to_server(RunsServicer(runs, lambda: self.phoenix_url), server)
         self._health = health_aio.HealthServicer()
@@ -132,6 +129,15 @@ class ReplayServer:
         await server.stop(grace_s)
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _load_credentials(tls: TlsFiles) -> Any:
+    try:
+        pair = (tls.key.read_bytes(), tls.cert.read_bytes())
+        roots = tls.client_ca.read_bytes() if tls.client_ca else None
+    except OSError as exc:
+        raise ConfigError(f"cannot read the TLS files: {exc}") from exc
+    return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
 
 
 def _bracket(host: str) -> str:

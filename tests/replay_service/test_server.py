@@ -20,17 +20,21 @@ from spanreplay.client import AsyncServiceClient, ServiceCatalog
 from spanreplay.config import CALL_BATCH_ITEMS
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
+from spanreplay_collector.receive.auth import DEFAULT_TENANT, Token
 from spanreplay_service import guard, runs
-from spanreplay_service.auth import TENANT_DEFAULT, hash_token, parse_tokens
 from spanreplay_service.server import OPTIONS, ReplayServer, ServerSettings
 from support.memory_store import MemoryStore
 from support.runs import make_payload, make_recording, make_run_id
 from support.service import serve
 
-TENANTS = parse_tokens([f"acme {hash_token('a-token').hex()}", f"other {hash_token('o-token').hex()}"])
+TENANTS = (
+    Token.of("a-token", "acme"),
+    Token.of("o-token", "other"),
+    Token.of("old", "acme", expires_at_s=1.0),
+)
 
 
-def fill(store: MemoryStore, *numbers: int, tenant: str = TENANT_DEFAULT, **root: Any) -> None:
+def fill(store: MemoryStore, *numbers: int, tenant: str = DEFAULT_TENANT, **root: Any) -> None:
     """Put complete runs into a store."""
     for n in numbers:
         payload = make_payload(make_recording(make_run_id(n), **root))
@@ -79,7 +83,7 @@ def test_load_gives_back_what_was_recorded(catalog: ServiceCatalog) -> None:
 def test_long_runs_travel_in_batches(store: MemoryStore, catalog: ServiceCatalog) -> None:
     """A run of several batches arrives whole and in order."""
     recording = make_recording(make_run_id(77), calls=2 * CALL_BATCH_ITEMS + 1)
-    store.load(TENANT_DEFAULT, [make_payload(recording)], "long")
+    store.load(DEFAULT_TENANT, [make_payload(recording)], "long")
     assert catalog.load(recording.run_id) == recording
 
 
@@ -106,7 +110,7 @@ def test_s62_export_import_is_lossless(catalog: ServiceCatalog) -> None:
         assert target.import_bundle(content) == imported
         assert target.load(imported.run_id) == catalog.load(make_run_id(1))
         assert target.export(imported.run_id) == content
-    assert other_store.read_run(TENANT_DEFAULT, make_run_id(1)) == [
+    assert other_store.read_run(DEFAULT_TENANT, make_run_id(1)) == [
         make_payload(make_recording(make_run_id(1)))
     ]
 
@@ -180,7 +184,9 @@ def test_r6_tenants_see_their_own_runs_only(store: MemoryStore) -> None:
                     ask(make_run_id(5))
 
 
-@pytest.mark.parametrize("token", ["", "wrong", "a-token " * 500], ids=["none", "wrong", "long"])
+@pytest.mark.parametrize(
+    "token", ["", "wrong", "old", "a-token " * 500], ids=["none", "wrong", "expired", "long"]
+)
 def test_r6_a_wrong_token_is_refused_everywhere(store: MemoryStore, token: str) -> None:
     """Without a valid token no method answers, health excepted."""
     with serve(store, ServerSettings(port=0, tokens=TENANTS)) as server:
@@ -215,7 +221,7 @@ def test_r6_two_authorization_values_are_refused(store: MemoryStore) -> None:
 
 def test_a_public_address_needs_a_token(store: MemoryStore) -> None:
     """The service refuses to be made for the open network without tokens."""
-    with pytest.raises(errors.ConfigError, match="without a token"):
+    with pytest.raises(errors.ConfigError, match="refusing to listen"):
         ReplayServer(store, ServerSettings(host="0.0.0.0", port=0))
 
 
