@@ -1,0 +1,71 @@
+"""Every limit of the collector, named once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 1024 * 1024
+
+# ── Receiving ───────────────────────────────────────────────────────────────────────────────────────
+INFLIGHT_BYTES_MAX: Final = 256 * MIB
+"""Requests being received at one time, decompressed; more are told to come back."""
+BODY_TIMEOUT_S: Final = 60.0
+"""A client that sends its body more slowly than this is cut off."""
+ZSTD_WINDOW_BYTES_MAX: Final = 128 * MIB
+PARSE_INLINE_BYTES_MAX: Final = 256 * 1024
+INFLATE_INLINE_BYTES_MAX: Final = 16 * 1024
+"""Larger requests are checked and unpacked on a thread, so that small ones are not kept waiting."""
+RETRY_AFTER_S: Final = 2
+"""What a client is told to wait while too much is in flight."""
+RETRY_AFTER_DISK_S: Final = 15
+"""What a client is told to wait while the disk is full."""
+JSON_BYTES_MAX: Final = 32 * MIB
+"""OTLP/JSON becomes many small Python objects: it may be half as large as protobuf."""
+DISCARD_BYTES_MAX: Final = 256 * MIB
+"""Unwanted bodies up to this size are read to the end, so that the client reads our answer."""
+DISCARD_STRANGER_BYTES_MAX: Final = 4 * MIB
+"""The same for a client that showed no valid token."""
+DISCARD_TIMEOUT_S: Final = 10.0
+GRPC_CALLS_MAX: Final = 1024
+STOP_GRACE_S: Final = 5.0
+
+# ── Log ─────────────────────────────────────────────────────────────────────────────────────────────
+LOG_BYTES_MAX: Final = 4 * 1024 * MIB
+"""The log on disk; above this, clients are refused until the loader has caught up."""
+DISK_FREE_BYTES_MIN: Final = 256 * MIB
+"""What is always left free on the disk."""
+SEGMENT_BYTES: Final = 32 * MIB
+SEGMENT_AGE_S: Final = 30.0
+"""A segment is closed after this time even if it is small, so that it can be deleted."""
+GROUP_BYTES_MAX: Final = 128 * MIB
+GROUP_RECORDS_MAX: Final = 4096
+RECORD_BYTES_MAX: Final = 128 * MIB
+TENANT_BYTES_MAX: Final = 128
+
+# ── Loader ──────────────────────────────────────────────────────────────────────────────────────────
+LOAD_BYTES_MAX: Final = 16 * MIB
+LOAD_RECORDS_MAX: Final = 4096
+LOAD_LINGER_S: Final = 0.5
+"""How long the loader waits for more before it loads a small batch."""
+LOAD_BACKOFF_S: Final = (0.1, 15.0)
+LOAD_POISON_TRIES: Final = 3
+"""Failures of one batch, with the store up, before its records are tried one by one."""
+REJECTED_BYTES_MAX: Final = 1024 * MIB
+STOP_DRAIN_S: Final = 10.0
+"""How long a stopping collector goes on loading; the rest is loaded after the next start."""
+
+# ── Phoenix ─────────────────────────────────────────────────────────────────────────────────────────
+PHOENIX_LAG_BYTES_MAX: Final = 256 * MIB
+"""Phoenix may be this far behind; then the oldest is skipped and counted."""
+PHOENIX_BATCH_SPANS: Final = 512
+PHOENIX_BATCH_BYTES: Final = 4 * MIB
+PHOENIX_TEXT_BYTES_MAX: Final = 64 * 1024
+PHOENIX_HOLD_S: Final = 2.0
+"""How long a trace waits for its root span, which names its project."""
+PHOENIX_HELD_BYTES_MAX: Final = 16 * MIB
+PHOENIX_TRACES_MAX: Final = 4096
+"""Traces whose project is remembered."""
+PHOENIX_BACKOFF_S: Final = (0.5, 30.0)
+PHOENIX_BREAKER_S: Final = 60.0
+PHOENIX_TIMEOUT_S: Final = 30.0
+PHOENIX_PREVIEW_CHARS: Final = 2000

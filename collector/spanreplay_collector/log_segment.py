@@ -1,0 +1,158 @@
+"""The bytes of the log: records in framed segments; pure functions and plain file I/O.
+
+A segment is the magic line, then frames: u32 length, u32 CRC-32 of the body, body. The body is
+u64 received_ns, u16 length of the tenant, tenant (UTF-8), and one serialized ExportTraceServiceRequest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from spanreplay_collector.limits import RECORD_BYTES_MAX
+
+MAGIC: Final = b"SPRSLOG1\n"
+_FRAME: Final = struct.Struct("<II")
+_HEAD: Final = struct.Struct("<QH")
+_SUFFIX: Final = ".seg"
+_IOV_MAX: Final = 512
+
+
+class Position(NamedTuple):
+    """A place in the log; ordered. Offset 0 is the start of a segment."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """One acknowledged request, and where it lies: from `start` to `end`."""
+
+    tenant: str
+    received_ns: int
+    payload: bytes
+    start: Position
+    end: Position
+
+
+def segment_path(directory: Path, segment: int) -> Path:
+    """The file of a segment."""
+    return directory / f"{segment:016d}{_SUFFIX}"
+
+
+def list_segments(directory: Path) -> list[int]:
+    """The segments on disk, oldest first."""
+    stems = (path.stem for path in directory.glob(f"*{_SUFFIX}"))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def encode_frame(tenant: str, received_ns: int, payload: bytes) -> tuple[bytes, bytes]:
+    """A record as two buffers, so that the payload is not copied."""
+    name = tenant.encode()
+    head = _HEAD.pack(received_ns, len(name)) + name
+    crc = zlib.crc32(payload, zlib.crc32(head))
+    return _FRAME.pack(len(head) + len(payload), crc) + head, payload
+
+
+def write_all(fd: int, buffers: Sequence[bytes]) -> None:
+    """Write every byte, whatever the kernel takes at once. Raises: OSError."""
+    for first in range(0, len(buffers), _IOV_MAX):
+        group = buffers[first : first + _IOV_MAX]
+        written = os.writev(fd, group)
+        if written < sum(map(len, group)):
+            rest = memoryview(b"".join(group))[written:]
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+
+
+def sync_file(fd: int) -> None:
+    """Return when the bytes are on the disk, not in its cache."""
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync only reaches the drive's cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and deleted names of a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a small file so that a reader sees the old or the new one, whole."""
+    temporary = path.with_suffix(".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        write_all(fd, [content])
+        sync_file(fd)
+    finally:
+        os.close(fd)
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame that lies in its file: `body` is None if its checksum does not match."""
+
+    body: bytes | None
+    end: int
+
+
+def read_frame(file: BinaryIO, offset: int, limit: int) -> Frame | None:
+    """The frame at an offset, or None if no whole frame lies before `limit`."""
+    file.seek(offset)
+    header = file.read(_FRAME.size)
+    if len(header) < _FRAME.size:
+        return None
+    length, crc = _FRAME.unpack(header)
+    end = offset + _FRAME.size + length
+    if end > limit or not _HEAD.size <= length <= RECORD_BYTES_MAX:
+        return None
+    body = file.read(length)
+    if len(body) < length:
+        return None
+    return Frame(body if zlib.crc32(body) == crc else None, end)
+
+
+def decode_body(body: bytes, start: Position, end: int) -> Record | None:
+    """A frame's body as a record; None if it is not one."""
+    received_ns, tenant_bytes = _HEAD.unpack_from(body)
+    split = _HEAD.size + tenant_bytes
+    if split > len(body):
+        return None
+    try:
+        tenant = body[_HEAD.size : split].decode()
+    except UnicodeDecodeError:
+        return None
+    return Record(tenant, received_ns, body[split:], start, Position(start.segment, end))
+
+
+def find_end(path: Path) -> int:
+    """Where the last whole record of a segment ends; what follows is a torn tail.
+
+    A damaged record that is followed by a whole one is no tail: readers skip it and count it.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return 0
+        good = offset = len(MAGIC)
+        while True:
+            frame = read_frame(file, offset, size)
+            if frame is None:
+                return good
+            offset = frame.end
+            if frame.body is not None:
+                good = offset

@@ -1,0 +1,77 @@
+"""Verdicts of replays, written onto the spans that Phoenix shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from spanreplay.errors import AccessDenied, ServiceError, ServiceUnavailable
+from spanreplay_collector.phoenix_client import PhoenixClient
+
+IDENTIFIER: Final = "replay:latest"
+"""Constant: a second identifier would make Phoenix show a mean instead of the label."""
+_TIMEOUT_S: Final = 10.0
+_EXPLANATION_CHARS_MAX: Final = 4000
+_SCORES: Final[dict[str, float]] = {"identical": 1.0, "diverged": 0.0}
+
+
+class PhoenixAnnotator:
+    """Writes annotations; a later verdict replaces an earlier one. Thread-safe."""
+
+    def __init__(self, url: str, token: str = "", *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._client = PhoenixClient(url, token, timeout_s=timeout_s)
+
+    def annotate_verdict(
+        self,
+        root_span_id: str,
+        diverging_span_id: str | None,
+        verdict: str,
+        explanation: str,
+        metadata: Mapping[str, Any],
+        *,
+        divergence: str = "diverged",
+    ) -> None:
+        """Put `replay.verdict` on the recorded root span and `replay.divergence` on the span that differs.
+
+        The spans need not be in Phoenix yet: it keeps annotations for about ten minutes.
+        Raises: ServiceUnavailable, AccessDenied, ServiceError.
+        """
+        annotations = [
+            _build(root_span_id, "replay.verdict", verdict, _SCORES.get(verdict), explanation, metadata)
+        ]
+        if diverging_span_id:
+            annotations.append(
+                _build(diverging_span_id, "replay.divergence", divergence, 0.0, explanation, metadata)
+            )
+        body = json.dumps({"data": annotations}).encode()
+        try:
+            reply = self._client.request(
+                "POST", "/v1/span_annotations?sync=false", body, {"content-type": "application/json"}
+            )
+        except OSError as exc:
+            raise ServiceUnavailable(f"Phoenix does not answer at {self._client.base}: {exc}") from exc
+        if reply.status in (401, 403):
+            raise AccessDenied("Phoenix refuses the token", hint="give it PHOENIX_ADMIN_SECRET or an API key")
+        if not reply.is_ok:
+            raise ServiceError(f"Phoenix answered {reply.status} to an annotation")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def _build(
+    span_id: str, name: str, label: str, score: float | None, explanation: str, metadata: Mapping[str, Any]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {"label": label, "explanation": explanation[:_EXPLANATION_CHARS_MAX]}
+    if score is not None:
+        result["score"] = score
+    return {
+        "span_id": span_id,
+        "name": name,
+        "annotator_kind": "CODE",
+        "identifier": IDENTIFIER,
+        "result": result,
+        "metadata": dict(metadata),
+    }

@@ -1,0 +1,1 @@
+"""The ways into the collector: OTLP over HTTP and gRPC."""

@@ -1,0 +1,286 @@
+"""OTLP over HTTP: granian's RSGI server inside this process and event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from google.rpc.code_pb2 import (
+    FAILED_PRECONDITION,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+)
+from google.rpc.status_pb2 import Status
+from granian._granian import SocketHolder
+from granian.constants import SSLProtocols
+from granian.http import HTTP1Settings, HTTP2Settings
+from granian.server.embed import Server
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+
+from spanreplay.config import OTLP_MESSAGE_BYTES_MAX
+from spanreplay.errors import AccessDenied
+from spanreplay_collector import limits
+from spanreplay_collector.metrics import CONTENT_TYPE as METRICS_TYPE
+from spanreplay_collector.receive.accept import Acceptor
+from spanreplay_collector.receive.admit import Busy, Claim
+from spanreplay_collector.receive.auth import TlsFiles
+from spanreplay_collector.receive.payload import (
+    ENCODINGS,
+    BadRequest,
+    CheckedRequest,
+    TooLarge,
+    UnknownEncoding,
+    check_json,
+    check_protobuf,
+    inflate,
+)
+
+logger = logging.getLogger(__name__)
+
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+_TEXT: Final = "text/plain; charset=utf-8"
+_CHECKS: Final[dict[str, Callable[[bytes], CheckedRequest]]] = {PROTOBUF: check_protobuf, JSON: check_json}
+_SIZES_MAX: Final = {PROTOBUF: OTLP_MESSAGE_BYTES_MAX, JSON: limits.JSON_BYTES_MAX}
+DISCARDED: Final[dict[str, Callable[[], Any]]] = {
+    "metrics": ExportMetricsServiceResponse,
+    "logs": ExportLogsServiceResponse,
+}
+"""Signals that SDKs send by default beside traces.
+
+An error status would make every SDK complain for ever, so they are answered 200 with a partial success
+that says what happens, as OTLP provides for warnings: rejected count 0, message set.
+"""
+
+Headers = list[tuple[str, str]]
+
+
+class _Refusal(Exception):
+    """An answer other than 200."""
+
+    def __init__(self, status: int, code: int, message: str, headers: Headers | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or []
+
+
+class HttpReceiver:
+    """Serves a listening socket until stopped; the socket belongs to it from then on."""
+
+    def __init__(self, acceptor: Acceptor, listener: socket.socket, tls: TlsFiles | None = None) -> None:
+        self._acceptor = acceptor
+        self._server = _OwnSocketServer(
+            listener,
+            target=self._answer,
+            log_enabled=False,
+            websockets=False,
+            backlog=1024,
+            http1_settings=HTTP1Settings(header_read_timeout=10_000),
+            http2_settings=HTTP2Settings(max_headers_size=64 * 1024),
+            ssl_cert=tls.cert if tls else None,
+            ssl_key=tls.key if tls else None,
+            ssl_ca=tls.client_ca if tls else None,
+            ssl_client_verify=bool(tls and tls.client_ca),
+            ssl_protocol_min=SSLProtocols.tls12,
+        )
+        self._serving: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Answer requests from now on; needs the running event loop."""
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve())
+
+    async def stop(self) -> None:
+        """Close the socket and end, after the requests in progress."""
+        if self._serving is None:
+            return
+        self._server.stop()  # type: ignore[no-untyped-call]  # granian leaves it untyped
+        done, _ = await asyncio.wait({self._serving}, timeout=limits.STOP_GRACE_S)
+        if not done:
+            self._serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._serving
+
+    async def _answer(self, scope: Any, proto: Any) -> None:
+        kind = _read_content_type(scope)
+        try:
+            await self._route(scope, proto, kind)
+        except _Refusal as refusal:
+            limit = limits.DISCARD_BYTES_MAX if refusal.status != 401 else limits.DISCARD_STRANGER_BYTES_MAX
+            await _discard_body(proto, limit)
+            self._acceptor.metrics.add("refused_requests_total", reason=str(refusal.status))
+            _send_refusal(proto, kind, refusal)
+        except (asyncio.TimeoutError, ConnectionError) as exc:
+            logger.debug("request body ended early: %s", exc)
+            self._acceptor.metrics.add("refused_requests_total", reason="cut_off")
+            _send_refusal(
+                proto, kind, _Refusal(408, INVALID_ARGUMENT, "the request body did not arrive in time")
+            )
+        except Exception:
+            logger.exception("cannot answer %s %s", scope.method, scope.path[:200])
+            self._acceptor.metrics.add("refused_requests_total", reason="500")
+            _send_refusal(proto, kind, _Refusal(500, INTERNAL, "internal error; see the collector's log"))
+
+    async def _route(self, scope: Any, proto: Any, kind: str) -> None:
+        path = scope.path.rstrip("/") or "/"
+        if path == "/healthz":
+            _require_method(scope, "GET")
+            proto.response_str(200, [("content-type", _TEXT)], "ok\n")
+            return
+        tenant = self._authenticate(scope)
+        if path == "/metrics":
+            _require_method(scope, "GET")
+            proto.response_str(200, [("content-type", METRICS_TYPE)], self._acceptor.metrics.render())
+        elif path == "/v1/traces":
+            _require_method(scope, "POST")
+            await self._receive_traces(scope, proto, kind, tenant)
+        elif path in ("/v1/metrics", "/v1/logs"):
+            _require_method(scope, "POST")
+            await self._discard_signal(proto, kind, path.removeprefix("/v1/"))
+        else:
+            raise _Refusal(404, NOT_FOUND, f"no {scope.path[:200]!r} here; traces go to POST /v1/traces")
+
+    def _authenticate(self, scope: Any) -> str:
+        try:
+            return self._acceptor.authenticator.find_tenant(scope.headers.get("authorization"))
+        except AccessDenied as exc:
+            raise _Refusal(401, UNAUTHENTICATED, str(exc), [("www-authenticate", "Bearer")]) from exc
+
+    async def _receive_traces(self, scope: Any, proto: Any, kind: str, tenant: str) -> None:
+        if kind not in _CHECKS:
+            raise _Refusal(415, INVALID_ARGUMENT, f"content-type must be {PROTOBUF} or {JSON}")
+        encoding = scope.headers.get("content-encoding") or ""
+        size_max = _SIZES_MAX[kind]
+        try:
+            with self._acceptor.admission.request() as claim:
+                body = await asyncio.wait_for(
+                    _read_body(scope, proto, claim, size_max), limits.BODY_TIMEOUT_S
+                )
+                if encoding:
+                    is_long = len(body) > limits.INFLATE_INLINE_BYTES_MAX
+                    packed = body
+                    body = await self._acceptor.run(
+                        lambda: inflate(packed, encoding, size_max), is_long=is_long
+                    )
+                    claim.grow_to(len(body))
+                checked = await self._acceptor.accept(tenant, body, _CHECKS[kind], transport="http")
+        except Busy as exc:
+            status, code = (429, RESOURCE_EXHAUSTED) if exc.reason == "inflight" else (503, UNAVAILABLE)
+            raise _Refusal(status, code, str(exc), [("retry-after", str(exc.retry_after_s))]) from exc
+        except TooLarge as exc:
+            raise _Refusal(413, FAILED_PRECONDITION, str(exc)) from exc
+        except UnknownEncoding as exc:
+            raise _Refusal(415, INVALID_ARGUMENT, str(exc), [("accept-encoding", ENCODINGS)]) from exc
+        except BadRequest as exc:
+            raise _Refusal(400, INVALID_ARGUMENT, str(exc)) from exc
+        _send_message(proto, 200, kind, checked.response())
+
+    async def _discard_signal(self, proto: Any, kind: str, signal: str) -> None:
+        await _discard_body(proto, limits.DISCARD_BYTES_MAX)
+        self._acceptor.metrics.add("discarded_requests_total", signal=signal)
+        _send_message(proto, 200, kind if kind in _CHECKS else PROTOBUF, build_discarded(signal))
+
+
+def build_discarded(signal: str) -> Message:
+    """The answer to a signal that is not kept."""
+    response: Message = DISCARDED[signal]()
+    response.partial_success.error_message = (  # type: ignore[attr-defined]  # both kinds have it
+        f"spanreplay keeps traces only; {signal} are thrown away"
+    )
+    return response
+
+
+def _require_method(scope: Any, method: str) -> None:
+    if scope.method != method:
+        raise _Refusal(405, UNIMPLEMENTED, f"use {method}", [("allow", method)])
+
+
+def _read_content_type(scope: Any) -> str:
+    return str(scope.headers.get("content-type") or "").partition(";")[0].strip().lower()
+
+
+async def _read_body(scope: Any, proto: Any, claim: Claim, size_max: int) -> bytes:
+    """The whole body, claimed before it is held. Raises: TooLarge, Busy, BadRequest."""
+    stated = scope.headers.get("content-length")
+    if stated is not None and stated.isdecimal():
+        if len(stated) > 18 or int(stated) > size_max:
+            raise TooLarge(f"the request is larger than {size_max} bytes")
+        claim.grow_to(int(stated))
+    parts: list[bytes] = []
+    size = 0
+    async for part in proto:
+        size += len(part)
+        if size > size_max:
+            raise TooLarge(f"the request is larger than {size_max} bytes")
+        claim.grow_to(size)
+        parts.append(bytes(part))
+    if stated is not None and stated.isdecimal() and size != int(stated):
+        raise BadRequest("the request body is shorter than its content-length")
+    return b"".join(parts)
+
+
+async def _discard_body(proto: Any, size_max: int) -> None:
+    """Read what the client still sends, so that it comes to read our answer."""
+
+    async def drain() -> None:
+        size = 0
+        async for part in proto:
+            size += len(part)
+            if size > size_max:
+                return
+
+    with contextlib.suppress(Exception):  # the body may have been read already, or the client be gone
+        await asyncio.wait_for(drain(), limits.DISCARD_TIMEOUT_S)
+
+
+def _send_message(
+    proto: Any, status: int, kind: str, message: Message, headers: Headers | None = None
+) -> None:
+    if kind == JSON:
+        body = json.dumps(json_format.MessageToDict(message)).encode()
+    else:
+        body = message.SerializeToString()
+    with contextlib.suppress(RuntimeError):  # the client is gone
+        proto.response_bytes(status, [("content-type", kind), *(headers or [])], body)
+
+
+def _send_refusal(proto: Any, kind: str, refusal: _Refusal) -> None:
+    if kind in _CHECKS:
+        status = Status(code=refusal.code, message=refusal.message)
+        _send_message(proto, refusal.status, kind, status, refusal.headers)
+        return
+    with contextlib.suppress(RuntimeError):
+        headers = [("content-type", _TEXT), *refusal.headers]
+        proto.response_str(refusal.status, headers, refusal.message + "\n")
+
+
+class _OwnSocketServer(Server):
+    """A granian server on a socket that we bound.
+
+    granian binds with SO_REUSEPORT and forgets the socket: a taken port would go unnoticed, and port 0 could
+    not be asked for its number.
+    """
+
+    def __init__(self, listener: socket.socket, **settings: Any) -> None:
+        address, port = listener.getsockname()[:2]
+        super().__init__(address=address, port=port, **settings)
+        self._listener = listener
+
+    def _init_shared_socket(self) -> None:
+        self._ssp = None
+        holder: Any = SocketHolder
+        self._shd = holder(self._listener.detach(), False, self.backlog)  # as its pickle support does

@@ -1,0 +1,226 @@
+"""From the bytes of a request body to a checked OTLP payload; pure functions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import zstandard
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from spanreplay.errors import SpanreplayError
+from spanreplay_collector import limits
+
+ENCODINGS: Final = "gzip, deflate, zstd"
+_ID_BYTES: Final = {
+    "traceId": 16,
+    "trace_id": 16,
+    "spanId": 8,
+    "span_id": 8,
+    "parentSpanId": 8,
+    "parent_span_id": 8,
+}
+
+
+class BadRequest(SpanreplayError):
+    """The sender's bytes are not what they claim to be; sending them again is useless."""
+
+
+class TooLarge(SpanreplayError):
+    """The request is larger than the collector takes, possibly only when unpacked."""
+
+
+class UnknownEncoding(SpanreplayError):
+    """The content encoding or type is not supported."""
+
+
+@dataclass(frozen=True)
+class CheckedRequest:
+    """A payload that parses, its spans counted; `payload` is the sender's bytes wherever possible."""
+
+    payload: bytes
+    spans: int
+    refused_spans: int = 0
+
+    def response(self) -> ExportTraceServiceResponse:
+        """What the sender is told."""
+        response = ExportTraceServiceResponse()
+        if self.refused_spans:
+            response.partial_success.rejected_spans = self.refused_spans
+            response.partial_success.error_message = (
+                "spans refused: trace_id must be 16 bytes and span_id 8 bytes, not all zero"
+            )
+        return response
+
+
+# ── Unpacking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def inflate(body: bytes, encoding: str, size_max: int) -> bytes:
+    """A body without its content encoding. Raises: UnknownEncoding, TooLarge, BadRequest.
+
+    Never holds more than `size_max` plus one read buffer, whatever the body claims to unpack to.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name not in _INFLATERS:
+        raise UnknownEncoding(f"content-encoding {encoding[:40]!r} is not supported", hint=f"use {ENCODINGS}")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        for part in _INFLATERS[name](body, size_max + 1):
+            size += len(part)
+            if size > size_max:
+                raise TooLarge(f"the unpacked request is larger than {size_max} bytes")
+            parts.append(part)
+    except (zlib.error, zstandard.ZstdError, EOFError) as exc:
+        raise BadRequest(f"the body is not valid {name}") from exc
+    return b"".join(parts)
+
+
+def _inflate_gzip(body: bytes, size_max: int) -> Iterator[bytes]:
+    while body:  # a gzip body may be several members
+        member = zlib.decompressobj(wbits=31)
+        yield from _inflate_zlib(member, body, size_max)
+        body = member.unused_data
+
+
+def _inflate_deflate(body: bytes, size_max: int) -> Iterator[bytes]:
+    # RFC 9110 means the zlib format; some clients send raw deflate.
+    is_zlib = len(body) >= 2 and body[0] & 0x0F == 8 and int.from_bytes(body[:2], "big") % 31 == 0
+    yield from _inflate_zlib(zlib.decompressobj(wbits=15 if is_zlib else -15), body, size_max)
+
+
+def _inflate_zlib(unpacker: zlib._Decompress, body: bytes, size_max: int) -> Iterator[bytes]:
+    chunk_max = min(size_max, 1 << 20)
+    yield unpacker.decompress(body, chunk_max)
+    while not unpacker.eof:
+        part = unpacker.decompress(unpacker.unconsumed_tail, chunk_max)
+        if not part and not unpacker.unconsumed_tail and not unpacker.eof:
+            raise EOFError
+        yield part
+
+
+def _inflate_zstd(body: bytes, size_max: int) -> Iterator[bytes]:
+    unpacker = zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_BYTES_MAX)
+    chunk_max = min(size_max, 1 << 20)
+    with unpacker.stream_reader(body, read_across_frames=True) as reader:
+        while part := reader.read(chunk_max):
+            yield part
+
+
+_INFLATERS: Final[dict[str, Callable[[bytes, int], Iterator[bytes]]]] = {
+    "gzip": _inflate_gzip,
+    "x-gzip": _inflate_gzip,
+    "deflate": _inflate_deflate,
+    "zstd": _inflate_zstd,
+}
+
+
+# ── Checking ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_protobuf(body: bytes) -> CheckedRequest:
+    """A protobuf request that parses and whose spans can be filed. Raises: BadRequest.
+
+    The bytes go on as they came, so that fields we do not know are kept, unless a span must be left out.
+    """
+    request = ExportTraceServiceRequest()
+    try:
+        request.ParseFromString(body)
+    except DecodeError as exc:
+        raise BadRequest(
+            "the body is not an ExportTraceServiceRequest: malformed, nested too deeply or not UTF-8"
+        ) from exc
+    return _check_spans(request, body)
+
+
+def check_json(body: bytes) -> CheckedRequest:
+    """An OTLP/JSON request as protobuf. Raises: BadRequest."""
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        raise BadRequest("the body is not JSON, or nested too deeply") from exc
+    if not isinstance(tree, dict):
+        raise BadRequest("the body is not a JSON object")
+    try:
+        _fix_ids(tree)
+        request = _parse_json(tree)
+    except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as exc:
+        raise BadRequest("the body is not OTLP/JSON") from exc
+    return _check_spans(request, None)
+
+
+def _parse_json(tree: dict[str, Any]) -> ExportTraceServiceRequest:
+    try:
+        return json_format.ParseDict(tree, ExportTraceServiceRequest(), ignore_unknown_fields=True)
+    except (json_format.ParseError, UnicodeEncodeError):
+        # JavaScript may cut a string inside an emoji; protobuf cannot hold half of one.
+        return json_format.ParseDict(
+            _replace_surrogates(tree), ExportTraceServiceRequest(), ignore_unknown_fields=True
+        )
+
+
+def _replace_surrogates(node: Any) -> Any:
+    if isinstance(node, str):
+        return node.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(node, list):
+        return [_replace_surrogates(item) for item in node]
+    if isinstance(node, dict):
+        return {_replace_surrogates(key): _replace_surrogates(value) for key, value in node.items()}
+    return node
+
+
+def _fix_ids(tree: dict[str, Any]) -> None:
+    """OTLP/JSON writes ids in hexadecimal where protobuf's JSON means base64."""
+    for batch in _members(tree, "resourceSpans", "resource_spans"):
+        for scope in _members(batch, "scopeSpans", "scope_spans"):
+            for span in _members(scope, "spans"):
+                _fix_id_fields(span)
+                for link in _members(span, "links"):
+                    _fix_id_fields(link)
+
+
+def _members(node: dict[str, Any], *names: str) -> Iterator[dict[str, Any]]:
+    for name in names:
+        for member in node.get(name) or ():
+            if isinstance(member, dict):
+                yield member
+
+
+def _fix_id_fields(node: dict[str, Any]) -> None:
+    for name in _ID_BYTES:
+        text = node.get(name)
+        if isinstance(text, str):
+            node[name] = base64.b64encode(bytes.fromhex(text)).decode("ascii")
+
+
+def _check_spans(request: ExportTraceServiceRequest, body: bytes | None) -> CheckedRequest:
+    spans = refused = 0
+    for batch in request.resource_spans:
+        for scope in batch.scope_spans:
+            invalid = [place for place, span in enumerate(scope.spans) if not _has_valid_ids(span)]
+            for place in reversed(invalid):
+                del scope.spans[place]
+            refused += len(invalid)
+            spans += len(scope.spans)
+    payload = body if body is not None and not refused else request.SerializeToString()
+    return CheckedRequest(payload, spans, refused)
+
+
+def _has_valid_ids(span: Span) -> bool:
+    trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
+    return (
+        len(trace_id) == 16 and len(span_id) == 8 and len(parent) in (0, 8) and any(trace_id) and any(span_id)
+    )
