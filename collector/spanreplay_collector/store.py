@@ -1,0 +1,239 @@
+"""The store: spans in, runs out. ClickHouse over HTTP or embedded chDB, the same code for both."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from clickhouse_connect.driver.client import Client
+
+from spanreplay.catalog import RunQuery, RunSummary
+from spanreplay.errors import ConfigError, RunNotFound, StoreError
+from spanreplay_collector import migrate as migrations
+from spanreplay_collector import search
+from spanreplay_collector.address import join
+from spanreplay_collector.engine import Engine, parse_address
+from spanreplay_collector.rows import (
+    BLOB_COLUMNS,
+    BOUNDARY_COLUMNS,
+    SPAN_COLUMNS,
+    Columns,
+    Row,
+    build_batch,
+    day_of_run,
+    parse_run_id,
+)
+
+__all__ = ["Store"]
+
+logger = logging.getLogger(__name__)
+
+KNOWN_BLOBS_MAX: Final = 100_000
+"""Blobs remembered as stored, so that a history resent in the next load is not written again."""
+INSERT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Blobs of one INSERT; a larger load is written in several."""
+TENANT_CHARS_MAX: Final = 128
+ANY_DAY_COUNT: Final = 0
+"""No limit on the partitions of an insert: a backlog may span months, and must not be refused for it."""
+
+_SPANS: Final = """
+SELECT seq, start_ns, trace_id, span_id, version, resource, scope_header, skeleton, cuts, parts
+FROM spans
+WHERE tenant = {tenant:String} AND run_id = toFixedString(unhex({run_id:String}), 16) AND day = {day:Date}
+"""
+_BLOBS: Final = """
+SELECT hash, body
+FROM blobs
+WHERE tenant = {tenant:String} AND run_id = toFixedString(unhex({run_id:String}), 16) AND day = {day:Date}
+"""
+_AS_BYTES: Final = {"String": "bytes", "FixedString": "bytes"}
+
+
+class Store:
+    """All runs of all tenants. Thread-safe; every method that takes a tenant sees that tenant's runs only.
+
+    Errors: StoreError, also while a server is away; StoreLocked; NewerSchema if newer code made the tables.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known_blobs: OrderedDict[tuple[str, bytes, bytes], None] = OrderedDict()
+        self._known_lock = threading.Lock()
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Connect; tables are made by `migrate`.
+
+        `chdb:///absolute/directory[?database=name]` is embedded: one process at a time, and one directory
+        per process. `http[s]://user:password@host:port/database` is a server.
+        """
+        engine = Engine(parse_address(url))
+        try:
+            migrations.check_schema(engine)
+        except BaseException:
+            engine.close()
+            raise
+        return cls(engine)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self._engine.address)!r})"
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date; the names of the migrations applied now. Idempotent."""
+        return [f"{m.number:04d}_{m.name}" for m in migrations.migrate(self._engine)]
+
+    def ping(self) -> None:
+        """Return if the store answers. Raises: StoreError."""
+        with self._engine.client(is_server_level=True) as client:
+            client.query("SELECT 1")
+
+    def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
+        """Store the spans of serialised ExportTraceServiceRequests; how many there are.
+
+        Loading again under the same token changes nothing, also after a crash at any point: the token must
+        name the content (a log segment), not the attempt. A span that comes again under another token
+        replaces itself.
+        Raises: DamagedRecording if a payload is no OTLP trace request; nothing is stored then.
+        """
+        batch = build_batch(_checked_tenant(tenant), payloads)
+        if not batch.spans:
+            return 0
+        if not token:
+            raise ConfigError(
+                "a load needs a token", hint="name the content that is loaded, e.g. its log segment"
+            )
+        # The engine compares tokens per table: without the tenant, one could swallow another's load.
+        scoped = f"{tenant}/{token}"
+        stored: list[tuple[str, bytes, bytes]] = []
+        rows: list[Row] = []
+        for run_id, bodies in batch.blobs.items():
+            day = day_of_run(run_id)
+            for part, body in bodies.items():
+                if (tenant, run_id, part) not in self._known_blobs:
+                    rows.append((tenant, run_id, day, part, body))
+                    stored.append((tenant, run_id, part))
+        with self._engine.client() as client:
+            # Blobs first: a reader must never see a span whose parts are not there yet. Boundaries last:
+            # they make the run findable.
+            for number, chunk in enumerate(_chunks(rows)):
+                _insert(client, "blobs", BLOB_COLUMNS, chunk, f"{scoped}/{number}")
+            _insert(client, "spans", SPAN_COLUMNS, batch.spans, scoped)
+            if batch.boundaries:
+                _insert(client, "boundaries", BOUNDARY_COLUMNS, batch.boundaries, scoped)
+        self._remember(stored)
+        return len(batch.spans)
+
+    def read_run(self, tenant: str, run_id: str) -> list[bytes]:
+        """Every span of a run, one ExportTraceServiceRequest each, in start order; the final record of each.
+
+        Byte-exact, with resource and scope. Joined payloads are again one valid request.
+        Raises: RunNotFound, DamagedRecording if a part is missing.
+        """
+        named = parse_run_id(run_id)
+        if named is None:
+            raise RunNotFound(f"{run_id!r} is not a run id", hint="a run id has 32 hexadecimal digits")
+        parameters = {"tenant": _checked_tenant(tenant), "run_id": named.hex(), "day": day_of_run(named)}
+        with self._engine.client() as client:
+            # Spans before blobs, the reverse of writing: every part of a span that is seen is there.
+            spans = client.query(_SPANS, parameters=parameters, query_formats=_AS_BYTES).result_rows
+            if not spans:
+                raise RunNotFound(f"no run {named.hex()} in the store", hint=search.LIST_HINT)
+            found = client.query(_BLOBS, parameters=parameters, query_formats=_AS_BYTES).result_rows
+            blobs = {bytes(part): bytes(body) for part, body in found}
+        return [_payload(row[5:], blobs) for row in _final_records(spans)]
+
+    def resolve_run_id(self, tenant: str, prefix: str) -> str:
+        """The one run whose id begins so, at least 6 digits. Raises: RunNotFound, AmbiguousRun."""
+        with self._engine.client() as client:
+            return search.find_run_id(client, _checked_tenant(tenant), prefix)
+
+    def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
+        """Matching runs that have a boundary span, newest first, at most `query.limit` (1000 at most)."""
+        with self._engine.client() as client:
+            return search.find_runs(client, _checked_tenant(tenant), query)
+
+    def close(self) -> None:
+        """Release every connection; idempotent."""
+        self._engine.close()
+
+    def _remember(self, stored: list[tuple[str, bytes, bytes]]) -> None:
+        with self._known_lock:
+            self._known_blobs.update(dict.fromkeys(stored))
+            while len(self._known_blobs) > KNOWN_BLOBS_MAX:
+                self._known_blobs.popitem(last=False)
+
+
+def _checked_tenant(tenant: str) -> str:
+    if not tenant or len(tenant) > TENANT_CHARS_MAX:
+        raise StoreError(f"a tenant's name has 1 to {TENANT_CHARS_MAX} characters, not {len(tenant)}")
+    return tenant
+
+
+def _chunks(rows: list[Row]) -> list[list[Row]]:
+    """The blob rows in inserts of bounded size."""
+    chunks: list[list[Row]] = []
+    room = 0
+    for row in rows:
+        size = len(row[-1])
+        if size > room or not chunks:
+            chunks.append([])
+            room = INSERT_BYTES_MAX
+        chunks[-1].append(row)
+        room -= size
+    return chunks
+
+
+def _insert(client: Client, table: str, columns: Columns, rows: list[Row], token: str) -> None:
+    settings: Mapping[str, Any] = {
+        "insert_deduplication_token": token,
+        "deduplicate_blocks_in_dependent_materialized_views": 1,
+        "max_partitions_per_insert_block": ANY_DAY_COUNT,
+        "async_insert": 0,
+    }
+    client.insert(
+        table,
+        rows,
+        column_names=[name for name, _ in columns],
+        column_type_names=[kind for _, kind in columns],
+        settings=dict(settings),
+    )
+
+
+def _final_records(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The newest record of each span, in start order: what FINAL would give, without its merge."""
+    newest: dict[tuple[bytes, bytes], Sequence[Any]] = {}
+    for row in rows:
+        _, _, trace_id, span_id, version = row[:5]
+        seen = newest.get((trace_id, span_id))
+        if seen is None or seen[4] < version:
+            newest[trace_id, span_id] = row
+    return sorted(newest.values(), key=lambda row: tuple(row[:4]))
+
+
+def _payload(row: Sequence[Any], blobs: Mapping[bytes, bytes]) -> bytes:
+    """One span as ExportTraceServiceRequest{ResourceSpans{ScopeSpans{Span}}}, put together as bytes."""
+    resource, scope_header, skeleton, cuts, parts = row
+    span = join(skeleton, cuts, parts, blobs)
+    scope_spans = join(b"", (0,), (scope_header,), blobs) + _field(2, span)
+    resource_spans = join(b"", (0,), (resource,), blobs) + _field(2, scope_spans)
+    return _field(1, resource_spans)
+
+
+def _field(number: int, body: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    size = len(body)
+    head = bytearray([number << 3 | 2])
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + body
