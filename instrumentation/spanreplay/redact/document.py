@@ -1,0 +1,237 @@
+"""JSON-like values and JSON texts as one flat list of scalars, and the way back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from .names import Strength, is_json_schema, looks_like_credential, secret_name
+
+__all__ = ["Scalars", "TextEdit", "flatten", "graft", "parse_json", "place_in_json", "splice"]
+
+
+class TextEdit(NamedTuple):
+    """Characters [start, end) of a text give way to `text`, because of `rule`."""
+
+    start: int
+    end: int
+    text: str
+    rule: str
+
+
+def splice(text: str, edits: Iterable[TextEdit]) -> str:
+    """The text with its edits made; they are sorted and disjoint."""
+    pieces = []
+    position = 0
+    for edit in edits:
+        pieces.append(text[position : edit.start])
+        pieces.append(edit.text)
+        position = edit.end
+    pieces.append(text[position:])
+    return "".join(pieces)
+
+
+# ── Values ──────────────────────────────────────────────────────────────────────────────────────────
+class Pairs(list[tuple[str, Any]]):
+    """The members of a JSON object, duplicates included: a secret may hide in the first of two."""
+
+
+class Scalars:
+    """Keys, strings and numbers of a value in document order; `masked` ones are secret by their key name."""
+
+    __slots__ = ("items", "masked")
+
+    def __init__(self) -> None:
+        self.items: list[str | int | float] = []
+        self.masked: list[int] = []
+
+    def add(self, item: str | int | float, is_masked: bool) -> None:
+        if is_masked:
+            self.masked.append(len(self.items))
+        self.items.append(item)
+
+
+def flatten(value: object, scalars: Scalars, is_masked: bool = False) -> None:
+    """Append every scalar of the value, in document order.
+
+    Raises: TypeError for anything that JSON (or an OpenTelemetry attribute) cannot hold.
+    """
+    if isinstance(value, str):
+        scalars.add(value, is_masked)
+    elif value is None or isinstance(value, bool):
+        return
+    elif isinstance(value, (int, float)):
+        scalars.add(value, is_masked)
+    elif isinstance(value, Pairs):
+        _flatten_members(value, _members_of(value), scalars, is_masked)
+    elif isinstance(value, Mapping):
+        _flatten_members(value.items(), value, scalars, is_masked)
+    elif isinstance(value, (bytes, bytearray)):
+        scalars.add(value.decode("utf-8", "surrogateescape"), is_masked)
+    elif isinstance(value, Sequence):
+        _flatten_items(value, scalars, is_masked)
+    else:
+        raise TypeError(f"cannot redact a {type(value).__name__}")
+
+
+def _members_of(pairs: Pairs) -> Mapping[str, Any]:
+    return dict(pairs)
+
+
+def _flatten_members(
+    pairs: Iterable[tuple[Any, Any]], members: Mapping[Any, Any], scalars: Scalars, is_masked: bool
+) -> None:
+    for key, value in pairs:
+        if not isinstance(key, str):
+            flatten(value, scalars, is_masked)
+            continue
+        scalars.add(key, False)
+        if is_masked:
+            flatten(value, scalars, True)
+            continue
+        strength = secret_name(key)
+        if strength is not None:
+            flatten(value, scalars, _is_secret_member(strength, value, members))
+        elif isinstance(value, list) and key.lower() == "headers":
+            _flatten_headers(value, scalars)
+        else:
+            flatten(value, scalars)
+
+
+def _is_secret_member(strength: Strength, value: object, siblings: Mapping[Any, Any]) -> bool:
+    if strength is Strength.WEAK:
+        return isinstance(value, str) and "logprob" not in siblings and looks_like_credential(value)
+    if isinstance(value, Pairs):
+        return not is_json_schema(_members_of(value))
+    if isinstance(value, Mapping):
+        return not is_json_schema(value)
+    return True
+
+
+def _flatten_items(items: Sequence[object], scalars: Scalars, is_masked: bool) -> None:
+    """A list; as a command line, `--api-key` makes the item after it secret."""
+    is_option_value = False
+    for item in items:
+        flatten(item, scalars, is_masked or is_option_value)
+        is_option_value = isinstance(item, str) and item.startswith("--") and secret_name(item) is not None
+
+
+def _flatten_headers(headers: list[object], scalars: Scalars) -> None:
+    """A list of (name, value) pairs, as HTTP headers are recorded."""
+    for pair in headers:
+        if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
+            scalars.add(pair[0], False)
+            flatten(pair[1], scalars, secret_name(pair[0]) is not None)
+        else:
+            flatten(pair, scalars)
+
+
+def graft(value: Any, replaced: Mapping[int, str], position: Iterator[int]) -> Any:
+    """The value with the replaced scalars in place; what did not change is shared, not copied.
+
+    position counts scalars in the order of `flatten`.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (str, int, float)):
+        return replaced.get(next(position), value)
+    if isinstance(value, (bytes, bytearray)):
+        text = replaced.get(next(position))
+        return value if text is None else text.encode("utf-8", "surrogateescape")
+    if isinstance(value, Mapping):
+        return _graft_mapping(value, replaced, position)
+    items = [graft(item, replaced, position) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    return tuple(items) if isinstance(value, tuple) else items
+
+
+def _graft_mapping(value: Mapping[Any, Any], replaced: Mapping[int, str], position: Iterator[int]) -> Any:
+    made = {}
+    is_changed = False
+    for key, member in value.items():
+        new_key = replaced.get(next(position), key) if isinstance(key, str) else key
+        new_member = graft(member, replaced, position)
+        is_changed = is_changed or new_key is not key or new_member is not member
+        made[new_key] = new_member
+    return made if is_changed else value
+
+
+# ── JSON texts ──────────────────────────────────────────────────────────────────────────────────────
+NOT_JSON: Final = object()
+_WHITESPACE: Final = " \t\r\n"
+
+
+def _ignore_constant(_: str) -> None:
+    """NaN and Infinity carry nothing."""
+
+
+def _parse_int(digits: str) -> int | float:
+    """`int` refuses more than 4,300 digits."""
+    return int(digits) if len(digits) <= 4300 else float(digits)
+
+
+# strict=False admits raw line breaks in strings.
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=Pairs, parse_int=_parse_int, parse_constant=_ignore_constant, strict=False
+)
+
+
+def parse_json(text: str) -> object:
+    """The JSON object, array or string in a text, with `Pairs` for objects; NOT_JSON if it is none."""
+    first = text[:1]
+    if first in _WHITESPACE:
+        first = text.lstrip(_WHITESPACE)[:1]
+    if not first or first not in '{["':
+        return NOT_JSON
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return NOT_JSON
+
+
+_LITERAL: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.", re.DOTALL)
+
+
+def place_in_json(text: str, scalars: Scalars, edits: Mapping[int, Sequence[TextEdit]]) -> list[TextEdit]:
+    """Edits of scalars as edits of the JSON text that they were read from; all else stays byte for byte."""
+    literals = list(_LITERAL.finditer(text))
+    if len(literals) != len(scalars.items):
+        raise ValueError("JSON literals do not line up")  # fails closed in the engine
+    placed: list[TextEdit] = []
+    for index in sorted(edits):
+        literal = literals[index]
+        start, end = literal.span()
+        if isinstance(scalars.items[index], str):
+            placed.extend(_place_in_literal(text[start + 1 : end - 1], start + 1, edits[index]))
+        else:
+            placed.extend(TextEdit(start, end, f'"{edit.text}"', edit.rule) for edit in edits[index])
+    return placed
+
+
+def _place_in_literal(raw: str, offset: int, edits: Sequence[TextEdit]) -> Iterator[TextEdit]:
+    if "\\" in raw:
+        wanted = [position for edit in edits for position in (edit.start, edit.end)]
+        at = iter(_raw_positions(raw, wanted))
+    else:
+        at = iter([position for edit in edits for position in (edit.start, edit.end)])
+    for edit in edits:
+        escaped = json.dumps(edit.text)[1:-1]
+        yield TextEdit(offset + next(at), offset + next(at), escaped, edit.rule)
+
+
+def _raw_positions(raw: str, wanted: Sequence[int]) -> list[int]:
+    """Where the wanted (ascending) character positions of a string lie in its JSON literal."""
+    positions = []
+    extra = 0  # raw characters before here beyond one per decoded character
+    escapes = _ESCAPE.finditer(raw)
+    escape = next(escapes, None)
+    for position in wanted:
+        while escape is not None and escape.start() - extra < position:
+            extra += escape.end() - escape.start() - 1
+            escape = next(escapes, None)
+        positions.append(position + extra)
+    return positions

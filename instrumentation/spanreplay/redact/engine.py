@@ -1,0 +1,355 @@
+"""Redact texts and values of one run: find, remember, replace, until nothing is left to replace."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from ..config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
+from .document import NOT_JSON, Scalars, TextEdit, flatten, graft, parse_json, place_in_json, splice
+from .names import secret_name
+from .rules import RULES, Rule
+from .scanner import Edit, Scanner, resolve
+from .tokens import TOKEN, Tokenizer
+
+__all__ = ["Redactor", "RunRedactor"]
+
+logger = logging.getLogger(__name__)
+
+Counts = MutableMapping[str, int]
+T = TypeVar("T")
+
+PASSES_MAX: Final = 5
+JSON_DEPTH_MAX: Final = 6
+TEXT_CHARS_MIN: Final = 6
+"""No rule can match a shorter text."""
+KNOWN_ITEMS_MAX: Final = 256
+KNOWN_BYTES_MIN: Final = 8
+MEMO_CHARS_MAX: Final = 2 * BODY_BYTES_MAX
+_COMMON_WORDS: Final = frozenset(
+    b"password passphrase username required optional function undefined authorization production development"
+    b" localhost internal external disabled redacted changeme included excluded temporary anonymous".split()
+)
+"""Words that stand under a secret name by mistake; remembering them would blot them out of every prompt."""
+
+
+class Redactor:
+    """Holds the key and the rules; `run()` gives each run a redactor with its own memory. Thread-safe."""
+
+    def __init__(self, key: bytes, key_id: str, rules: Sequence[Rule] = RULES) -> None:
+        self._tokenizer = Tokenizer(key, key_id)
+        self._scanner = Scanner(rules)
+
+    def run(self) -> RunRedactor:
+        """A redactor for one run, with nothing remembered yet."""
+        return RunRedactor(self._tokenizer, self._scanner)
+
+
+class _Memo:
+    """Texts and what was found in them, in two generations, so that forgetting costs nothing.
+
+    Reads and writes are single dictionary operations: threads may lose an entry, never corrupt one.
+    """
+
+    def __init__(self, items_max: int, chars_max: int) -> None:
+        self._items_max = items_max // 2
+        self._chars_max = chars_max // 2
+        self._young: dict[str, tuple[TextEdit, ...]] = {}
+        self._old: dict[str, tuple[TextEdit, ...]] = {}
+        self._chars = 0
+
+    def get(self, text: str) -> tuple[TextEdit, ...] | None:
+        edits = self._young.get(text)
+        if edits is None:
+            edits = self._old.get(text)
+            if edits is not None:
+                self.put(text, edits)
+        return edits
+
+    def put(self, text: str, edits: tuple[TextEdit, ...]) -> None:
+        if len(text) > self._chars_max:
+            return
+        if len(self._young) >= self._items_max or self._chars + len(text) > self._chars_max:
+            self._old, self._young, self._chars = self._young, {}, 0
+        self._young[text] = edits
+        self._chars += len(text)
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+
+class _Document:
+    """The scalars of one value, and the JSON texts among them as documents of their own."""
+
+    __slots__ = ("nested", "scalars")
+
+    def __init__(self, scalars: Scalars) -> None:
+        self.scalars = scalars
+        self.nested: dict[int, _Document] = {}
+
+
+class RunRedactor:
+    """Redacts everything of one run. Thread-safe; made by `Redactor.run`.
+
+    Equal texts always give equal results within a run, so that history that is sent again keeps its key:
+    what was found in a text the first time is remembered. Values known to be secret only by context (a key
+    name, a URL, `Bearer`) are remembered too, and redacted wherever a text not seen before contains them.
+
+    Every method fails closed: if anything goes wrong the value becomes one token and `errors` grows.
+    Every method adds what it redacted to `counts` (rule → hits), where given.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, scanner: Scanner) -> None:
+        self._tokenizer = tokenizer
+        self._scanner = scanner
+        self._memo = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
+        self._known: dict[bytes, None] = {}
+        self._errors = 0
+        self._errors_lock = threading.Lock()
+        self._warned: set[str] = set()
+
+    @property
+    def errors(self) -> int:
+        """How often a value was dropped because its redaction failed."""
+        return self._errors
+
+    def text(self, text: str, counts: Counts | None = None) -> str:
+        """The text with every secret replaced by its token; JSON in it is understood."""
+        return self._guard(lambda: self._redact_text(text, counts), lambda: self._tokenizer.token_of(text))
+
+    def json_text(self, text: str, counts: Counts | None = None) -> str:
+        """The JSON text with secrets replaced inside its literals, and otherwise byte for byte the same."""
+        return self._guard(lambda: self._redact_text(text, counts), lambda: f'"{self._tokenizer.token_of(text)}"')
+
+    def value(self, value: T, counts: Counts | None = None) -> T:
+        """The JSON-able value, redacted; the very same object if there was nothing to redact.
+
+        Also takes what OpenTelemetry attributes hold: tuples and bytes.
+        """
+        # A value that cannot be walked cannot be hashed for a token of its own either.
+        redacted = self._guard(lambda: self._redact_value(value, counts), lambda: self._tokenizer.blank)
+        return cast("T", redacted)
+
+    def headers(self, pairs: Iterable[Sequence[str | bytes]], counts: Counts | None = None) -> list[list[str]]:
+        """HTTP headers with the values of the secret ones replaced as a whole."""
+        listed = [[_header_text(name), _header_text(value)] for name, value in pairs]
+        redacted: Any = self.value({"headers": listed}, counts)
+        if isinstance(redacted, str):  # failed closed
+            return [[name, self._tokenizer.blank] for name, _ in listed]
+        return [list(pair) for pair in redacted["headers"]]
+
+    def find_edits(self, text: str, counts: Counts | None = None) -> Sequence[TextEdit]:
+        """One pass over a text: what has to be replaced, in its own offsets.
+
+        Not guarded; for those who place the edits themselves (streams).
+        """
+        document = self._read([text])
+        return self._edits_of(document, counts).get(0, ())
+
+    def chunks(self, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
+        """The chunks of one text, redacted as that text; see `streams.redact_chunks`."""
+        from .streams import redact_chunks  # here, because streams needs the engine
+
+        return redact_chunks(self, chunks, counts)
+
+    def fail_closed(self, cause: BaseException, text: str) -> str:
+        """Count a failure and give the token that stands for the text."""
+        self._count_error(cause)
+        try:
+            return self._tokenizer.token_of(text)
+        except Exception:  # noqa: BLE001 - failing closed must not fail
+            return self._tokenizer.blank
+
+    # ── Passes ──────────────────────────────────────────────────────────────────────────────────────
+    def _redact_text(self, text: str, counts: Counts | None) -> str:
+        for _ in range(PASSES_MAX):
+            edits = self.find_edits(text, counts)
+            if not edits:
+                return text
+            text = splice(text, edits)
+        raise RecursionError("redaction does not settle")
+
+    def _redact_value(self, value: T, counts: Counts | None) -> Any:
+        current: Any = value
+        for _ in range(PASSES_MAX):
+            document = self._read(current)
+            edits = self._edits_of(document, counts)
+            if not edits:
+                return current
+            replaced = {
+                index: splice(item, found) if isinstance(item, str) else found[0].text
+                for index, found in edits.items()
+                for item in (document.scalars.items[index],)
+            }
+            current = graft(current, replaced, itertools.count())
+        raise RecursionError("redaction does not settle")
+
+    # ── (1) Read: flatten the value, open JSON texts, learn secrets by key name, scan new texts ─────
+    def _read(self, value: object) -> _Document:
+        unseen: dict[str, None] = {}
+        document = self._open(value, 0, unseen)
+        if unseen:
+            self._scan(list(unseen))
+        return document
+
+    def _open(self, value: object, depth: int, unseen: dict[str, None]) -> _Document:
+        scalars = Scalars()
+        flatten(value, scalars)
+        document = _Document(scalars)
+        masked = set(scalars.masked)
+        for index in scalars.masked:
+            self._learn_masked(scalars.items[index])
+        known = self._memo.get
+        for index, item in enumerate(scalars.items):
+            if not isinstance(item, str) or len(item) < TEXT_CHARS_MIN or index in masked:
+                continue
+            if depth < JSON_DEPTH_MAX and item[0] in '{[" \t\r\n':
+                parsed = parse_json(item)
+                if parsed is not NOT_JSON:
+                    document.nested[index] = self._open(parsed, depth + 1, unseen)
+                    continue
+            if item not in unseen and known(item) is None:
+                unseen[item] = None
+        return document
+
+    def _scan(self, texts: list[str]) -> None:
+        """Scan new texts as one, separated by NUL, and remember what was found in each."""
+        try:
+            joined = "\x00".join(texts).encode("utf-8", "surrogatepass")
+            touched = [(edit.start, edit.end) for edit in self._scan_bytes(joined)]
+        except Exception:  # noqa: BLE001 - one bad text must not drop the others: find out which it is
+            for text in texts:
+                self._scan_alone(text)
+            return
+        end = -1
+        span = iter(touched)
+        current = next(span, None)
+        for text in texts:
+            start = end + 1
+            end = start + len(text.encode("utf-8", "surrogatepass")) if touched else start
+            while current is not None and current[1] <= start:
+                current = next(span, None)
+            if current is not None and current[0] < end:
+                self._scan_alone(text)
+            else:
+                self._memo.put(text, ())
+
+    def _scan_alone(self, text: str) -> tuple[TextEdit, ...]:
+        try:
+            encoded = text.encode("utf-8", "surrogatepass")
+            found = self._place_in_text(text, encoded)
+        except Exception as exc:  # noqa: BLE001 - fails closed: the text becomes one token
+            found = (TextEdit(0, len(text), self.fail_closed(exc, text), "error"),)
+        self._memo.put(text, found)
+        return found
+
+    def _place_in_text(self, text: str, encoded: bytes) -> tuple[TextEdit, ...]:
+        edits = []
+        is_ascii = len(encoded) == len(text)
+        byte_position = character_position = 0
+        for start, end, rule in self._scan_bytes(encoded):
+            token = self._tokenizer.token(encoded[start:end])
+            if is_ascii:
+                edits.append(TextEdit(start, end, token, rule))
+                continue
+            first = character_position + len(encoded[byte_position:start].decode("utf-8", "surrogatepass"))
+            character_position = first + len(encoded[start:end].decode("utf-8", "surrogatepass"))
+            byte_position = end
+            edits.append(TextEdit(first, character_position, token, rule))
+        return tuple(edits)
+
+    def _scan_bytes(self, encoded: bytes) -> list[Edit]:
+        hits = self._scanner.scan(encoded)
+        for hit in hits:
+            if hit.rule.is_context:
+                self._learn(encoded[hit.start : hit.end])
+        return resolve(encoded, hits, tuple(self._known))
+
+    # ── (2) Edit: put together what was found ───────────────────────────────────────────────────────
+    def _edits_of(self, document: _Document, counts: Counts | None) -> dict[int, Sequence[TextEdit]]:
+        scalars = document.scalars
+        edits: dict[int, Sequence[TextEdit]] = {}
+        for index in scalars.masked:
+            edit = self._mask(scalars.items[index])
+            if edit is not None:
+                edits[index] = (edit,)
+                _count(counts, (edit,))
+        masked = set(scalars.masked)
+        recall = self._memo.get
+        for index, item in enumerate(scalars.items):
+            if not isinstance(item, str) or len(item) < TEXT_CHARS_MIN or index in masked:
+                continue
+            nested = document.nested.get(index)
+            if nested is not None:
+                inner = self._edits_of(nested, counts)
+                if inner:
+                    edits[index] = place_in_json(item, nested.scalars, inner)
+                continue
+            found = recall(item)
+            if found is None:  # forgotten since it was read
+                found = self._scan_alone(item)
+            if found:
+                edits[index] = found
+                _count(counts, found)
+        return edits
+
+    def _mask(self, item: str | int | float) -> TextEdit | None:
+        """A scalar that is secret by its key name becomes one token, unless it is empty or one already."""
+        text = item if isinstance(item, str) else repr(item)
+        encoded = text.encode("utf-8", "surrogatepass")
+        if not encoded or TOKEN.fullmatch(encoded):
+            return None
+        return TextEdit(0, len(text), self._tokenizer.token(encoded), "secret_key_name")
+
+    # ── Values known to be secret ───────────────────────────────────────────────────────────────────
+    def _learn_masked(self, item: str | int | float) -> None:
+        if not isinstance(item, str):
+            return
+        self._learn(item.encode("utf-8", "surrogatepass"))
+        scheme, _, credential = item.partition(" ")
+        if scheme.lower() in ("bearer", "basic", "token"):
+            self._learn(credential.strip().encode("utf-8", "surrogatepass"))
+
+    def _learn(self, value: bytes) -> None:
+        if len(value) < KNOWN_BYTES_MIN or value in self._known or len(self._known) >= KNOWN_ITEMS_MAX:
+            return
+        if b"rdx-" in value and TOKEN.search(value):
+            return
+        lowered = value.lower()
+        if lowered in _COMMON_WORDS or len(set(value)) < 4:
+            return
+        if lowered.isalpha() and secret_name(value.decode("ascii")) is not None:
+            return
+        self._known[value] = None
+
+    # ── Failing closed ──────────────────────────────────────────────────────────────────────────────
+    def _guard(self, redact: Callable[[], T], fallback: Callable[[], str]) -> T | str:
+        try:
+            return redact()
+        except Exception as exc:  # noqa: BLE001 - fails closed: never the raw value, never into the agent
+            self._count_error(exc)
+            try:
+                return fallback()
+            except Exception:  # noqa: BLE001 - failing closed must not fail
+                return self._tokenizer.blank
+
+    def _count_error(self, cause: BaseException) -> None:
+        with self._errors_lock:
+            self._errors += 1
+        kind = type(cause).__name__
+        if kind not in self._warned and len(self._warned) < 16:
+            self._warned.add(kind)
+            logger.warning("redaction failed with %s; the value was dropped", kind)
+
+
+def _count(counts: Counts | None, edits: Iterable[TextEdit]) -> None:
+    if counts is not None:
+        for edit in edits:
+            counts[edit.rule] = counts.get(edit.rule, 0) + 1
+
+
+def _header_text(part: str | bytes) -> str:
+    return part.decode("latin-1") if isinstance(part, bytes) else part

@@ -1,0 +1,54 @@
+"""Redact a text that arrives in chunks: join, redact, split again where it was split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .document import TextEdit
+from .engine import PASSES_MAX, Counts, RunRedactor
+
+__all__ = ["redact_chunks"]
+
+
+def redact_chunks(run: RunRedactor, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
+    """As many chunks as before, whose join is the redacted join of the given ones.
+
+    A token goes whole into the chunk in which its secret starts; all other characters stay in theirs.
+    Redacted chunk by chunk, a secret that is cut in two would pass unseen. Fails closed: one token, then empty chunks.
+    """
+    current = list(chunks)
+    try:
+        for _ in range(PASSES_MAX):
+            edits = run.find_edits("".join(current), counts)
+            if not edits:
+                return current
+            current = split_again(current, edits)
+        raise RecursionError("redaction does not settle")
+    except Exception as exc:  # noqa: BLE001 - fails closed
+        token = run.fail_closed(exc, "".join(chunks))
+        return [token] + [""] * (len(chunks) - 1)
+
+
+def split_again(chunks: Sequence[str], edits: Sequence[TextEdit]) -> list[str]:
+    """The chunks with the edits of their join made."""
+    made: list[str] = []
+    chunk_start = 0
+    remaining = iter(edits)
+    edit = next(remaining, None)
+    for chunk in chunks:
+        chunk_end = chunk_start + len(chunk)
+        pieces = []
+        position = chunk_start
+        while edit is not None and edit.start < chunk_end:
+            if edit.start >= chunk_start:
+                pieces.append(chunk[position - chunk_start : edit.start - chunk_start])
+                pieces.append(edit.text)
+            if edit.end > chunk_end:  # the secret goes on in the next chunk
+                position = chunk_end
+                break
+            position = max(position, edit.end)
+            edit = next(remaining, None)
+        pieces.append(chunk[position - chunk_start :])
+        made.append("".join(pieces))
+        chunk_start = chunk_end
+    return made
