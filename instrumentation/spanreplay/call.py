@@ -133,8 +133,11 @@ class Recording:
         expected = manifest.get("calls")
         if isinstance(expected, int) and expected != len(self.calls):
             reasons.append(f"{len(self.calls)} of {expected} calls are here")
-        for name in ("dropped", "truncated", "unserializable"):
+        for name in ("dropped", "truncated"):
             count = manifest.get(name, 0)
             if isinstance(count, int) and count:
                 reasons.append(f"{count} calls {name}")
+        holes = manifest.get("holes", ())
+        if isinstance(holes, list):
+            reasons.extend(str(hole) for hole in holes)
         return Completeness(not reasons, tuple(reasons))

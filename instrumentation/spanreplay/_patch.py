@@ -1,0 +1,40 @@
+"""Wraps attributes and restores the originals by identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+Wrapper = Callable[[Any, Any, Any, Any], Any]
+"""wrapt's signature: (wrapped, instance, args, kwargs)."""
+
+_MISSING = object()
+
+
+class Patches:
+    """What has been patched, so that it can be undone; not thread-safe, used while installing."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> None:
+        """Wrap `owner.name`. Raises: AttributeError if there is no such attribute."""
+        original = owner.__dict__[name] if name in vars(owner) else getattr(owner, name)
+        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, wrapt.FunctionWrapper(original, wrapper))
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set `owner.name` to `value`."""
+        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Restore everything, newest first; afterwards nothing is patched."""
+        while self._undo:
+            owner, name, original = self._undo.pop()
+            if original is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)

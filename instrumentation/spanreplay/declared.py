@@ -1,0 +1,106 @@
+"""Declared boundaries: `@spanreplay.boundary(...)` on functions, coroutines and generators of both sorts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from spanreplay.call import Effect, Kind
+from spanreplay.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def boundary(
+    kind: str | Kind = Kind.TOOL, *, name: str = "", effect: str | Effect = Effect.WRITE
+) -> Callable[[F], F]:
+    """Record every call of a function, and serve it in a replay instead of running it.
+
+    `kind` is one of tool, retriever, compute, human, http, llm …; `name` defaults to the function's qualified name.
+    `effect` says what the function may do: pure, read, write or irreversible; a write is announced in the recording
+    before it starts. Without an active run the function is called as it is. `self` and `cls` are not recorded.
+    Raises: ConfigError for an unknown kind or effect.
+    """
+    kind_value = _member(Kind, kind, "kind")
+    effect_value = _member(Effect, effect, "effect")
+
+    def decorate(function: F) -> F:
+        return _wrap(function, kind_value, name, effect_value)
+
+    return decorate
+
+
+def _member(enum: type[Kind] | type[Effect], value: str, what: str) -> str:
+    try:
+        return str(enum(value).value)
+    except ValueError:
+        known = ", ".join(m.value for m in enum)
+        raise ConfigError(f"boundary {what} {value!r} is not one of {known}") from None
+
+
+def _wrap(function: F, kind: str, name: str, effect: str) -> F:
+    # The machinery is imported at the first call: a decorated module must stay light where nothing is recorded
+    shown = name or function.__qualname__.rpartition("<locals>.")[2]
+    signature = inspect.signature(function)
+
+    def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from spanreplay.codec import call_arguments
+        from spanreplay.leaf import Leaf
+
+        arguments = call_arguments(signature, args, kwargs)
+        for implicit in ("self", "cls"):
+            arguments.pop(implicit, None)
+        return Leaf(kind, shown, effect, arguments)
+
+    wrapped: Any
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if _is_off():
+                return function(*args, **kwargs)
+            from spanreplay.leaf import call_async_generator
+
+            return call_async_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+
+    elif inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if _is_off():
+                return await function(*args, **kwargs)
+            from spanreplay.leaf import call_async
+
+            return await call_async(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+
+    elif inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if _is_off():
+                return function(*args, **kwargs)
+            from spanreplay.leaf import call_generator
+
+            return call_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+
+    else:
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if _is_off():
+                return function(*args, **kwargs)
+            from spanreplay.leaf import call_sync
+
+            return call_sync(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+
+    result: F = wrapped
+    return result
+
+
+def _is_off() -> bool:
+    import sys
+
+    run = sys.modules.get("spanreplay.run")
+    return run is None or run.active_run() is None

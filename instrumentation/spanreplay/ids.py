@@ -1,0 +1,88 @@
+"""Run ids, span ids and call places."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import sysconfig
+import time
+from types import FrameType
+from typing import Final
+
+# Ids must never come from the global `random`: agents seed it, and a replay would repeat the recording's ids.
+_random: Final = random.SystemRandom()
+_now_ns = time.time_ns
+_monotonic_ns = time.monotonic_ns
+
+
+def now_ns() -> int:
+    """Wall clock in nanoseconds; the real one, whatever is patched later."""
+    return _now_ns()
+
+
+def monotonic_ns() -> int:
+    """Monotonic clock in nanoseconds; the real one, whatever is patched later."""
+    return _monotonic_ns()
+
+
+def new_run_id() -> str:
+    """A UUIDv7 (RFC 9562) as 32 hexadecimal characters; sorts by time."""
+    value = (_now_ns() // 1_000_000) << 80 | 0x7 << 76 | _random.getrandbits(12) << 64
+    return f"{value | 0b10 << 62 | _random.getrandbits(62):032x}"
+
+
+def new_span_id() -> int:
+    """A random non-zero span id of 8 bytes."""
+    return _random.getrandbits(64) or 1
+
+
+def new_trace_id() -> int:
+    """A random non-zero trace id of 16 bytes."""
+    return _random.getrandbits(128) or 1
+
+
+_STDLIB: Final = tuple(
+    {os.path.realpath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")}
+    | {sysconfig.get_paths()["stdlib"] + os.sep}
+)
+_OURS: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 -- pathlib costs start-up
+_is_agent_file: dict[str, bool] = {}
+_FILES_MAX: Final = 10_000
+
+
+def is_agent_file(filename: str) -> bool:
+    """Whether a code file belongs to the agent: not the standard library, not site-packages, not ours."""
+    known = _is_agent_file.get(filename)
+    if known is None:
+        foreign = (
+            filename.startswith(("<frozen", _OURS, *_STDLIB))
+            or "site-packages" in filename
+            or "dist-packages" in filename
+        )
+        known = not foreign
+        if len(_is_agent_file) < _FILES_MAX:
+            _is_agent_file[filename] = known
+    return known
+
+
+def find_caller(depth: int = 2, frames_max: int = 200) -> str:
+    """`file:line qualname` of the nearest agent frame, paths relative to the working directory; '' if none."""
+    frame: FrameType | None = sys._getframe(depth)
+    for _ in range(frames_max):
+        if frame is None:
+            return ""
+        code = frame.f_code
+        if is_agent_file(code.co_filename):
+            name = getattr(code, "co_qualname", code.co_name)
+            return f"{_shorten(code.co_filename)}:{frame.f_lineno} {name}"
+        frame = frame.f_back
+    return ""
+
+
+def _shorten(filename: str) -> str:
+    try:
+        here = os.getcwd() + os.sep  # noqa: PTH109 -- hot path
+    except OSError:
+        return filename
+    return filename[len(here) :] if filename.startswith(here) else filename

@@ -1,0 +1,282 @@
+"""Puts recording or replay into the running process, and takes it out again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from spanreplay import attributes as names
+from spanreplay import config, guard, ids, lanes
+from spanreplay._patch import Patches
+from spanreplay.call import Outcome
+from spanreplay.output import OutputCapture
+from spanreplay.run import Run, attach_in_thread, root_lane_of_active_run, set_process_run
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+    from spanreplay.redact import RunRedactor
+    from spanreplay.replay.session import Session
+    from spanreplay.seams._table import InstalledSeams, Seam
+
+logger = logging.getLogger("spanreplay")
+_OTLP_EXPORTERS = "opentelemetry.exporter.otlp"
+
+
+class Installation:
+    """Everything that one process's recording or replay has put in place."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.patches = Patches()
+        self.run: Run | None = None
+        self.seams: InstalledSeams | None = None
+        self.session: Session | None = None
+        self._exit_status = 0
+        self._spool: Any = None
+        self._not_recorded = ""
+
+    def install(self) -> None:
+        """Build the way out, start the run, patch. Raises: SpanreplayError where a replay can't be set up."""
+        if self.mode == "replay":
+            self.session = self._load_session()
+        provider = _find_provider()
+        if provider is None or not _is_sampled(provider):
+            self._not_recorded = (
+                "OTEL_SDK_DISABLED is set" if provider is None else "the sampler leaves this run out"
+            )
+            if self.session is not None:
+                provider = _new_provider()
+            else:
+                logger.warning("not recorded: %s", self._not_recorded)
+                return
+        assert provider is not None  # noqa: S101 -- for the type checker
+        self._start_run(provider)
+        self._patch()
+
+    def _load_session(self) -> Session:
+        from spanreplay.replay.plan import read_plan
+        from spanreplay.replay.session import Session
+        from spanreplay.replay.source import load_source
+
+        recording = load_source(config.read_setting("SPANREPLAY_REPLAY_SOURCE"))
+        return Session(recording, read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN")))
+
+    def _start_run(self, provider: TracerProvider) -> None:
+        from spanreplay.env import describe_environment
+        from spanreplay.record import Emitter
+        from spanreplay.redact import Redactor, load_or_create_key
+
+        data_dir = config.read_data_dir()
+        key_file = config.read_setting("SPANREPLAY_REDACT_KEY")
+        key, key_id = load_or_create_key(Path(key_file) if key_file else data_dir / "redact.key")
+        redactor = Redactor(key, key_id).run()
+        run_id = ids.new_run_id()
+        app = config.read_app_name(sys.argv[0] if sys.argv else "")
+        resource = provider.resource.merge(_run_resource(run_id, app, self.session))
+        processors = self._processors(provider, data_dir, run_id, redactor, resource)
+        run = Run(
+            app=app,
+            run_id=run_id,
+            emitter=Emitter(processors, resource),
+            redactor=redactor,
+            session=self.session,
+            user_id=config.read_setting("SPANREPLAY_USER_ID"),
+            session_id=config.read_setting("SPANREPLAY_SESSION_ID"),
+            environment=describe_environment(list(sys.argv)),
+        )
+        self.run = run
+        capture = OutputCapture()
+        if capture.install():
+            run.output = capture
+        otel_context.attach(run.context)
+        set_process_run(run)
+
+    def _processors(
+        self, provider: TracerProvider, data_dir: Path, run_id: str, redactor: RunRedactor, resource: Any
+    ) -> list[SpanProcessor]:
+        """Our spool and the user's own exporters, all behind the redactor; returns the redacted side."""
+        from spanreplay.redact.processor import RedactingSpanProcessor
+        from spanreplay.spool import SpoolWriter
+        from spanreplay.spool.processor import SpoolSpanProcessor
+
+        shipper = self._shipper(data_dir)
+        writer = SpoolWriter(
+            data_dir,
+            run_id,
+            fsync=config.read_setting("SPANREPLAY_FSYNC"),
+            bytes_max=config.SPOOL_BYTES_MAX,
+            to_ship=shipper is not None,
+        )
+        self._spool = SpoolSpanProcessor(writer, shipper)
+        kept = [p for p in provider._active_span_processor._span_processors if not _is_default_export(p)]
+        chain = RedactingSpanProcessor(redactor, [self._spool, *kept], run_resource=resource)
+        provider._active_span_processor._span_processors = (chain,)
+        # What is added later must not see raw spans either
+        self.patches.replace(provider, "add_span_processor", chain.add)
+        return [self._spool, *kept]
+
+    def _shipper(self, data_dir: Path) -> Any:
+        from spanreplay.spool.target import read_target
+
+        target = read_target()
+        if target is None:
+            return None
+        from spanreplay.spool import Shipper
+
+        return Shipper(data_dir, target)
+
+    def _patch(self) -> None:
+        from spanreplay.seams._table import InstalledSeams, log_failure
+
+        lanes.install(self.patches, root_lane_of_active_run, attach_in_thread)
+        self.seams = InstalledSeams(log_failure if self.session is None else self._seam_failed)
+        self.seams.register()
+        self._watch_exit()
+        os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
+        if self.session is not None and self.run is not None:
+            from spanreplay.replay import netguard
+
+            netguard.install(self.session, self.run, self._is_own_endpoint)
+
+    def _seam_failed(self, seam: Seam, exc: Exception) -> None:
+        # A library that can't be patched would go live
+        guard.write_stderr(f"error: the replay can't cover {seam.name}: {type(exc).__name__}: {exc}")
+        os._exit(3)
+
+    def _is_own_endpoint(self, host: str, port: int) -> bool:
+        from spanreplay.spool.target import read_target
+
+        target = read_target()
+        if target is None:
+            return False
+        parts = urlsplit(target.url)
+        return (host, port) in _addresses(parts.hostname or "", parts.port or 443)
+
+    def _watch_exit(self) -> None:
+        def leave(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            status = args[0] if args else kwargs.get("status")
+            self._exit_status = status if isinstance(status, int) else int(status is not None)
+            return wrapped(*args, **kwargs)
+
+        self.patches.wrap(sys, "exit", leave)
+
+    def _forked_parent(self) -> None:
+        if self.run is not None and not self.run.is_ended:
+            self.run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
+
+    def _forked_child(self) -> None:
+        if self.session is not None:
+            self.session.is_forked = True
+        else:
+            set_process_run(None)
+
+    def post(self) -> None:
+        """Write the doctor's report now and again at the end, in case the process never ends well."""
+        self._write_doctor()
+
+    def _write_doctor(self) -> None:
+        path = os.environ.get("SPANREPLAY_DOCTOR", "")
+        if not path:
+            return
+        report = {
+            "mode": self.mode,
+            "not_recorded": self._not_recorded,
+            "run_id": self.run.run_id if self.run is not None else "",
+            "seams": self.seams.describe() if self.seams is not None else [],
+            "failures": guard.failures,
+        }
+        Path(path).write_text(json.dumps(report), encoding="utf-8")
+
+    def finish(self) -> None:
+        """End the run at process exit: manifest, verdict, delivery."""
+        self._write_doctor()
+        run = self.run
+        if run is None:
+            return
+        status = 1 if getattr(sys, "last_value", None) is not None else self._exit_status
+        if self.session is not None:
+            self._write_verdict(run, status)
+        run.finish(Outcome.ERROR if status else Outcome.OK, status)
+        if run.output is not None:
+            run.output.uninstall()
+        if self._spool is not None:
+            self._spool.force_flush(config.SHIP_EXIT_TIMEOUT_MS)
+            self._spool.shutdown()
+
+    def _write_verdict(self, run: Run, status: int) -> None:
+        from spanreplay.replay.verdict import build_verdict
+
+        if self.session is None:
+            return
+        run.close_open_calls()
+        stdout = run.output.summarize(run.redactor) if run.output is not None else {}
+        verdict = build_verdict(
+            self.session, run, stdout=stdout, exit_status=status, ended_ns=ids.now_ns()
+        )
+        path = config.read_setting("SPANREPLAY_REPLAY_REPORT")
+        if path:
+            Path(path).write_text(json.dumps(verdict, ensure_ascii=False), encoding="utf-8")
+        else:
+            guard.write_stderr(f"spanreplay: {verdict['verdict']} ({verdict['counts']})")
+
+
+def _find_provider() -> TracerProvider | None:
+    """The process's SDK provider, made now if there is none; None if the SDK is disabled."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    if config.read_flag("OTEL_SDK_DISABLED"):
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        return provider
+    if isinstance(provider, trace.ProxyTracerProvider):
+        made = _new_provider()
+        trace.set_tracer_provider(made)
+        return made
+    return None
+
+
+def _new_provider() -> TracerProvider:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    return TracerProvider()
+
+
+def _is_sampled(provider: TracerProvider) -> bool:
+    decision = provider.sampler.should_sample(None, ids.new_trace_id(), "run")
+    return bool(decision.decision.is_sampled())  # type: ignore[no-untyped-call]  # untyped in the SDK
+
+
+def _run_resource(run_id: str, app: str, session: Session | None) -> Any:
+    from opentelemetry.sdk.resources import Resource
+
+    project = app if session is None else f"{session.recording.root.app or app}-replays"
+    return Resource({names.RUN_ID: run_id, names.APP: app, names.PROJECT: project})
+
+
+def _is_default_export(processor: Any) -> bool:
+    """Whether this is OTLP export, which our shipper takes over (it goes to the same endpoint)."""
+    exporter = getattr(processor, "span_exporter", None)
+    if exporter is None:
+        exporter = getattr(getattr(processor, "_batch_processor", None), "_exporter", None)
+    return str(type(exporter).__module__).startswith(_OTLP_EXPORTERS)
+
+
+def _addresses(host: str, port: int) -> set[tuple[str, int]]:
+    import socket
+
+    found = {(host, port)}
+    try:
+        found.update((str(a[4][0]), port) for a in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except OSError:
+        return found
+    return found

@@ -1,0 +1,228 @@
+"""Lanes: logical threads of control, named where concurrency is created, never where it is scheduled.
+
+A child lane is its parent's path plus kind, qualified name and a counter of that name in the parent, for example
+`main/t:fetch#3`. Creation order is program order inside the parent lane, so a name does not depend on timing, and
+work that a library adds under another name does not shift it.
+
+Hooks: `BaseEventLoop.create_task`, `ThreadPoolExecutor.submit`, `Thread.start`. A context variable carries the lane;
+code that runs a task inside a `Context` of its own making (`ctx.run`, `partial(ctx.run, f)`) is followed into it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from spanreplay._patch import Patches
+
+LABEL_CHARACTERS_MAX: Final = 80
+_counting = threading.Lock()
+
+
+class Lane:
+    """One logical thread of control; counters are guarded by one lock of the module."""
+
+    __slots__ = ("_calls", "_children", "_named", "owner", "path")
+
+    def __init__(self, path: str, owner: Any = None) -> None:
+        self.path = path
+        self.owner = owner
+        """The crossing that this lane was created inside of, or None."""
+        self._children: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
+        self._named: dict[str, Lane] = {}
+
+    def child(self, label: str, owner: Any = None) -> Lane:
+        """A new lane below this one; the n-th of its label is `label#n`, from 1."""
+        with _counting:
+            count = self._children[label] = self._children.get(label, 0) + 1
+        return Lane(f"{self.path}/{label}#{count}", owner)
+
+    def named_child(self, label: str, owner: Any = None) -> Lane:
+        """The lane below this one whose label is a framework's own id; the same object each time."""
+        with _counting:
+            lane = self._named.get(label)
+            if lane is None:
+                lane = self._named[label] = Lane(f"{self.path}/{label}", owner)
+        return lane
+
+    def next_index(self, boundary: str) -> int:
+        """How many calls of this boundary came before in this lane."""
+        with _counting:
+            index = self._calls.get(boundary, 0)
+            self._calls[boundary] = index + 1
+        return index
+
+
+_lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)
+_crossing: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_crossing", default=None)
+
+
+class _Thread(threading.local):
+    # (parent, child): code that enters a copied Context finds the parent's lane there, and means the child's
+    forced: tuple[Lane, Lane] | None = None
+    is_submitting = False
+
+
+_thread = _Thread()
+
+
+def current_lane(root: Lane) -> Lane:
+    """The lane of the running code, `root` where none was set."""
+    lane = _lane.get() or root
+    forced = _thread.forced
+    if forced is not None and lane is forced[0]:
+        return forced[1]
+    return lane
+
+
+def current_crossing(root: Lane) -> Any:
+    """The boundary call that the running code is inside of, or None; crosses threads with the lane."""
+    crossing = _crossing.get()
+    return crossing if crossing is not None else current_lane(root).owner
+
+
+def enter_crossing(crossing: Any) -> contextvars.Token[Any]:
+    """Make `crossing` the current one; give the token to `leave_crossing`."""
+    return _crossing.set(crossing)
+
+
+def leave_crossing(token: contextvars.Token[Any]) -> None:
+    """Undo `enter_crossing`; harmless where the context has changed in between (generators)."""
+    try:
+        _crossing.reset(token)
+    except ValueError:
+        _crossing.set(None)
+
+
+class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane):`
+    """Run a block in a lane."""
+
+    __slots__ = ("_lane", "_token")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def __enter__(self) -> Lane:
+        self._token = _lane.set(self._lane)
+        return self._lane
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            _lane.reset(self._token)
+        except ValueError:  # left in another Context than it was entered in
+            _lane.set(None)
+
+
+def _unwrap(function: Any) -> Iterator[Any]:
+    # `partial(ctx.run, partial(f))` and friends: outermost first, the work itself last
+    for _ in range(8):
+        yield function
+        if isinstance(function, functools.partial):
+            inner = function.func
+            if isinstance(getattr(inner, "__self__", None), contextvars.Context) and function.args:
+                yield inner
+                function = function.args[0]
+            else:
+                function = inner
+        else:
+            return
+
+
+def label_of(kind: str, function: Any) -> str:
+    """A lane label from whatever will run: a coroutine, a function, a bound method, a partial."""
+    work = function
+    for layer in _unwrap(function):
+        if not isinstance(getattr(layer, "__self__", None), contextvars.Context):
+            work = layer
+    name = getattr(work, "__qualname__", None) or type(work).__qualname__
+    return f"{kind}:{str(name).rsplit('<locals>.', 1)[-1]}"[:LABEL_CHARACTERS_MAX]
+
+
+def _enter_contexts(lane: Lane, *candidates: Any) -> None:
+    for candidate in candidates:
+        for layer in _unwrap(candidate):
+            owner = getattr(layer, "__self__", None)
+            if isinstance(owner, contextvars.Context):
+                try:
+                    owner.run(_lane.set, lane)
+                except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
+                    continue
+
+
+def install(patches: Patches, root_of: Callable[[], Lane | None], in_thread: Callable[[], None]) -> None:
+    """Patch the places where concurrency is created.
+
+    `root_of` gives the root lane of the active run, or None (then nothing happens); `in_thread` is called first
+    in every new thread and pool call, to attach the run's context there.
+    """
+    import asyncio.base_events
+    import concurrent.futures
+
+    def create_task(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+        root = root_of()
+        if root is None or not args:
+            return wrapped(*args, **kwargs)
+        parent = current_lane(root)
+        lane = parent.child(label_of("t", args[0]), current_crossing(root))
+        context = kwargs.get("context")
+        if context is not None:
+            _enter_contexts(lane, context.run)
+            return wrapped(*args, **kwargs)
+        with inside_lane(lane):
+            return wrapped(*args, **kwargs)
+
+    def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
+        root = root_of()
+        if root is None or not args:
+            return wrapped(*args, **kwargs)
+        function, *rest = args
+        parent = current_lane(root)
+        is_context_first = rest and not isinstance(function, functools.partial)
+        work = function
+        if is_context_first and isinstance(getattr(rest[0], "__self__", None), contextvars.Context):
+            work = rest[1] if len(rest) > 1 else function
+        elif is_context_first and isinstance(getattr(function, "__self__", None), contextvars.Context):
+            work = rest[0]
+        lane = parent.child(label_of("x", work), current_crossing(root))
+        _enter_contexts(lane, function, *rest[:1])
+
+        def run(*a: Any, **k: Any) -> Any:
+            before = _thread.forced
+            _thread.forced = (parent, lane)
+            with inside_lane(lane):
+                try:
+                    in_thread()
+                    return function(*a, **k)
+                finally:
+                    _thread.forced = before
+
+        _thread.is_submitting = True  # a worker thread that is spawned now must not take a lane number
+        try:
+            return wrapped(run, *rest, **kwargs)
+        finally:
+            _thread.is_submitting = False
+
+    def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+        root = root_of()
+        if root is None or _thread.is_submitting:
+            return wrapped(*args, **kwargs)
+        target = getattr(thread, "_target", None) or type(thread)
+        lane = current_lane(root).child(label_of("th", target), current_crossing(root))
+        body = thread.run
+
+        def run() -> None:
+            thread.__dict__.pop("run", None)
+            with inside_lane(lane):
+                in_thread()
+                body()
+
+        thread.run = run
+        return wrapped(*args, **kwargs)
+
+    patches.wrap(asyncio.base_events.BaseEventLoop, "create_task", create_task)
+    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
+    patches.wrap(threading.Thread, "start", start)

@@ -1,0 +1,76 @@
+"""Captures what the process writes to standard output, byte for byte, while it passes through unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from spanreplay import config, guard
+
+if TYPE_CHECKING:
+    from spanreplay.redact import RunRedactor
+
+
+class OutputCapture:
+    """Wraps `sys.stdout.buffer.write`, below the text layer; `sys.stdout` stays the same object.
+
+    What child processes and C code write straight to the descriptor is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._hash = hashlib.sha256()
+        self._total = 0
+        self._buffer: Any = None
+
+    def install(self) -> bool:
+        """Start capturing; False if standard output has no buffer of its own (already replaced)."""
+        stdout = sys.__stdout__
+        buffer = getattr(stdout, "buffer", None)
+        if stdout is None or buffer is None or not hasattr(buffer, "__dict__"):
+            return False
+        write = buffer.write
+
+        def capture(chunk: Any, /) -> Any:
+            count = write(chunk)
+            guard.guarded("standard output", self._keep, chunk, count)
+            return count
+
+        buffer.write = capture
+        self._buffer = buffer
+        return True
+
+    def uninstall(self) -> None:
+        """Stop capturing."""
+        if self._buffer is not None:
+            self._buffer.__dict__.pop("write", None)
+            self._buffer = None
+
+    def _keep(self, chunk: Any, count: Any) -> None:
+        piece = bytes(chunk)[: count if isinstance(count, int) else None]
+        with self._lock:
+            self._total += len(piece)
+            if self._kept_bytes < config.STDOUT_BYTES_MAX:
+                self._kept.append(piece)
+                self._kept_bytes += len(piece)
+            self._hash.update(piece)
+
+    def summarize(self, redactor: RunRedactor) -> dict[str, Any]:
+        """What was written: bytes, redacted text, and the hash of that text (or of the bytes where they were cut)."""
+        if self._buffer is None:
+            return {}
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+        with self._lock:
+            raw, total = b"".join(self._kept), self._total
+            digest = self._hash.hexdigest()
+        text = redactor.text(raw.decode("utf-8", "backslashreplace"))
+        if total == len(raw):
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return {"bytes": total, "sha256": digest, "text": text}

@@ -1,0 +1,248 @@
+"""A replay in progress: resolves each call against the recording and keeps what differed.
+
+Resolution, in this order, never with an implicit live call:
+  (1) plan says live            → live, paired with the recorded call for comparison
+  (2) same slot, equal key      → serve (exact)
+  (3) same provider call id and key → serve (exact)
+  (4) equal key elsewhere       → serve, `moved`
+  (5) same slot, other key      → `changed_call`; stop, serve by position, or live, as the plan says
+  (6) nothing                   → `extra_call`; stop
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from spanreplay.call import CallRecord, Outcome, Recording
+from spanreplay.errors import ReplayMiss
+from spanreplay.replay.diverge import Diff, Divergence, diff_json, leaf_strings
+from spanreplay.replay.index import RecordingIndex
+from spanreplay.replay.plan import Plan
+
+if TYPE_CHECKING:
+    from spanreplay.boundary import Crossing
+
+DIVERGENCES_MAX = 1000
+
+
+class Session:
+    """State of one replay; thread-safe."""
+
+    def __init__(self, recording: Recording, plan: Plan) -> None:
+        self.recording = recording
+        self.plan = plan
+        self.completeness = recording.completeness()
+        self.index = RecordingIndex(recording)
+        self.divergences: list[Divergence] = []
+        self.divergences_total = 0
+        self.counts: dict[str, int] = dict.fromkeys(
+            ("served", "exact", "moved", "live", "changed", "extra"), 0
+        )
+        self.sockets_denied: list[str] = []
+        self.live_tokens = 0
+        self.has_reached_frontier = False
+        self.is_stopped = False
+        self.is_forked = False
+        self.internal_error = ""
+        self._covered: set[int] = set()
+        self._new_texts: set[str] = set()
+        self._lock = threading.Lock()
+
+    def resolve(self, crossing: Crossing) -> None:
+        """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
+        if self.is_forked:
+            raise ReplayMiss(f"a forked process can't be replayed: {_place(crossing)}")
+        with self._lock:
+            self._resolve(crossing)
+
+    def _resolve(self, crossing: Crossing) -> None:
+        index, key = self.index, crossing.key.hex
+        slot = (crossing.lane.path, crossing.boundary, crossing.index)
+        exact = index.find_exact(slot, key, crossing.spec.call_id)
+        if self.plan.is_live(crossing.boundary):
+            self._go_live(crossing, exact or index.find_in_slot(slot), is_equal=exact is not None)
+            return
+        if exact is not None:
+            self.counts["exact"] += 1
+            self._serve(crossing, exact)
+            return
+        moved = index.find_moved(crossing.boundary, key)
+        if moved is not None:
+            self.counts["moved"] += 1
+            self._diverge(crossing, "moved", moved, f"was call {moved.index} in lane {moved.lane}")
+            self._serve(crossing, moved)
+            return
+        changed = index.find_in_slot(slot)
+        if changed is not None:
+            self._change(crossing, changed)
+            return
+        self._extra(crossing)
+
+    def _serve(self, crossing: Crossing, call: CallRecord) -> None:
+        self.index.take(call)
+        if call.outcome == Outcome.OPEN.value:
+            self.has_reached_frontier = True
+            raise ReplayMiss(f"the recording ends inside this call: {_place(crossing)}")
+        self._covered.update(c.seq for c in self.index.descendants(call.seq))
+        self.counts["served"] += 1
+        crossing.served = crossing.paired = call
+
+    def _go_live(self, crossing: Crossing, call: CallRecord | None, *, is_equal: bool) -> None:
+        self.counts["live"] += 1
+        crossing.is_live_by_plan = True
+        if call is None:
+            self._diverge(crossing, "extra_call", None, "the recording has no such call")
+            self.counts["extra"] += 1
+            return
+        self.index.take(call)
+        crossing.paired = call
+        if not is_equal:
+            self.counts["changed"] += 1
+            self._diverge(crossing, "changed_call", call, "")
+
+    def _change(self, crossing: Crossing, call: CallRecord) -> None:
+        self.counts["changed"] += 1
+        self._diverge(crossing, "changed_call", call, "")
+        if self.plan.on_change == "serve":
+            self._serve(crossing, call)
+        elif self.plan.on_change == "live":
+            self.index.take(call)
+            crossing.paired = call
+            self.counts["live"] += 1
+            crossing.is_live_by_plan = True
+        else:
+            self.index.take(call)
+            self.is_stopped = True
+            raise ReplayMiss(self.divergences[-1].message)
+
+    def _extra(self, crossing: Crossing) -> None:
+        if not self.completeness.is_complete and not self.divergences:
+            self.has_reached_frontier = True
+            self.is_stopped = True
+            raise ReplayMiss(f"the recording ends before this call: {_place(crossing)}")
+        self.counts["extra"] += 1
+        self._diverge(crossing, "extra_call", None, "the recording has no such call")
+        self.is_stopped = True
+        raise ReplayMiss(self.divergences[-1].message)
+
+    def settle_live(self, crossing: Crossing, outcome: Outcome, response: str) -> None:
+        """Compare the output of a live call with the recorded one."""
+        with self._lock:
+            tokens = (crossing.spec.meta.get(k, 0) for k in ("tokens_in", "tokens_out"))
+            self.live_tokens += sum(t for t in tokens if isinstance(t, int))
+            call = crossing.paired
+            if call is None or outcome is Outcome.OPEN:
+                return
+            if call.outcome == outcome.value and call.response == response:
+                return
+            diff = diff_json(call.response, response)
+            if not diff and call.outcome == outcome.value:
+                return
+            if call.outcome != outcome.value:
+                diff = (Diff("outcome", call.outcome, outcome.value), *diff)
+            self._new_texts |= leaf_strings(response) - leaf_strings(call.response)
+            self._add(
+                Divergence(
+                    kind="output_changed",
+                    boundary=crossing.boundary,
+                    message=f"output changed at {_place(crossing)}: {_first(diff)}",
+                    lane=crossing.lane.path,
+                    index=crossing.index,
+                    seq=crossing.seq,
+                    code=crossing.code,
+                    diff=diff,
+                    hint=f"spanreplay show {call.run_id} --call {call.seq}",
+                    is_downstream=self._is_tainted(crossing, diff),
+                    recorded_span_id=call.span_id,
+                    replay_span_id=f"{crossing.span_context.span_id:016x}",
+                )
+            )
+
+    def _diverge(self, crossing: Crossing, kind: str, call: CallRecord | None, detail: str) -> None:
+        diff = _visible(diff_json(call.request, crossing.spec.request)) if call is not None else ()
+        detail = detail or _first(diff)
+        run_id = self.recording.run_id
+        hint = f"spanreplay show {run_id}"
+        if call is not None:
+            hint += f" --call {call.seq}"
+        if kind == "changed_call":
+            hint += ", or serve it by position with --on-change serve"
+        self._add(
+            Divergence(
+                kind=kind,
+                boundary=crossing.boundary,
+                message=f"{kind.replace('_', ' ')} at {_place(crossing)}: {detail}",
+                lane=crossing.lane.path,
+                index=crossing.index,
+                seq=crossing.seq,
+                code=crossing.code,
+                diff=diff if kind == "changed_call" else (),
+                hint=hint,
+                is_downstream=self._is_tainted(crossing, diff),
+                recorded_span_id=call.span_id if call is not None else "",
+                replay_span_id=f"{crossing.span_context.span_id:016x}",
+            )
+        )
+        self._new_texts |= {d.now for d in diff if isinstance(d.now, str) and len(d.now) >= 8}
+
+    def _add(self, divergence: Divergence) -> None:
+        self.divergences_total += 1
+        if len(self.divergences) < DIVERGENCES_MAX:
+            self.divergences.append(divergence)
+
+    def _is_tainted(self, crossing: Crossing, diff: tuple[Diff, ...]) -> bool:
+        """Whether an earlier divergence reaches this call: through its lane, or through a text it carries on."""
+        if any(_are_related(d.lane, crossing.lane.path) for d in self.divergences):
+            return True
+        return any(text in str(d.now) for d in diff for text in self._new_texts)
+
+    def overrun(self, crossing: Crossing) -> ReplayMiss:
+        """Note that a stream was read further than it was when it was recorded."""
+        with self._lock:
+            self._diverge(crossing, "stream_overrun", crossing.paired, "more was read than was recorded")
+            self.is_stopped = True
+            return ReplayMiss(self.divergences[-1].message)
+
+    def broken(self, message: str) -> ReplayMiss:
+        """Note an error of our own; the replay can't be called identical any more."""
+        with self._lock:
+            self.internal_error = self.internal_error or message
+            self.is_stopped = True
+        return ReplayMiss(message)
+
+    def deny_socket(self, address: str) -> ReplayMiss:
+        """Note a denied connection."""
+        with self._lock:
+            if len(self.sockets_denied) < DIVERGENCES_MAX:
+                self.sockets_denied.append(address)
+        return ReplayMiss(f"a connection to {address} was denied: a replay opens no sockets")
+
+    def unplayed(self) -> tuple[list[CallRecord], int]:
+        """Recorded calls that nobody asked for, and how many more lay inside served ones."""
+        with self._lock:
+            left = [c for c in self.recording.calls if c.seq not in self.index.used]
+            missing = [c for c in left if c.seq not in self._covered]
+            return missing, len(left) - len(missing)
+
+
+def _are_related(a: str, b: str) -> bool:
+    return a == b or a.startswith(b + "/") or b.startswith(a + "/")
+
+
+def _place(crossing: Crossing) -> str:
+    where = f"call {crossing.seq} ({crossing.boundary}, lane {crossing.lane.path})"
+    return f"{where}, {crossing.code}" if crossing.code else where
+
+
+def _visible(diff: tuple[Diff, ...]) -> tuple[Diff, ...]:
+    kept = tuple(d for d in diff if not d.path.startswith("headers"))
+    return tuple(Diff(d.path.removeprefix("body."), d.recorded, d.now, d.at) for d in kept)
+
+
+def _first(diff: tuple[Diff, ...]) -> str:
+    if not diff:
+        return "it differs in fields that are not shown"
+    first = diff[0]
+    place = f"{first.path} differs" + (f" at character {first.at}" if first.at >= 0 else "")
+    return place + (f", and {len(diff) - 1} more" if len(diff) > 1 else "")

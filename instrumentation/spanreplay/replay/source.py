@@ -1,0 +1,43 @@
+"""Where a replay's recording comes from: a `.replay` or spool file, a spool directory, or the service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from spanreplay import config
+from spanreplay.call import Recording
+from spanreplay.catalog import Catalog
+from spanreplay.errors import ConfigError
+
+
+def open_catalog(environ: Mapping[str, str] = os.environ) -> Catalog:
+    """The service at SPANREPLAY_ENDPOINT, else the directory. Raises: ConfigError, ServiceError."""
+    endpoint = config.read_setting("SPANREPLAY_ENDPOINT", environ)
+    if endpoint:
+        from spanreplay.client import ServiceCatalog
+
+        return ServiceCatalog(endpoint, config.read_setting("SPANREPLAY_TOKEN", environ))
+    from spanreplay.spool import SpoolCatalog
+
+    return SpoolCatalog(config.read_data_dir(environ))
+
+
+def load_source(source: str, environ: Mapping[str, str] = os.environ) -> Recording:
+    """The recording that `source` names: a file's path, or a run id in the catalog.
+
+    Raises: ConfigError if it is empty; SourceError and ServiceError as the places raise them.
+    """
+    if not source:
+        raise ConfigError("nothing to replay: SPANREPLAY_REPLAY_SOURCE is empty")
+    path = Path(source)
+    if path.suffix in (".replay", ".spool") or path.is_file():
+        from spanreplay.bundle import load_file
+
+        return load_file(path)
+    catalog = open_catalog(environ)
+    try:
+        return catalog.load(source)
+    finally:
+        catalog.close()

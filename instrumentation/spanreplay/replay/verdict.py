@@ -1,0 +1,166 @@
+"""The result of a replay, as a value: schema divergence/1."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.call import CallRecord
+from spanreplay.replay.diverge import Divergence
+
+if TYPE_CHECKING:
+    from spanreplay.replay.session import Session
+    from spanreplay.run import Run
+
+SCHEMA: Final = "divergence/1"
+IDENTICAL, DIVERGED, INCOMPLETE, TAMPERED, ERROR = (
+    "identical",
+    "diverged",
+    "incomplete",
+    "tampered",
+    "error",
+)
+EXIT_CODES: Final = {IDENTICAL: 0, ERROR: 1, DIVERGED: 3, INCOMPLETE: 4, TAMPERED: 5}
+_DIFF_LINES_MAX: Final = 40
+
+
+def build_verdict(
+    session: Session,
+    run: Run,
+    *,
+    stdout: dict[str, Any],
+    exit_status: int | None,
+    ended_ns: int,
+) -> dict[str, Any]:
+    """Everything the replay found; `stdout` is this process's `OutputCapture.summarize`."""
+    recording = session.recording
+    missing, covered = session.unplayed()
+    divergences = list(session.divergences)
+    has_cause = bool(divergences) or session.is_stopped
+    if not session.has_reached_frontier:
+        divergences += [
+            _missing(c, recording.run_id, is_downstream=has_cause or i > 0) for i, c in enumerate(missing)
+        ]
+    divergences += [_blocked(address, bool(divergences)) for address in session.sockets_denied]
+    output = compare_stdout(recording.root.manifest.get("stdout"), stdout)
+    exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
+    if not session.is_stopped:
+        divergences += _output_divergences(output, exits, bool(divergences))
+    counts = {
+        "recorded": len(recording.calls),
+        **session.counts,
+        "missing": 0 if session.has_reached_frontier else len(missing),
+        "covered": covered,
+        "downstream": sum(d.is_downstream for d in divergences),
+    }
+    return {
+        "schema": SCHEMA,
+        "verdict": _decide(session, divergences),
+        "run_id": recording.run_id,
+        "replay_run_id": run.run_id,
+        "app": recording.root.app,
+        "counts": counts,
+        "divergences": [d.to_json() for d in divergences],
+        "divergences_total": max(session.divergences_total, len(divergences)),
+        "reasons": list(session.completeness.reasons),
+        "error": session.internal_error,
+        "stdout": output,
+        "exit": exits,
+        "tokens": {"recorded": _tokens(recording.calls), "live": session.live_tokens},
+        "sockets_denied": list(session.sockets_denied),
+        "duration_ms": (ended_ns - run.start_ns) // 1_000_000,
+        "recorded_duration_ms": max(0, recording.root.end_ns - recording.root.start_ns) // 1_000_000,
+        "plan": {
+            "stub": list(session.plan.stub),
+            "live": list(session.plan.live),
+            "on_change": session.plan.on_change,
+        },
+    }
+
+
+def _decide(session: Session, divergences: list[Divergence]) -> str:
+    if session.internal_error:
+        return ERROR
+    if divergences:
+        return DIVERGED
+    return IDENTICAL if session.completeness.is_complete else INCOMPLETE
+
+
+def compare_stdout(recorded: Any, now: dict[str, Any]) -> dict[str, Any]:
+    """Whether two captured outputs are the same; not compared if the recording has none."""
+    if not isinstance(recorded, dict) or not now:
+        return {"compared": False, "equal": True, "recorded_bytes": 0, "bytes": now.get("bytes", 0), "diff": ""}
+    is_equal = recorded.get("sha256") == now.get("sha256")
+    diff = ""
+    if not is_equal:
+        lines = difflib.unified_diff(
+            str(recorded.get("text", "")).splitlines(),
+            str(now.get("text", "")).splitlines(),
+            "recorded",
+            "now",
+            lineterm="",
+            n=1,
+        )
+        diff = "\n".join(line for _, line in zip(range(_DIFF_LINES_MAX), lines, strict=False))
+    return {
+        "compared": True,
+        "equal": is_equal,
+        "recorded_bytes": recorded.get("bytes", 0),
+        "bytes": now.get("bytes", 0),
+        "diff": diff,
+    }
+
+
+def _output_divergences(
+    output: dict[str, Any], exits: dict[str, Any], is_downstream: bool
+) -> list[Divergence]:
+    found: list[Divergence] = []
+    if output["compared"] and not output["equal"]:
+        found.append(
+            Divergence(
+                kind="output_changed",
+                boundary="process:stdout",
+                message="the process's standard output differs",
+                is_downstream=is_downstream,
+            )
+        )
+    if None not in exits.values() and exits["recorded"] != exits["now"]:
+        found.append(
+            Divergence(
+                kind="output_changed",
+                boundary="process:exit",
+                message=f"the exit status was {exits['recorded']}, now {exits['now']}",
+                is_downstream=is_downstream or bool(found),
+            )
+        )
+    return found
+
+
+def _missing(call: CallRecord, run_id: str, *, is_downstream: bool) -> Divergence:
+    return Divergence(
+        kind="missing_call",
+        boundary=call.boundary,
+        message=f"call {call.seq} ({call.boundary}, lane {call.lane}) was recorded and not made now",
+        lane=call.lane,
+        index=call.index,
+        seq=call.seq,
+        code=call.code,
+        hint=f"spanreplay show {run_id} --call {call.seq}",
+        is_downstream=is_downstream,
+        recorded_span_id=call.span_id,
+    )
+
+
+def _blocked(address: str, is_downstream: bool) -> Divergence:
+    return Divergence(
+        kind="effect_blocked",
+        boundary="socket:connect",
+        message=f"a connection to {address} was denied: no boundary covers it",
+        hint="spanreplay doctor -- CMD lists which libraries are recorded",
+        is_downstream=is_downstream,
+    )
+
+
+def _tokens(calls: tuple[CallRecord, ...]) -> int:
+    values = (c.meta.get(k, 0) for c in calls for k in ("tokens_in", "tokens_out"))
+    return sum(v for v in values if isinstance(v, int))

@@ -1,0 +1,242 @@
+"""The active run: its identity, its clock, its lanes and what its manifest will say."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from spanreplay import attributes as names
+from spanreplay import guard, ids
+from spanreplay.call import Outcome
+from spanreplay.lanes import Lane
+from spanreplay.seal.tree import hash_root
+
+if TYPE_CHECKING:
+    from spanreplay.boundary import Crossing
+    from spanreplay.output import OutputCapture
+    from spanreplay.record import Emitter
+    from spanreplay.redact import RunRedactor
+    from spanreplay.replay.session import Session
+
+
+HOLES_MAX = 50
+
+
+class Run:
+    """One execution of an agent. Thread-safe; counters are guarded by one lock."""
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        emitter: Emitter,
+        redactor: RunRedactor,
+        session: Session | None = None,
+        user_id: str = "",
+        session_id: str = "",
+        run_id: str = "",
+        environment: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.run_id = run_id or ids.new_run_id()
+        self.app = app
+        self.emitter = emitter
+        self.redactor = redactor
+        self.session = session
+        self.user_id = user_id
+        self.session_id = session_id
+        self.environment: Mapping[str, Any] = environment or {}
+        self.output: OutputCapture | None = None
+        self.start_ns = ids.now_ns()
+        self.span_context = SpanContext(
+            ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+        )
+        self.context = trace.set_span_in_context(NonRecordingSpan(self.span_context), otel_context.Context())
+        self.root_lane = Lane("main")
+        self.key_memo = _new_key_memo()
+        self._lock = threading.Lock()
+        self._seq = 0
+        self._calls = 0
+        self._lanes: dict[str, int] = {}
+        self._leaves: list[tuple[int, str]] = []
+        self._counts: dict[str, int] = {}
+        self._open: dict[int, Crossing] = {}
+        self._holes: list[str] = []
+        self._is_started = False
+        self.is_ended = False
+
+    def tick(self) -> int:
+        """The next value of the run's logical clock; the first call gets 1."""
+        with self._lock:
+            self._seq += 1
+            return self._seq
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to one of the manifest's counters (dropped, truncated, unserializable …)."""
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + by
+
+    def hole(self, reason: str) -> None:
+        """Something that makes the recording impossible to replay whole; at most 50 are kept."""
+        with self._lock:
+            if len(self._holes) < HOLES_MAX:
+                self._holes.append(reason)
+            self._counts["holes_total"] = self._counts.get("holes_total", 0) + 1
+
+    def opened(self, crossing: Crossing) -> None:
+        """Enter a call in the books, and write the root's `open` record before the first one."""
+        with self._lock:
+            self._calls += 1
+            self._open[crossing.seq] = crossing
+            lane = crossing.lane.path
+            self._lanes[lane] = self._lanes.get(lane, 0) + 1
+            is_first = not self._is_started
+            self._is_started = True
+        if is_first:
+            guard.guarded("root record", self._emit_root, Outcome.OPEN, {})
+
+    def closed(self, crossing: Crossing, leaf: str) -> None:
+        """A call has ended; `leaf` is its hash for the run's root hash."""
+        with self._lock:
+            self._open.pop(crossing.seq, None)
+            if leaf:
+                self._leaves.append((crossing.seq, leaf))
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether any boundary was crossed."""
+        return self._is_started
+
+    def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
+        """End the run: close what is open, write the final root record. Idempotent."""
+        with self._lock:
+            if self.is_ended:
+                return
+            self.is_ended = True
+        self.close_open_calls()
+        if self._is_started or self.session is not None:
+            guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
+
+    def close_open_calls(self) -> None:
+        """End the record of every call in flight; a stream that was read in part ends where it was left."""
+        with self._lock:
+            still_open = list(self._open.values())
+        for crossing in still_open:
+            guard.guarded("closing an open call", crossing.abandon)
+
+    def _manifest(self, exit_status: int | None) -> dict[str, Any]:
+        with self._lock:
+            leaves = [leaf for _, leaf in sorted(self._leaves)]
+            manifest: dict[str, Any] = {
+                "calls": self._calls,
+                "lanes": dict(sorted(self._lanes.items())),
+                "root": hash_root(leaves),
+                "leaves": len(leaves),
+                "dropped": self.emitter.dropped + self._counts.pop("dropped", 0),
+                **self._counts,
+            }
+            if self._holes:
+                manifest["holes"] = list(self._holes)
+        if self.redactor.errors:
+            manifest["redaction_errors"] = self.redactor.errors
+        if guard.failures:
+            manifest["failures"] = dict(guard.failures)
+        if exit_status is not None:
+            manifest["exit"] = exit_status
+        if self.output is not None:
+            manifest["stdout"] = self.output.summarize(self.redactor)
+        return manifest
+
+    def _emit_root(self, outcome: Outcome, manifest: Mapping[str, Any]) -> None:
+        attributes: dict[str, Any] = {
+            names.SCHEMA: names.SCHEMA_VERSION,
+            names.RUN_ID: self.run_id,
+            names.SEQ: 0,
+            names.KIND: names.KIND_RUN,
+            names.NAME: self.app,
+            names.APP: self.app,
+            names.OUTCOME: outcome.value,
+            names.ENV: _dump(self.redactor.value(dict(self.environment))),
+        }
+        if manifest:
+            attributes[names.MANIFEST] = _dump(manifest)
+        if self.session is not None:
+            attributes[names.REPLAY_OF] = self.session.recording.run_id
+        if self.user_id:
+            attributes[names.USER_ID] = self.redactor.text(self.user_id)
+        if self.session_id:
+            attributes[names.SESSION_ID] = self.redactor.text(self.session_id)
+        self.emitter.emit(
+            name=self.app,
+            span_context=self.span_context,
+            parent=None,
+            attributes=attributes,
+            start_ns=self.start_ns,
+            end_ns=ids.now_ns() if manifest else self.start_ns,
+            is_error=outcome is Outcome.ERROR,
+        )
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _new_key_memo() -> Any:
+    from spanreplay.canonical import KeyMemo
+
+    return KeyMemo()
+
+
+_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("spanreplay_run", default=None)
+_process_run: Run | None = None
+
+
+def set_process_run(run: Run | None) -> None:
+    """Make `run` the run of every thread that has none of its own."""
+    global _process_run
+    _process_run = run
+
+
+def active_run() -> Run | None:
+    """The run that the calling code belongs to, or None when nothing is recorded."""
+    run = _run.get() or _process_run
+    return None if run is None or run.is_ended else run
+
+
+class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`
+    """Make a run the active one of this context, with its root span current."""
+
+    __slots__ = ("_context_token", "_run", "_token")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> Run:
+        self._token = _run.set(self._run)
+        self._context_token = otel_context.attach(self._run.context)
+        return self._run
+
+    def __exit__(self, *exc_info: object) -> None:
+        otel_context.detach(self._context_token)
+        _run.reset(self._token)
+
+
+def attach_in_thread() -> None:
+    """Give a new thread the run's root span, unless a span is current there already."""
+    run = active_run()
+    if run is not None and not trace.get_current_span().get_span_context().is_valid:
+        otel_context.attach(run.context)
+
+
+def root_lane_of_active_run() -> Lane | None:
+    """The active run's root lane, or None."""
+    run = active_run()
+    return None if run is None else run.root_lane
+
+

@@ -1,0 +1,1 @@
+"""Hashes that make a run's completeness provable."""

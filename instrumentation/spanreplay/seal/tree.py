@@ -1,0 +1,54 @@
+"""Leaf hashes of calls and the Merkle root of a run (RFC 6962, §2.1); pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from spanreplay.call import CallRecord
+
+LEAF_VERSION = 1
+
+
+def hash_leaf(call: CallRecord) -> str:
+    """SHA-256 over the canonical record of one finished call, as 64 hexadecimal characters.
+
+    The payloads enter by their own SHA-256, so that a proof survives their erasure.
+    """
+    record = json.dumps(
+        [
+            LEAF_VERSION,
+            call.run_id,
+            call.seq,
+            call.end_seq,
+            call.kind,
+            call.name,
+            call.lane,
+            call.index,
+            call.key,
+            hashlib.sha256(call.request.encode("utf-8", "surrogatepass")).hexdigest(),
+            hashlib.sha256(call.response.encode("utf-8", "surrogatepass")).hexdigest(),
+            call.outcome,
+        ],
+        ensure_ascii=True,
+        separators=(",", ":"),
+    )
+    return hashlib.sha256(b"\x00" + record.encode("ascii")).hexdigest()
+
+
+def hash_root(leaves: Iterable[str]) -> str:
+    """The Merkle root over leaves in start order; the empty tree hashes the empty string."""
+    stack: list[tuple[int, bytes]] = []
+    for leaf in leaves:
+        node, size = bytes.fromhex(leaf), 1
+        while stack and stack[-1][0] == size:
+            node = hashlib.sha256(b"\x01" + stack.pop()[1] + node).digest()
+            size *= 2
+        stack.append((size, node))
+    if not stack:
+        return hashlib.sha256(b"").hexdigest()
+    node = stack.pop()[1]
+    while stack:
+        node = hashlib.sha256(b"\x01" + stack.pop()[1] + node).digest()
+    return node.hex()

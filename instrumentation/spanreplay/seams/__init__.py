@@ -1,0 +1,1 @@
+"""Where calls cross a boundary: each file patches one library, `_table.py` lists them."""

@@ -1,0 +1,222 @@
+"""HTTP exchanges as JSON, for every transport seam; redacted before a key is made of them."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from spanreplay import config
+from spanreplay.boundary import Spec
+from spanreplay.call import Effect, Kind
+from spanreplay.dialects import find_dialect
+from spanreplay.keyspec import http_fields
+from spanreplay.redact import RunRedactor
+from spanreplay.run import Run
+
+HTTP_KEYSPEC: Final = "http/1"
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_REQUEST_HEADERS_KEPT: Final = frozenset(
+    {"accept", "anthropic-version", "content-type", "mcp-protocol-version", "openai-organization", "user-agent"}
+)
+
+
+@dataclass
+class HttpExchange:
+    """What a seam needs to keep between a request and its response."""
+
+    dialect: Any
+    """The dialect of the request, or None."""
+    request_meaning: Any
+    redacted_body: Any = None
+
+
+@dataclass
+class HttpReply:
+    """A response as the agent saw it; chunks are (milliseconds since the request, decoded body bytes)."""
+
+    status: int
+    reason: str
+    http_version: str
+    headers: list[tuple[str, str]]
+    url: str
+    chunks: list[tuple[int, bytes]] = field(default_factory=list)
+    end: str = "complete"
+    error: dict[str, Any] | None = None
+
+
+def describe_request(
+    run: Run, method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes
+) -> tuple[Spec, HttpExchange]:
+    """The call that a request makes, redacted, with its key's fields."""
+    counts: dict[str, int] = {}
+    redact = run.redactor
+    clean_url = redact_url(url, redact, counts)
+    member, parsed = _body_member(body, redact, counts)
+    kept = [(k.lower(), v) for k, v in headers if k.lower() in _REQUEST_HEADERS_KEPT]
+    request = (
+        f'{{"method":{_dump(method)},"url":{_dump(clean_url)},'
+        f'"headers":{_dump(dict(redact.headers(kept, counts)))}{member}}}'
+    )
+    redacted = parsed.get("body")
+    dialect = find_dialect(method, url) if isinstance(redacted, dict) else None
+    if dialect is not None:
+        meaning = dialect.read_request(redacted)
+        spec = Spec(
+            kind=_value(meaning.kind),
+            name=meaning.name,
+            effect=_value(meaning.effect),
+            keyspec=meaning.keyspec,
+            key_fields=meaning.key_fields,
+            request=request,
+            redactions=counts,
+        )
+        return spec, HttpExchange(dialect, meaning, redacted)
+    is_safe = method.upper() in _SAFE_METHODS
+    spec = Spec(
+        kind=Kind.HTTP.value,
+        name=f"{method.upper()} {urlsplit(clean_url).netloc.rpartition('@')[2]}",
+        effect=(Effect.READ if is_safe else Effect.WRITE).value,
+        keyspec=HTTP_KEYSPEC,
+        key_fields=http_fields({"method": method, "url": clean_url, "headers": dict(kept), **parsed}),
+        request=request,
+        redactions=counts,
+    )
+    return spec, HttpExchange(None, None)
+
+
+def _value(member: Any) -> str:
+    return str(getattr(member, "value", member))
+
+
+def _body_member(body: bytes, redact: RunRedactor, counts: dict[str, int]) -> tuple[str, dict[str, Any]]:
+    """The body's member of the request's JSON text, and the same member as a value."""
+    if not body:
+        return "", {}
+    if len(body) > config.BODY_BYTES_MAX:
+        return f',"body_bytes":{len(body)}', {"body_text": hashlib.sha256(body).hexdigest()}
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(body).decode("ascii")
+        return f',"body_b64":{_dump(encoded)}', {"body_b64": encoded}
+    if text[:1] in "{[":
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if value is not None:
+            redacted = redact.value(value, counts)
+            # The text is kept as it was sent unless something in it had to be redacted
+            return f',"body":{text if redacted is value else _dump(redacted)}', {"body": redacted}
+    clean = redact.text(text, counts)
+    return f',"body_text":{_dump(clean)}', {"body_text": clean}
+
+
+def redact_url(url: str, redact: RunRedactor, counts: dict[str, int]) -> str:
+    """A URL without user-info and with the secrets of its query replaced."""
+    parts = urlsplit(url)
+    netloc = parts.netloc.rpartition("@")[2]
+    query = parts.query
+    if query:
+        pairs = parse_qsl(query, keep_blank_values=True)
+        clean = redact.headers(pairs, counts)
+        if [tuple(p) for p in clean] != pairs:
+            query = urlencode([tuple(p) for p in clean])
+    if netloc == parts.netloc and query == parts.query:
+        return redact.text(url, counts)
+    return redact.text(urlunsplit((parts.scheme, netloc, parts.path, query, "")), counts)
+
+
+def encode_reply(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[str, list[str]]:
+    """A response as redacted JSON text, and its body's chunks as text (none if it is not text)."""
+    texts, cuts = split_text([c for _, c in reply.chunks])
+    if texts is not None:
+        texts = run.redactor.chunks(texts, counts)
+        chunks: list[Any] = [
+            [ms, text, cut] if cut else [ms, text]
+            for (ms, _), text, cut in zip(reply.chunks, texts, cuts, strict=True)
+        ]
+    else:
+        chunks = [[ms, {"b64": base64.b64encode(c).decode("ascii")}] for ms, c in reply.chunks]
+    value: dict[str, Any] = {
+        "status": reply.status,
+        "reason": reply.reason,
+        "http_version": reply.http_version,
+        "headers": run.redactor.headers(reply.headers, counts),
+        "url": redact_url(reply.url, run.redactor, counts),
+        "chunks": chunks,
+        "end": reply.end,
+    }
+    if reply.error is not None:
+        value["error"] = {**reply.error, "message": run.redactor.text(reply.error["message"], counts)}
+    return _dump(value), texts or []
+
+
+def split_text(chunks: list[bytes]) -> tuple[list[str] | None, list[int]]:
+    """Chunks as text, or None if together they are not UTF-8.
+
+    A character that was cut between two chunks goes whole to the second one; `cuts[i]` says how many bytes of the
+    next text belong to chunk i, so that `join_text` gives the same chunks back.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    texts: list[str] = []
+    cuts: list[int] = []
+    try:
+        for i, chunk in enumerate(chunks):
+            texts.append(decoder.decode(chunk, final=i == len(chunks) - 1))
+            cuts.append(len(decoder.getstate()[0]))
+    except UnicodeDecodeError:
+        return None, []
+    return texts, cuts
+
+
+def join_text(chunks: list[Any]) -> list[tuple[int, bytes]]:
+    """The recorded chunks as (milliseconds, bytes)."""
+    found: list[tuple[int, bytes]] = []
+    skip = 0
+    encoded = [
+        base64.b64decode(c[1]["b64"]) if isinstance(c[1], dict) else str(c[1]).encode("utf-8", "surrogatepass")
+        for c in chunks
+    ]
+    for i, chunk in enumerate(chunks):
+        cut = int(chunk[2]) if len(chunk) > 2 else 0
+        ahead = encoded[i + 1][:cut] if cut and i + 1 < len(encoded) else b""
+        found.append((int(chunk[0]), encoded[i][skip:] + ahead))
+        skip = len(ahead)
+    return found
+
+
+def decode_reply(response: str) -> HttpReply:
+    """A recorded response back as a value. Raises: ValueError, KeyError if it is not one."""
+    value = json.loads(response)
+    if "status" not in value:
+        return HttpReply(0, "", "", [], "", [], "error", value["error"])
+    return HttpReply(
+        status=value["status"],
+        reason=value.get("reason", ""),
+        http_version=value.get("http_version", "HTTP/1.1"),
+        headers=[(k, v) for k, v in value["headers"]],
+        url=value.get("url", ""),
+        chunks=join_text(value["chunks"]),
+        end=value["end"],
+        error=value.get("error"),
+    )
+
+
+def read_meta(exchange: HttpExchange, status: int, texts: list[str], *, is_stream: bool) -> dict[str, Any]:
+    """What the dialect understands of a finished exchange; empty for plain HTTP."""
+    if exchange.dialect is None:
+        return {}
+    response = exchange.dialect.read_response(status, texts, is_stream)
+    found: dict[str, Any] = exchange.dialect.meta(exchange.request_meaning, response)
+    return found
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
