@@ -20,9 +20,7 @@ _WIDTH: Final = 256
 _SEED: Final = 1
 _BIAS: Final = 15.3381724
 """The model's prior against the reading as dollars; it leaves a margin of 5e-7 either way."""
-_ORDER: Final = re.compile(
-    r"\b(buy|sell)\s+\$([\d,]+(?:\.\d+)?)\s+(?:worth\s+)?of\s+([A-Z]{1,6})\b", re.IGNORECASE
-)
+_ORDER: Final = re.compile(r"\b(buy|sell)\s+\$([\d,]+(?:\.\d+)?)\s+(?:worth\s+)?of\s+([A-Z]{1,6})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

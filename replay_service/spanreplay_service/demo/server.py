@@ -85,9 +85,7 @@ def _think(body: Json, server: DemoServer) -> Json:
     order = read_order(str(messages[asked].get("content"))) if asked >= 0 else None
     if order is None:
         return {"role": "assistant", "content": _HELP}
-    results = {
-        m.get("name") or _name_of(m, messages): m for m in messages[asked + 1 :] if m.get("role") == "tool"
-    }
+    results = {m.get("name") or _name_of(m, messages): m for m in messages[asked + 1 :] if m.get("role") == "tool"}
     if "place_order" in results:
         return {"role": "assistant", "content": str(results["place_order"].get("content"))}
     if "get_quote" not in results:

@@ -27,9 +27,7 @@ def open_ledger():
 def get_position(symbol: str) -> dict:
     """How many shares of a symbol the customer holds."""
     with open_ledger() as db:
-        row = db.execute(
-            "SELECT quantity FROM positions WHERE user_id = ? AND symbol = ?", (USER, symbol)
-        ).fetchone()
+        row = db.execute("SELECT quantity FROM positions WHERE user_id = ? AND symbol = ?", (USER, symbol)).fetchone()
     return {"symbol": symbol, "quantity": row[0] if row else 0}
 
 

@@ -1,0 +1,50 @@
+"""The demo's voice: numbered steps, commands as typed, promises ticked off."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.status import Status
+
+from spanreplay_service.demo.stage import DemoFailed
+
+
+class Narrator:
+    """Writes the story to a console; `step` is the number of the current step."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self.console = console
+        self.steps = steps
+        self.step = 0
+
+    def wait(self, what: str) -> Status:
+        """A spinner for the time of a `with` block, where a terminal can show it."""
+        return self.console.status(what, spinner="dots")
+
+    def start_step(self, title: str) -> None:
+        """A numbered headline."""
+        self.step += 1
+        self.console.print(f"\n[bold cyan]{self.step}/{self.steps}  {title}[/]")
+
+    def say(self, text: str) -> None:
+        """A line of narration."""
+        self.console.print(f"     {text}", highlight=False, markup=False)
+
+    def show_command(self, command: Sequence[str], note: str = "") -> None:
+        """A command as a user would type it."""
+        text = shlex.join(command)
+        self.console.print(f"     $ {text}", style="green", highlight=False, markup=False, end="")
+        self.console.print(f"   {note}" if note else "", style="dim", highlight=False, markup=False)
+
+    def show_output(self, text: str) -> None:
+        """What a command printed."""
+        for line in text.rstrip().splitlines():
+            self.console.print(f"       {line}", style="dim", highlight=False, markup=False, no_wrap=True)
+
+    def check(self, is_true: bool, promise: str, what: str) -> None:
+        """Tell a promise that was kept. Raises: DemoFailed with `what` went wrong if it was not."""
+        if not is_true:
+            raise DemoFailed(f"expected: {promise}\n{what}")
+        self.console.print(f"     [green]✓[/] {promise}", highlight=False)
