@@ -1,0 +1,103 @@
+"""What a dialect reads out of a request and its response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = ["Message", "RequestMeaning", "ResponseMeaning", "ToolCall", "meta"]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call as the model sent it; `arguments` is JSON text, possibly broken."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message, in or out, in the words of OpenInference."""
+
+    role: str
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+    image_urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RequestMeaning:
+    """A request to a model.
+
+    `key_fields` goes to `compute_key` with `keyspec`; `ignored` names the fields that the key leaves out;
+    `tool_call_ids` are the calls whose results this request brings back.
+    """
+
+    kind: str
+    name: str
+    effect: str
+    keyspec: str
+    key_fields: Mapping[str, Any]
+    ignored: tuple[str, ...] = ()
+    model: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    provider: str = ""
+    is_stream: bool = False
+    system_prompt_hash: str = ""
+    tool_call_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ResponseMeaning:
+    """What came back, as far as it came: a cut stream gives what it had, `is_complete` says so.
+
+    `text`, `tool_calls` and `finish_reason` are the first choice's; `messages` has all choices. `error` is
+    empty on success. Token counts are -1 where the provider stated none; `tokens_in` includes cached ones.
+    """
+
+    model: str = ""
+    fingerprint: str = ""
+    response_id: str = ""
+    tokens_in: int = -1
+    tokens_out: int = -1
+    tokens_cache_read: int = -1
+    tokens_cache_write: int = -1
+    tokens_reasoning: int = -1
+    finish_reason: str = ""
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    error: str = ""
+    is_complete: bool = True
+    messages: tuple[Message, ...] = ()
+
+
+_PARAMETERS: Final = {
+    "temperature": ("temperature",),
+    "top_p": ("top_p",),
+    "seed": ("seed", "random_seed"),
+    "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens"),
+}
+
+
+def meta(request: RequestMeaning, response: ResponseMeaning | None = None) -> dict[str, str | int | float | bool]:
+    """The values of `CallRecord.meta`; what is unknown is left out."""
+    found: dict[str, Any] = {
+        "model": request.model,
+        "provider": request.provider,
+        "system_prompt_hash": request.system_prompt_hash,
+    }
+    for name, spellings in _PARAMETERS.items():
+        values = [request.parameters.get(spelling) for spelling in spellings]
+        found[name] = next((v for v in values if isinstance(v, int | float)), None)
+    if response is not None:
+        found["response_model"] = response.model
+        found["fingerprint"] = response.fingerprint
+        found["finish_reason"] = response.finish_reason
+        found["tokens_in"] = response.tokens_in if response.tokens_in >= 0 else None
+        found["tokens_out"] = response.tokens_out if response.tokens_out >= 0 else None
+    return {**{k: v for k, v in found.items() if v is not None and v != ""}, "stream": request.is_stream}

@@ -1,0 +1,95 @@
+"""Reads JSON and server-sent events that may be cut, broken or not what the protocol says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+__all__ = ["as_dict", "as_dicts", "as_int", "as_str", "error_text", "join_texts", "read_documents", "to_json"]
+
+ERROR_CHARS_MAX: Final = 500
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_dicts(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def as_str(value: Any) -> str:
+    """The value if it is text, else empty."""
+    return value if isinstance(value, str) else ""
+
+
+def as_int(value: Any) -> int:
+    """The value if it is an integer, else -1."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def join_texts(content: Any, *kinds: str) -> str:
+    """The text of a message's content, a string or a list of parts of these types."""
+    if not isinstance(content, list):
+        return as_str(content)
+    texts = (each if isinstance(each, str) else _part_text(each, kinds) for each in content)
+    return "\n".join(text for text in texts if text)
+
+
+def _part_text(part: Any, kinds: tuple[str, ...]) -> str:
+    fields = as_dict(part)
+    return as_str(fields.get("text")) if fields.get("type", "text") in kinds else ""
+
+
+def to_json(value: Any) -> str:
+    """JSON text of a JSON value."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_documents(chunks: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
+    """The JSON objects of a body: one, or one per event of a stream; and whether it was a stream."""
+    text = "".join(chunks)
+    start = text[:200].lstrip("\ufeff \t\r\n")
+    if start.startswith(("data:", "event:", "id:", "retry:", ":")):
+        return list(_iter_events(text)), True
+    document = _parse(text)
+    return ([document] if isinstance(document, dict) else []), False
+
+
+def _iter_events(text: str) -> Iterator[dict[str, Any]]:
+    lines = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    data: list[str] = []
+    for line in [*lines, ""]:  # a last event without its blank line still counts if it parses
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            document = {"type": "[DONE]"} if data == ["[DONE]"] else _parse("\n".join(data))
+            data = []
+            if isinstance(document, dict):
+                yield document
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def error_text(status: int, document: dict[str, Any], chunks: Sequence[str]) -> str:
+    """`type: message` of an error body, in the forms that providers use; empty if it is none."""
+    error = document.get("error")
+    if isinstance(error, dict):
+        parts = (as_str(error.get("type")) or as_str(error.get("code")), as_str(error.get("message")))
+        return ": ".join(part for part in parts if part)[:ERROR_CHARS_MAX] or "error"
+    if isinstance(error, str) and error:
+        return error[:ERROR_CHARS_MAX]
+    if document.get("object") == "error":
+        return as_str(document.get("message"))[:ERROR_CHARS_MAX] or "error"
+    if status < 400:
+        return ""
+    said = as_str(document.get("message")) or as_str(document.get("detail")) or "".join(chunks)[:ERROR_CHARS_MAX]
+    return f"HTTP {status}: {said.strip()}"[:ERROR_CHARS_MAX]
