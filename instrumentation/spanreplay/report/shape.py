@@ -19,8 +19,8 @@ __all__ = [
 
 SCHEMA: Final = "divergence/1"
 
-EXIT_STATUS: Final = {"identical": 0, "diverged": 3, "incomplete": 4, "tampered": 5}
-"""Verdict → exit status of `spanreplay replay`; 1 is an error, 2 wrong usage, 6 the budget."""
+EXIT_STATUS: Final = {"identical": 0, "error": 1, "diverged": 3, "incomplete": 4, "tampered": 5}
+"""Verdict → exit status of `spanreplay replay`; 2 is wrong usage, 6 the budget."""
 
 
 class Counts(TypedDict, total=False):
@@ -99,13 +99,17 @@ class Verdict(TypedDict, total=False):
     app: str
     counts: Counts
     divergences: list[Divergence]
+    divergences_total: int
     reasons: list[str]
+    error: str
+    hint: str
     stdout: Stdout
     exit: ExitPair
     tokens: Tokens
     sockets_denied: list[str]
     duration_ms: int
     recorded_duration_ms: int
+    plan: dict[str, Any]
 
 
 def first_cause(verdict: Verdict) -> Divergence | None:

@@ -38,6 +38,7 @@ _STYLE: Final = {
     "identical": "bold green",
     "diverged": "bold red",
     "incomplete": "bold yellow",
+    "error": "bold red",
     "tampered": "bold red",
 }
 _LABEL_WIDTH: Final = 10
@@ -100,20 +101,28 @@ def render_verdict_line(verdict: Verdict) -> Text:
     elif word == "incomplete":
         served = verdict["counts"].get("served", 0)
         line = f"! incomplete recording: {_plural(served, 'call')} as recorded, up to where it ends"
+    elif word == "error":
+        why = shorten(str(verdict.get("error") or "it did not say why"), LINE_CHARACTERS_MAX)
+        line = f"✘ error: the replay failed: {why}"
     else:
         line = "✘ tampered: the recording is not what was written"
     return Text(line, style=_STYLE[word], overflow="fold")
 
 
-def _show_value(value: Any, at: int | None) -> str:
+def _show_value(value: Any, at: int) -> str:
     if isinstance(value, str):
-        return repr_line(window(value, at or 0, VALUE_CHARACTERS_MAX))
+        # In quotes, so that blanks at its ends can be seen.
+        return f"'{window(value, at, VALUE_CHARACTERS_MAX)}'"
     return shorten(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS_MAX)
 
 
-def repr_line(text: str) -> str:
-    """Text in quotes, so that blanks at its ends can be seen."""
-    return f"'{text}'"
+def _first_difference(diff: Diff) -> int:
+    """Where two shown texts part; `at` counts in the whole texts, of which the report may hold a piece."""
+    recorded, now = diff.get("recorded"), diff.get("now")
+    if not isinstance(recorded, str) or not isinstance(now, str):
+        return 0
+    pairs = enumerate(zip(recorded, now, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(recorded), len(now)))
 
 
 def _line(label: str, text: str, style: str = "") -> Text:
@@ -124,7 +133,7 @@ def _line(label: str, text: str, style: str = "") -> Text:
 
 
 def _diff_lines(diff: Diff) -> list[Text]:
-    at = diff.get("at")
+    at = _first_difference(diff)
     lines = [Text(f"  {escape(str(diff.get('path', '$')))}", style="bold")]
     if "recorded" in diff:
         lines.append(_line("  recorded", " " + _show_value(diff["recorded"], at), "red"))
@@ -190,9 +199,7 @@ def _count_line(verdict: Verdict) -> Text:
     counts = verdict["counts"]
     parts = [f"{counts.get('recorded', 0):,} recorded"]
     parts += [
-        f"{value:,} {name}"
-        for name, value in counts.items()
-        if name != "recorded" and isinstance(value, int) and value
+        f"{value:,} {name}" for name, value in counts.items() if name != "recorded" and isinstance(value, int) and value
     ]
     return _line("calls", ", ".join(parts))
 
@@ -205,9 +212,7 @@ def _fact_lines(verdict: Verdict) -> list[Text]:
     if "recorded" in tokens:
         live = tokens.get("live", 0)
         saved = max(0, tokens["recorded"] - live)
-        lines.append(
-            _line("tokens", f"{saved:,} not paid again" + (f", {live:,} paid for live calls" if live else ""))
-        )
+        lines.append(_line("tokens", f"{saved:,} not paid again" + (f", {live:,} paid for live calls" if live else "")))
     if verdict["counts"].get("live"):
         lines.append(_line("live", "answers of live calls are fresh generations, not evidence"))
     denied = verdict["sockets_denied"]
@@ -243,10 +248,14 @@ def render(verdict: Verdict) -> Text:
     if cause is not None:
         lines += _cause_lines(cause)
         lines += _other_lines(verdict, cause)
+    if verdict.get("hint"):
+        lines.append(_line("hint", shorten(str(verdict["hint"]), LINE_CHARACTERS_MAX)))
     lines += _reason_lines(verdict)
     lines += _stdout_lines(verdict)
     if verdict["verdict"] == "identical" and _unchecked(verdict):
         lines.append(_line("note", f"{_unchecked(verdict)} could not be compared"))
-    lines += _fact_lines(verdict)
-    lines.append(_line("run", escape(f"{verdict.get('run_id', '')} {verdict.get('app', '')}".strip())))
+    if verdict["counts"]:
+        lines += _fact_lines(verdict)
+    if verdict.get("run_id"):
+        lines.append(_line("run", escape(f"{verdict.get('run_id', '')} {verdict.get('app', '')}".strip())))
     return Text("\n").join(lines)

@@ -18,9 +18,7 @@ from spanreplay.report.json import parse
 
 GOLDEN = Path(__file__).with_name("golden")
 CASES = sorted(p.stem for p in GOLDEN.glob("*.json"))
-FORBIDDEN = {chr(c) for c in [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), 0x200B, 0xE0041]} - {
-    "\n"
-}
+FORBIDDEN = {chr(c) for c in [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), 0x200B, 0xE0041]} - {"\n"}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,135 @@
+"""The command group: a table of commands, loaded one by one, and what an error looks like."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import click
+
+from spanreplay._version import VERSION
+from spanreplay.config import read_flag
+from spanreplay.errors import SpanreplayError
+from spanreplay.report.escape import escape
+
+GROUP: Final = "spanreplay.commands"
+
+COMMANDS: Final = {
+    "record": ("record", "Run an agent and record it"),
+    "ls": ("ls", "Find recorded runs"),
+    "show": ("show", "Show what happened in a run"),
+    "replay": ("replay", "Run an agent against a recording"),
+    "export": ("export", "Write a run to a .replay file"),
+    "import": ("import_", "Take in a .replay file"),
+    "doctor": ("doctor", "Check what would be recorded, and what is in the way"),
+    "ship": ("ship", "Send local recordings to the collector"),
+    "completion": ("completion", "Print the shell's completion script"),
+}
+"""Command → module below `spanreplay.cli` (its function has the module's name) and its line of help."""
+
+KNOWN_HELP: Final = {
+    "up": "Run collector, replay service and Phoenix here",
+    "migrate": "Bring the store's tables up to date",
+}
+"""Help of commands that the extras bring, so that --help need not import them."""
+
+EXTRA_OF: Final = {"spanreplay_service": "service", "spanreplay_collector": "collector"}
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _load_plugin(point: EntryPoint) -> click.Command:
+    try:
+        command = point.load()
+    except ImportError as exc:
+        extra = EXTRA_OF.get(point.module.partition(".")[0])
+        hint = f"pip install 'spanreplay[{extra}]'" if extra else f"reinstall the package of {point.module}"
+        raise SpanreplayError(f"`spanreplay {point.name}` cannot be loaded: {exc}", hint=hint) from exc
+    if not isinstance(command, click.Command):
+        raise SpanreplayError(f"`spanreplay {point.name}` is no command: {point.value} is {type(command).__name__}")
+    return command
+
+
+def print_error(exc: SpanreplayError) -> None:
+    """What went wrong and what to do about it, on standard error."""
+    lines = [escape(line) for line in str(exc).splitlines()] or [type(exc).__name__]
+    click.secho(f"error: {lines[0]}", fg="red", err=True)
+    for line in lines[1:]:
+        click.echo(f"  {line}", err=True)
+    if exc.hint:
+        click.echo(f"hint: {escape(exc.hint)}", err=True)
+
+
+def _internal(exc: Exception) -> SpanreplayError:
+    return SpanreplayError(
+        f"internal: {type(exc).__name__}: {exc}",
+        hint="SPANREPLAY_DEBUG=true shows where; please report it",
+    )
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called, and turns errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Our own commands in the order of their use, then those of other packages."""
+        return [*COMMANDS, *sorted(_plugins().keys() - COMMANDS.keys())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        if cmd_name in COMMANDS:
+            module = COMMANDS[cmd_name][0]
+            command = getattr(import_module(f"spanreplay.cli.{module}"), f"{module.rstrip('_')}_command")
+            assert isinstance(command, click.Command)
+            return command
+        point = _plugins().get(cmd_name)
+        return None if point is None else _load_plugin(point)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing any."""
+        rows = []
+        for name in self.list_commands(ctx):
+            known = COMMANDS[name][1] if name in COMMANDS else KNOWN_HELP.get(name, "(from another package)")
+            rows.append((name, known))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error becomes one line and exit status 1."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except SpanreplayError as exc:
+            error = exc
+        except Exception as exc:
+            # A user never sees a traceback of ours.
+            if isinstance(exc, OSError) and exc.errno == errno.EPIPE:
+                raise
+            error = _internal(exc)
+            error.__cause__ = exc
+        if read_flag("SPANREPLAY_DEBUG", os.environ):
+            raise error
+        sys.stdout.flush()
+        print_error(error)
+        raise click.exceptions.Exit(1)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="spanreplay")
+def app() -> None:
+    """Record what an AI agent did, and replay it byte for byte.
+
+    \b
+    opentelemetry-instrument python agent.py       records
+    spanreplay ls                                  finds the run
+    spanreplay replay RUN -- python agent.py       replays it against today's code
+
+    Recordings are looked for in .spanreplay/ here, in SPANREPLAY_DIR, or at the service that
+    SPANREPLAY_ENDPOINT names.
+    """

@@ -1,0 +1,58 @@
+"""`spanreplay export`: a run as one `.replay` file that replays without any server."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from spanreplay.cli.runs import complete_run, open_catalog, resolve
+from spanreplay.cli.terminal import print_json, say, working
+from spanreplay.errors import ConfigError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600, whole or not at all. Raises: ConfigError."""
+    try:
+        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            Path(partial).replace(path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise ConfigError(f"cannot write {path}: {exc.strerror or exc}", hint="name another place: -o FILE") from exc
+
+
+@click.command("export")
+@click.argument("run", shell_complete=complete_run)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write; - is standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def export_command(*, run: str, output: str | None, as_json: bool) -> None:
+    """Write a run to a .replay file, RUN_ID.replay unless -o names another.
+
+    The file holds the run as it was recorded, that is redacted, and replays on a laptop without any server.
+    """
+    with open_catalog() as catalog, working(f"exporting {run}"):
+        run_id = resolve(catalog, run)
+        bundle = catalog.export(run_id)
+    if output == "-":
+        if as_json:
+            raise click.UsageError("--json and -o - would both write to standard output")
+        sys.stdout.buffer.write(bundle)
+        return
+    from spanreplay.bundle import unpack
+
+    run_id, payloads = unpack(bundle)
+    path = Path(output or f"{run_id}.replay")
+    write_atomically(path, bundle)
+    if as_json:
+        print_json({"run_id": run_id, "file": str(path), "bytes": len(bundle), "records": len(payloads)})
+    else:
+        click.echo(str(path))
+        say(f"exported run {run_id}, {len(bundle):,} bytes; replay it: spanreplay replay {path} -- CMD")

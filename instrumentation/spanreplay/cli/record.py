@@ -1,0 +1,58 @@
+"""`spanreplay record`: run an agent and record it, whatever else is configured."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+import click
+
+from spanreplay import config
+from spanreplay.catalog import RunQuery
+from spanreplay.cli.child import as_shell_status, run_child
+from spanreplay.cli.launch import build_environ, find_agent
+from spanreplay.cli.terminal import say
+from spanreplay.errors import SpanreplayError
+
+RUNS_SAID_MAX: Final = 3
+
+
+def _say_recorded(since_ns: int) -> None:
+    """Name the runs that were just recorded, where they are on this machine."""
+    from spanreplay.spool import SpoolCatalog
+
+    try:
+        catalog = SpoolCatalog(config.read_data_dir())
+        found = catalog.search(RunQuery(since_ns=since_ns, limit=RUNS_SAID_MAX))
+        catalog.close()
+    except (SpanreplayError, OSError) as exc:
+        say(f"spanreplay: {exc}")
+        return
+    for summary in reversed(found):
+        calls = "1 call" if summary.calls == 1 else f"{summary.calls} calls"
+        say(f"recorded {calls} in run {summary.root.run_id}; see them: spanreplay show {summary.root.run_id}")
+    if not found and not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip():
+        say("no call was recorded; `spanreplay doctor -- CMD` says what would be")
+
+
+@click.command("record")
+@click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def record_command(ctx: click.Context, *, command: tuple[str, ...]) -> None:
+    """Run an agent and record it; CMD is the agent's whole command.
+
+    Does what opentelemetry-instrument does, with settings under which OpenTelemetry's own configuration cannot fail.
+    Ends with the agent's exit status.
+
+    \b
+    spanreplay record -- python agent.py
+    """
+    agent = find_agent(command)
+    if agent.is_isolated:
+        say(f"spanreplay: Python runs with -{agent.python_flags} and loads no spanreplay: nothing is recorded")
+    since_ns = time.time_ns()
+    environ = build_environ(os.environ, {"SPANREPLAY_MODE": "record"}, is_replay=False)
+    status = run_child(agent.argv, environ)
+    _say_recorded(since_ns)
+    ctx.exit(as_shell_status(status))

@@ -1,0 +1,133 @@
+"""Recordings on disk for tests, framed after the format's description and not by our own writer."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from spanreplay.call import Recording
+from support.runs import START_NS, make_call, make_recording, make_request
+
+_FRAME = struct.Struct("<II")
+
+
+def split_request(request: ExportTraceServiceRequest) -> list[bytes]:
+    """One payload a span, as a recorder writes them."""
+    payloads = []
+    resource_spans = request.resource_spans[0]
+    scope_spans = resource_spans.scope_spans[0]
+    for span in scope_spans.spans:
+        single = ExportTraceServiceRequest()
+        added = single.resource_spans.add()
+        added.resource.CopyFrom(resource_spans.resource)
+        scope = added.scope_spans.add()
+        scope.scope.CopyFrom(scope_spans.scope)
+        scope.spans.append(span)
+        payloads.append(single.SerializeToString())
+    return payloads
+
+
+def write_spool(directory: Path, recording: Recording) -> Path:
+    """A recording as a spool file below a data directory."""
+    spool = directory / "spool"
+    spool.mkdir(parents=True, exist_ok=True)
+    path = spool / f"{recording.run_id}.1-0.spool"
+    frames = [b"SPRSPOOL1\n"]
+    for payload in split_request(make_request(recording)):
+        frames.append(_FRAME.pack(len(payload), zlib.crc32(payload)) + payload)
+    path.write_bytes(b"".join(frames))
+    return path
+
+
+def _sse(*events: dict[str, Any]) -> list[list[Any]]:
+    return [[i * 10, f"data: {json.dumps(e)}\n\n"] for i, e in enumerate(events)] + [[99, "data: [DONE]\n\n"]]
+
+
+def make_incident(number: int = 0, *, start_ns: int = START_NS, user_id: str = "u-7") -> Recording:
+    """A trading agent that places an order of $190,000: four calls in two lanes, one nested, one streamed."""
+    run_id = f"{start_ns // 1_000_000:012x}7{number:03x}8{0:015x}"
+    ask = {"model": "gpt-5", "messages": [{"role": "user", "content": "sell 1,000 worth"}]}
+    answer = {
+        "choices": [
+            {
+                "message": {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {"function": {"name": "place_order", "arguments": '{"notional": 190000}'}},
+                    ],
+                }
+            }
+        ]
+    }
+    common = {"method": "POST", "url": "http://127.0.0.1/v1/chat/completions", "headers": {}}
+    calls = (
+        make_call(
+            run_id,
+            1,
+            name="openai.chat.completions",
+            kind="llm",
+            request=json.dumps({**common, "body": ask}),
+            response=json.dumps({"status": 200, "chunks": [[5, json.dumps(answer)]], "end": "complete"}),
+            meta={
+                "model": "gpt-5",
+                "response_model": "gpt-5-2026-10-01",
+                "temperature": 0.7,
+                "tokens_in": 812,
+                "tokens_out": 45,
+            },
+        ),
+        make_call(
+            run_id,
+            2,
+            kind="tool",
+            name="place_order",
+            effect="irreversible",
+            request=json.dumps({"args": [], "kwargs": {"notional": 190000}}),
+            response=json.dumps({"value": {"state": "filled"}}),
+        ),
+        make_call(
+            run_id,
+            3,
+            kind="http",
+            name="POST broker",
+            parent=2,
+            request=json.dumps({"method": "POST", "url": "http://127.0.0.1/orders"}),
+            response=json.dumps({"status": 201, "chunks": [[1, "created"]]}),
+            meta={},
+        ),
+        make_call(
+            run_id,
+            4,
+            kind="llm",
+            lane="main/report#1",
+            name="openai.chat.completions",
+            request=json.dumps({**common, "body": {**ask, "stream": True}}),
+            response=json.dumps(
+                {
+                    "status": 200,
+                    "chunks": _sse(
+                        {"choices": [{"delta": {"content": "Order "}}]},
+                        {"choices": [{"delta": {"content": "filled: $190,000"}}]},
+                    ),
+                }
+            ),
+            meta={"model": "gpt-5", "stream": True, "tokens_in": 900, "tokens_out": 9},
+        ),
+    )
+    recording = make_recording(
+        run_id,
+        4,
+        app="trade-bot",
+        start_ns=start_ns,
+        end_ns=start_ns + 41_200_000_000,
+        user_id=user_id,
+        manifest={"calls": 4, "exit": 0},
+        env={"argv": ["agent.py"], "python": "3.11.7", "git_sha": "1a2b3c4d5e6f7a8b"},
+    )
+    return Recording(recording.root, calls)
