@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -73,12 +75,9 @@ class Installation:
     def _start_run(self, provider: TracerProvider) -> None:
         from spanreplay.env import describe_environment
         from spanreplay.record import Emitter
-        from spanreplay.redact import Redactor, load_or_create_key
 
         data_dir = config.read_data_dir()
-        key_file = config.read_setting("SPANREPLAY_REDACT_KEY")
-        key, key_id = load_or_create_key(Path(key_file) if key_file else data_dir / "redact.key")
-        redactor = Redactor(key, key_id).run()
+        redactor: Any = _Lazy(lambda: _build_redactor(data_dir))
         run_id = ids.new_run_id()
         app = config.read_app_name(sys.argv[0] if sys.argv else "")
         resource = provider.resource.merge(_run_resource(run_id, app, self.session))
@@ -227,6 +226,32 @@ class Installation:
             Path(path).write_text(json.dumps(verdict, ensure_ascii=False), encoding="utf-8")
         else:
             guard.write_stderr(f"spanreplay: {verdict['verdict']} ({verdict['counts']})")
+
+
+class _Lazy:
+    """Stands for a value that is built at first use: no key file before there is something to redact."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = build
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            built = self.__dict__.get("_built")
+            if built is None:
+                built = self.__dict__["_built"] = self._build()
+        value = getattr(built, name)
+        if callable(value):
+            self.__dict__[name] = value  # the next call finds it directly
+        return value
+
+
+def _build_redactor(data_dir: Path) -> RunRedactor:
+    from spanreplay.redact import Redactor, load_or_create_key
+
+    key_file = config.read_setting("SPANREPLAY_REDACT_KEY")
+    key, key_id = load_or_create_key(Path(key_file) if key_file else data_dir / "redact.key")
+    return Redactor(key, key_id).run()
 
 
 def _find_provider() -> TracerProvider | None:

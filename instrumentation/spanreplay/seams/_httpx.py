@@ -125,7 +125,7 @@ class _HttpCall:
         self._request = request
         self.is_stream = is_stream
         self._crossing: Crossing | None = None
-        self._exchange = HttpExchange(None, None)
+        self._exchange = HttpExchange()
         self.start_ns = ids.monotonic_ns()
 
     def begin(self) -> Crossing | None:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from spanreplay import config
 from spanreplay.boundary import Spec
 from spanreplay.call import Effect, Kind
-from spanreplay.dialects import find_dialect
+from spanreplay.dialects import Dialect, RequestMeaning, find_dialect, meta
 from spanreplay.keyspec import http_fields
 from spanreplay.redact import RunRedactor
 from spanreplay.run import Run
@@ -30,10 +30,8 @@ _REQUEST_HEADERS_KEPT: Final = frozenset(
 class HttpExchange:
     """What a seam needs to keep between a request and its response."""
 
-    dialect: Any
-    """The dialect of the request, or None."""
-    request_meaning: Any
-    redacted_body: Any = None
+    dialect: Dialect | None = None
+    request_meaning: RequestMeaning | None = None
 
 
 @dataclass
@@ -65,18 +63,18 @@ def describe_request(
     )
     redacted = parsed.get("body")
     dialect = find_dialect(method, url) if isinstance(redacted, dict) else None
-    if dialect is not None:
+    if dialect is not None and dialect.accepts(redacted):
         meaning = dialect.read_request(redacted)
         spec = Spec(
-            kind=_value(meaning.kind),
+            kind=meaning.kind,
             name=meaning.name,
-            effect=_value(meaning.effect),
+            effect=meaning.effect,
             keyspec=meaning.keyspec,
             key_fields=meaning.key_fields,
             request=request,
             redactions=counts,
         )
-        return spec, HttpExchange(dialect, meaning, redacted)
+        return spec, HttpExchange(dialect, meaning)
     is_safe = method.upper() in _SAFE_METHODS
     spec = Spec(
         kind=Kind.HTTP.value,
@@ -87,11 +85,7 @@ def describe_request(
         request=request,
         redactions=counts,
     )
-    return spec, HttpExchange(None, None)
-
-
-def _value(member: Any) -> str:
-    return str(getattr(member, "value", member))
+    return spec, HttpExchange()
 
 
 def _body_member(body: bytes, redact: RunRedactor, counts: dict[str, int]) -> tuple[str, dict[str, Any]]:
@@ -126,8 +120,8 @@ def redact_url(url: str, redact: RunRedactor, counts: dict[str, int]) -> str:
     if query:
         pairs = parse_qsl(query, keep_blank_values=True)
         clean = redact.headers(pairs, counts)
-        if [tuple(p) for p in clean] != pairs:
-            query = urlencode([tuple(p) for p in clean])
+        if [(k, v) for k, v in clean] != pairs:
+            query = urlencode([(k, v) for k, v in clean])
     if netloc == parts.netloc and query == parts.query:
         return redact.text(url, counts)
     return redact.text(urlunsplit((parts.scheme, netloc, parts.path, query, "")), counts)
@@ -211,10 +205,10 @@ def decode_reply(response: str) -> HttpReply:
 
 def read_meta(exchange: HttpExchange, status: int, texts: list[str], *, is_stream: bool) -> dict[str, Any]:
     """What the dialect understands of a finished exchange; empty for plain HTTP."""
-    if exchange.dialect is None:
+    if exchange.dialect is None or exchange.request_meaning is None:
         return {}
     response = exchange.dialect.read_response(status, texts, is_stream)
-    found: dict[str, Any] = exchange.dialect.meta(exchange.request_meaning, response)
+    found: dict[str, Any] = dict(meta(exchange.request_meaning, response))
     return found
 
 
