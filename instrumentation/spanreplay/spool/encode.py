@@ -222,9 +222,7 @@ class SpanEncoder:
         )
 
     @staticmethod
-    def _remember(
-        cache: dict[int, tuple[object, bytes]], key: object, encoded: bytes
-    ) -> tuple[object, bytes]:
+    def _remember(cache: dict[int, tuple[object, bytes]], key: object, encoded: bytes) -> tuple[object, bytes]:
         if len(cache) >= ENCODER_CACHE_ITEMS_MAX:
             cache.clear()
         cache[id(key)] = entry = (key, encoded)

@@ -7,17 +7,18 @@ anybody: readers ignore it. Everything else that does not add up is damage and i
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from spanreplay.errors import DamagedRecording, ForeignFile, NewerSchema
 from spanreplay.spool.limits import FRAME_BYTES_MAX
 
-__all__ = ["HEADER", "MAGIC", "Frame", "frame_header", "iter_frames", "scan_file", "scan_frames"]
+__all__ = ["HEADER", "MAGIC", "Frame", "frame_header", "iter_frames", "scan_file", "scan_frames", "write_spool_file"]
 
 MAGIC: Final = b"SPRSPOOL1\n"
 _OTHER_VERSION: Final = re.compile(rb"SPRSPOOL(\d[\d\n])\Z")
@@ -136,3 +137,19 @@ def iter_frames(path: Path, offset: int = 0) -> Iterator[bytes]:
     """
     for frame in scan_file(path, offset):
         yield frame.payload
+
+
+def write_spool_file(path: Path, payloads: Iterable[bytes]) -> None:
+    """A spool file with mode 0600 that appears whole or not at all. Raises: OSError."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(MAGIC)
+            for payload in payloads:
+                stream.write(frame_header(payload))
+                stream.write(payload)
+        hidden.replace(path)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise

@@ -68,7 +68,7 @@ class SpoolSpanProcessor(SpanProcessor):
         return self._shipper is None or self._shipper.flush(timeout_millis)
 
     def shutdown(self) -> None:
-        """Release the spool file; a span that ends later is still recorded, in a new file."""
+        """Release the spool file and ship it; a span that ends later is still recorded, in a new file."""
+        self._writer.close()
         if self._shipper is not None:
             self._shipper.shutdown()
-        self._writer.close()

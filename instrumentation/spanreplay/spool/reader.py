@@ -7,7 +7,6 @@ several runs (a server). The catalog remembers what it read of a file until its 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from spanreplay.spool.directory import (
     prepare_directory,
     run_of_file,
 )
-from spanreplay.spool.frames import MAGIC, frame_header, iter_frames
+from spanreplay.spool.frames import iter_frames, write_spool_file
 from spanreplay.spool.limits import CANDIDATES_SHOWN_MAX, PREFIX_CHARS_MIN
 from spanreplay.spool.requests import count_spans, parse_payload, run_ids_in, select_run
 
@@ -128,7 +127,7 @@ class SpoolCatalog:
             spool = prepare_directory(self._directory)
             path = spool / f"{read.run_id}.{read.sha256[:16]}{SPOOL_SUFFIX}"
             if not path.exists():
-                _write_whole(path, read.payloads)
+                write_spool_file(path, read.payloads)
             if to_ship and not ack_path(path).exists():
                 ack_path(path).write_text("0")
         except OSError as exc:
@@ -202,9 +201,7 @@ class SpoolCatalog:
             raise RunNotFound(f"no run {given!r} in {self._directory}", hint=_HINT_LS)
         if len(found) > 1:
             shown = ", ".join(found[:CANDIDATES_SHOWN_MAX])
-            more = (
-                f" and {len(found) - CANDIDATES_SHOWN_MAX} more" if len(found) > CANDIDATES_SHOWN_MAX else ""
-            )
+            more = f" and {len(found) - CANDIDATES_SHOWN_MAX} more" if len(found) > CANDIDATES_SHOWN_MAX else ""
             raise AmbiguousRun(
                 f"{given!r} names {len(found)} runs: {shown}{more}", hint="give more characters of the id"
             )
@@ -253,19 +250,3 @@ class SpoolCatalog:
         if not recording.root.start_ns:
             recording = replace(recording, root=replace(recording.root, start_ns=_start_ns(run_id)))
         return summarize(recording)
-
-
-def _write_whole(path: Path, payloads: tuple[bytes, ...]) -> None:
-    """A spool file that appears at once or not at all."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(MAGIC)
-            for payload in payloads:
-                stream.write(frame_header(payload))
-                stream.write(payload)
-        hidden.rename(path)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
