@@ -264,9 +264,7 @@ class ServiceCatalog(_Client):
         """State a verdict (`report`: JSON, divergence/1); where Phoenix shows it, or ""."""
         from spanreplay.v1 import replay_pb2 as pb
 
-        request = pb.ReportReplayRequest(
-            run_id=run_id, replay_run_id=replay_run_id, verdict=verdict, report=report
-        )
+        request = pb.ReportReplayRequest(run_id=run_id, replay_run_id=replay_run_id, verdict=verdict, report=report)
         try:
             response = self._replay.ReportReplay(request, **self._call_options())
         except self._grpc.RpcError as exc:
@@ -376,9 +374,7 @@ class AsyncServiceClient(_Client):
         """State a verdict (`report`: JSON, divergence/1); where Phoenix shows it, or ""."""
         from spanreplay.v1 import replay_pb2 as pb
 
-        request = pb.ReportReplayRequest(
-            run_id=run_id, replay_run_id=replay_run_id, verdict=verdict, report=report
-        )
+        request = pb.ReportReplayRequest(run_id=run_id, replay_run_id=replay_run_id, verdict=verdict, report=report)
         try:
             response = await self._replay.ReportReplay(request, **self._call_options())
         except self._grpc.RpcError as exc:

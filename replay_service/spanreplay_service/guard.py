@@ -86,9 +86,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
         self._deadline_s = deadline_s
         self._buckets: dict[str, _Bucket] = {}  # one a tenant; tenants come from the table of tokens
 
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """The handler to run for a call, wrapped, or one that refuses it."""
         if handler_call_details.method.startswith(_OPEN_PREFIX):
             return await continuation(handler_call_details)  # (1)
@@ -157,9 +155,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
             )
         except Exception:  # a defect of ours: the log says what, the caller only that
             logger.exception("a call failed")
-            await abort(
-                context, status="INTERNAL", reason="INTERNAL", message="the service failed; its log says why"
-            )
+            await abort(context, status="INTERNAL", reason="INTERNAL", message="the service failed; its log says why")
         return None
 
 

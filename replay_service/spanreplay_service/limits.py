@@ -28,3 +28,15 @@ STOP_GRACE_S: Final = 5.0
 # ── Freshness ───────────────────────────────────────────────────────────────────────────────────────
 FRESHEN_S_MAX: Final = 5.0
 """How long a read waits for what the collector has acknowledged to reach the store."""
+
+# ── Phoenix beside us ───────────────────────────────────────────────────────────────────────────────
+PHOENIX_READY_S_MAX: Final = 180.0
+"""A first start imports for some 20 s and migrates for 3; a busy machine takes several times that."""
+PHOENIX_POLL_S: Final = 0.25
+PHOENIX_RESTARTS_MAX: Final = 5
+PHOENIX_BACKOFF_S: Final = (1.0, 30.0)
+PHOENIX_FORGET_S: Final = 600.0
+"""After running this long, earlier restarts no longer count."""
+PHOENIX_STOP_S: Final = 10.0
+PHOENIX_LOG_BYTES_MAX: Final = 16 * MIB
+"""A larger log is set aside at the next start; the one set aside before is dropped."""

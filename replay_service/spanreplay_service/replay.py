@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
 from spanreplay import wire
+from spanreplay.call import RootRecord
 from spanreplay.errors import ConfigError
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
@@ -19,8 +20,8 @@ VERDICTS: Final = ("identical", "diverged", "incomplete", "tampered")
 class VerdictSink(Protocol):
     """Where verdicts are shown; blocks, and is called from a thread."""
 
-    def report(self, *, run_id: str, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
-        """Show a verdict; the URL where it can be seen."""
+    def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
+        """Show a verdict on the run of that root span; the URL where it can be seen."""
         ...
 
 
@@ -46,21 +47,16 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
     ) -> pb.ReportReplayResponse:
         """Show the verdict where there is a place for it; nothing is stored."""
         if request.verdict not in VERDICTS:
-            raise ConfigError(
-                f"not a verdict: {request.verdict[:40]!r}; expected one of {', '.join(VERDICTS)}"
-            )
+            raise ConfigError(f"not a verdict: {request.verdict[:40]!r}; expected one of {', '.join(VERDICTS)}")
         report = _parse_report(request.report)
-        run_id = normalize_run_id(request.run_id)
         replay_run_id = normalize_run_id(request.replay_run_id) if request.replay_run_id else ""
         # Whoever may not read the run may not judge it: this raises RunNotFound.
-        run_id = await self._runs.resolve(current_tenant(), run_id)
+        root = await self._runs.find_root(current_tenant(), request.run_id)
         if self._sink is None:
             return pb.ReportReplayResponse()
         sink = self._sink
         url = await self._runs.in_thread(
-            lambda: sink.report(
-                run_id=run_id, replay_run_id=replay_run_id, verdict=request.verdict, report=report
-            )
+            lambda: sink.report(root=root, replay_run_id=replay_run_id, verdict=request.verdict, report=report)
         )
         return pb.ReportReplayResponse(phoenix_url=url)
 

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from spanreplay import bundle, otlp, wire
-from spanreplay.call import Recording
+from spanreplay.call import Recording, RootRecord
 from spanreplay.catalog import Imported, RunQuery, RunSummary, summarize
 from spanreplay.config import GRPC_MESSAGE_BYTES_MAX
 from spanreplay.errors import ConfigError, DamagedRecording, ForeignFile, RunNotFound
@@ -95,10 +95,10 @@ class RunAccess:
         await self._read_own_writes()
         return await self.in_thread(self._store.search, tenant, query)
 
-    async def resolve(self, tenant: str, run_id: str) -> str:
-        """The whole id of a tenant's run."""
+    async def find_root(self, tenant: str, run_id: str) -> RootRecord:
+        """The root record of a tenant's run, without its calls."""
         await self._read_own_writes()
-        return await self.in_thread(self._store.resolve_run_id, tenant, normalize_run_id(run_id))
+        return await self.in_thread(self._find_root, tenant, run_id)
 
     async def load(self, tenant: str, run_id: str) -> Recording:
         """The calls of a tenant's run."""
@@ -117,6 +117,11 @@ class RunAccess:
     def _read(self, tenant: str, text: str) -> tuple[str, list[bytes]]:
         run_id = self._store.resolve_run_id(tenant, normalize_run_id(text))
         return run_id, self._store.read_run(tenant, run_id)
+
+    def _find_root(self, tenant: str, text: str) -> RootRecord:
+        run_id = self._store.resolve_run_id(tenant, normalize_run_id(text))
+        found = self._store.search(tenant, RunQuery(run_id_prefix=run_id, include_replays=True, limit=1))
+        return found[0].root if found else RootRecord(run_id)
 
     def _load(self, tenant: str, text: str) -> Recording:
         run_id, payloads = self._read(tenant, text)

@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from spanreplay import errors, wire
+from spanreplay.call import RootRecord
 from spanreplay.catalog import RunQuery, summarize
 from spanreplay.client import AsyncServiceClient, ServiceCatalog
 from spanreplay.config import CALL_BATCH_ITEMS
@@ -110,9 +111,7 @@ def test_s62_export_import_is_lossless(catalog: ServiceCatalog) -> None:
         assert target.import_bundle(content) == imported
         assert target.load(imported.run_id) == catalog.load(make_run_id(1))
         assert target.export(imported.run_id) == content
-    assert other_store.read_run(DEFAULT_TENANT, make_run_id(1)) == [
-        make_payload(make_recording(make_run_id(1)))
-    ]
+    assert other_store.read_run(DEFAULT_TENANT, make_run_id(1)) == [make_payload(make_recording(make_run_id(1)))]
 
 
 @pytest.mark.parametrize(
@@ -184,9 +183,7 @@ def test_r6_tenants_see_their_own_runs_only(store: MemoryStore) -> None:
                     ask(make_run_id(5))
 
 
-@pytest.mark.parametrize(
-    "token", ["", "wrong", "old", "a-token " * 500], ids=["none", "wrong", "expired", "long"]
-)
+@pytest.mark.parametrize("token", ["", "wrong", "old", "a-token " * 500], ids=["none", "wrong", "expired", "long"])
 def test_r6_a_wrong_token_is_refused_everywhere(store: MemoryStore, token: str) -> None:
     """Without a valid token no method answers, health excepted."""
     with serve(store, ServerSettings(port=0, tokens=TENANTS)) as server:
@@ -239,11 +236,9 @@ class Sink:
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
 
-    def report(self, *, run_id: str, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
+    def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
         """Keep one verdict."""
-        self.seen.append(
-            {"run_id": run_id, "replay_run_id": replay_run_id, "verdict": verdict, "report": report}
-        )
+        self.seen.append({"root": root, "replay_run_id": replay_run_id, "verdict": verdict, "report": report})
         return "http://phoenix/x"
 
 
@@ -257,7 +252,12 @@ def test_a_verdict_reaches_the_sink(store: MemoryStore) -> None:
         )
     assert url == "http://phoenix/x"
     assert sink.seen == [
-        {"run_id": make_run_id(1), "replay_run_id": make_run_id(9), "verdict": "diverged", "report": report}
+        {
+            "root": make_recording(make_run_id(1)).root,
+            "replay_run_id": make_run_id(9),
+            "verdict": "diverged",
+            "report": report,
+        }
     ]
 
 
@@ -421,9 +421,7 @@ def test_async_client_gives_the_same(store: MemoryStore, server: ReplayServer) -
             content = await client.export(run_id)
             assert (await client.import_bundle(content)).run_id == run_id
             assert await client.phoenix_url(run_id) == ""
-            url = await client.report_replay(
-                run_id=run_id, replay_run_id="", verdict="identical", report="{}"
-            )
+            url = await client.report_replay(run_id=run_id, replay_run_id="", verdict="identical", report="{}")
             assert url == ""
             with pytest.raises(errors.RunNotFound):
                 await client.load("ffffff")

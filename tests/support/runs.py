@@ -66,9 +66,7 @@ def make_recording(run_id: str | None = None, calls: int = 4, **root: Any) -> Re
         "user_id": "u-7",
         "session_id": "s-1",
     }
-    return Recording(
-        RootRecord(**{**values, **root}), tuple(make_call(run_id, seq) for seq in range(1, calls + 1))
-    )
+    return Recording(RootRecord(**{**values, **root}), tuple(make_call(run_id, seq) for seq in range(1, calls + 1)))
 
 
 def _call_attributes(call: CallRecord) -> dict[str, Any]:

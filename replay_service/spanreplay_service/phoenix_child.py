@@ -1,0 +1,57 @@
+"""What `spanreplay up` runs to have a Phoenix: Phoenix's own server, tied to its parent.
+
+(1) It ends when its parent does, however that ends: the parent holds the other end of standard input.
+(2) Its OTLP/gRPC port, which Phoenix opens on every interface and without a token, is kept to loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any, Final
+
+STOP_S: Final = 10.0
+
+
+def end_with_parent() -> None:
+    """Start a thread that ends this process when standard input is closed."""
+
+    def wait_and_end() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        # Phoenix waits for its browsers to leave; nobody is left to wait for it.
+        threading.Event().wait(STOP_S)
+        os._exit(1)
+
+    threading.Thread(target=wait_and_end, name="end-with-parent", daemon=True).start()
+
+
+def keep_grpc_on_loopback() -> None:
+    """Turn every `[::]:port` that a gRPC server of this process opens into `127.0.0.1:port`."""
+    from grpc.aio import _server
+
+    server_class: Any = _server.Server
+    open_port = server_class.add_insecure_port
+
+    def add_insecure_port(self: Any, address: str) -> int:
+        port: int = open_port(self, address.replace("[::]:", "127.0.0.1:"))
+        return port
+
+    server_class.add_insecure_port = add_insecure_port
+
+
+def main() -> None:
+    """Run `phoenix serve`."""
+    end_with_parent()
+    keep_grpc_on_loopback()
+    from phoenix.server.main import main as serve
+
+    sys.argv = ["phoenix", "serve"]
+    serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""`spanreplay up`: store, collector, replay service and Phoenix as one process; the composition root."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from spanreplay.config import OTLP_GRPC_PORT, OTLP_HTTP_PORT, PHOENIX_PORT, SERVICE_PORT
+from spanreplay.errors import ConfigError
+from spanreplay_collector.collector import Collector, CollectorSettings
+from spanreplay_collector.receive.auth import TlsFiles, Token, check_exposure
+from spanreplay_collector.store import Store
+from spanreplay_service.limits import PHOENIX_READY_S_MAX
+from spanreplay_service.phoenix import PhoenixProcess, PhoenixSink, choose_settings, is_installed
+from spanreplay_service.server import ReplayServer, ServerSettings
+
+STATUS_FILE: Final = "up.json"
+
+
+@dataclass(frozen=True)
+class UpSettings:
+    """Everything `spanreplay up` is told; port 0 takes a free one.
+
+    An empty `clickhouse_url` means an embedded store below `data_dir`. With `phoenix_url` that Phoenix is used,
+    else one is started unless `is_phoenix_wanted` is false.
+    """
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    http_port: int = OTLP_HTTP_PORT
+    grpc_port: int = OTLP_GRPC_PORT
+    port: int = SERVICE_PORT
+    phoenix_port: int = PHOENIX_PORT
+    is_phoenix_wanted: bool = True
+    phoenix_url: str = ""
+    phoenix_token: str = ""
+    clickhouse_url: str = ""
+    tokens: tuple[Token, ...] = ()
+    tls: TlsFiles | None = None
+    is_plaintext_allowed: bool = False
+
+
+@dataclass(frozen=True)
+class UpStatus:
+    """Where everything listens; what `up.json` and `--json` hold."""
+
+    pid: int
+    host: str
+    http_port: int
+    grpc_port: int
+    port: int
+    phoenix_port: int
+    endpoint: str
+    otlp_endpoint: str
+    phoenix_url: str
+    data_dir: str
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+
+class Up:
+    """The parts, started in order and stopped in the reverse."""
+
+    def __init__(
+        self,
+        settings: UpSettings,
+        *,
+        say: Callable[[str], None],
+        working: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self._settings = settings
+        self._say = say
+        self._working = working
+        self._parts = AsyncExitStack()
+        self.phoenix: PhoenixProcess | None = None
+
+    async def start(self) -> UpStatus:
+        """Start everything and wait until it is healthy; on an error nothing is left running.
+
+        Raises: ConfigError, PortTaken, StoreError, StoreLocked, ServiceUnavailable.
+        """
+        settings = self._settings
+        check_exposure(
+            settings.host,
+            has_tokens=bool(settings.tokens),
+            tls=settings.tls,
+            is_plaintext_allowed=settings.is_plaintext_allowed,
+        )
+        async with AsyncExitStack() as parts:
+            status = await self._start_parts(parts)
+            self._parts = parts.pop_all()
+        return status
+
+    async def stop(self) -> None:
+        """Stop everything: no new calls, then what was acknowledged is loaded, then the store closes."""
+        await self._parts.aclose()
+
+    async def _start_parts(self, parts: AsyncExitStack) -> UpStatus:
+        settings = self._settings
+        data_dir = _make_data_dir(settings.data_dir)
+        with self._working("opening the store"):
+            store = await asyncio.to_thread(_open_store, settings.clickhouse_url or f"chdb://{data_dir / 'chdb'}")
+        parts.push_async_callback(asyncio.to_thread, store.close)
+        phoenix_url = await self._start_phoenix(parts, data_dir)
+
+        with self._working("starting collector and replay service"):
+            collector = Collector(self._collector_settings(data_dir, phoenix_url), store)
+            await collector.start()
+            parts.push_async_callback(collector.stop)
+            sink = PhoenixSink(phoenix_url, settings.phoenix_token) if phoenix_url else None
+            if sink is not None:
+                parts.callback(sink.close)
+            server = ReplayServer(store, self._server_settings(phoenix_url), sink=sink, freshen=collector.flush)
+            await server.start()
+            parts.push_async_callback(server.stop)
+
+        if self.phoenix is not None:
+            await self._wait_for_phoenix(self.phoenix)
+        status = self._build_status(data_dir, collector, server, phoenix_url)
+        _write_status(data_dir / STATUS_FILE, status)
+        parts.callback((data_dir / STATUS_FILE).unlink, missing_ok=True)
+        return status
+
+    async def _start_phoenix(self, parts: AsyncExitStack, data_dir: Path) -> str:
+        settings = self._settings
+        if settings.phoenix_url or not settings.is_phoenix_wanted:
+            return settings.phoenix_url
+        if not is_installed():
+            self._say("arize-phoenix is not installed, going on without it (pip install 'spanreplay[phoenix]')")
+            return ""
+        chosen = choose_settings(data_dir / "phoenix", settings.phoenix_port)
+        self.phoenix = PhoenixProcess(chosen, self._say)
+        parts.push_async_callback(self.phoenix.stop)
+        await self.phoenix.start()
+        return chosen.url
+
+    async def _wait_for_phoenix(self, phoenix: PhoenixProcess) -> None:
+        self._say("waiting for Phoenix; its first start takes half a minute")
+        with self._working("waiting for Phoenix"):
+            is_ready = await phoenix.wait_ready(PHOENIX_READY_S_MAX)
+        if not is_ready:
+            self._say(f"Phoenix is not ready; everything else is, see {phoenix.log_path}")
+
+    def _collector_settings(self, data_dir: Path, phoenix_url: str) -> CollectorSettings:
+        settings = self._settings
+        return CollectorSettings(
+            data_dir=data_dir / "collector",
+            host=settings.host,
+            http_port=settings.http_port,
+            grpc_port=settings.grpc_port,
+            tokens=settings.tokens,
+            tls=settings.tls,
+            is_plaintext_allowed=settings.is_plaintext_allowed,
+            phoenix_url=phoenix_url,
+            phoenix_token=settings.phoenix_token,
+        )
+
+    def _server_settings(self, phoenix_url: str) -> ServerSettings:
+        settings = self._settings
+        return ServerSettings(
+            host=settings.host,
+            port=settings.port,
+            tokens=settings.tokens,
+            tls=settings.tls,
+            is_plaintext_allowed=settings.is_plaintext_allowed,
+            phoenix_url=phoenix_url,
+        )
+
+    def _build_status(self, data_dir: Path, collector: Collector, server: ReplayServer, phoenix_url: str) -> UpStatus:
+        host = _reachable(self._settings.host)
+        is_tls = self._settings.tls is not None
+        port = int(server.address.rpartition(":")[2])
+        return UpStatus(
+            pid=os.getpid(),
+            host=self._settings.host,
+            http_port=collector.http_port,
+            grpc_port=collector.grpc_port,
+            port=port,
+            phoenix_port=self.phoenix.settings.port if self.phoenix else 0,
+            endpoint=f"{'https://' if is_tls else ''}{host}:{port}",
+            otlp_endpoint=f"{'https' if is_tls else 'http'}://{host}:{collector.http_port}",
+            phoenix_url=phoenix_url,
+            data_dir=str(data_dir),
+        )
+
+
+def _reachable(host: str) -> str:
+    """The host that a program on this machine dials to reach a listener."""
+    bare = host.strip("[]")
+    dialled = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bare, bare)  # noqa: S104 - compared, not bound
+    return f"[{dialled}]" if ":" in dialled else dialled
+
+
+def _make_data_dir(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as exc:
+        raise ConfigError(f"the directory {str(path)!r} cannot be used: {exc.strerror}") from exc
+    return path.resolve()
+
+
+def _open_store(url: str) -> Store:
+    store = Store.open(url)
+    try:
+        store.migrate()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _write_status(path: Path, status: UpStatus) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(status.to_json() + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+async def run_up(up: Up, announce: Callable[[UpStatus], None]) -> None:
+    """Start, announce, and stop at SIGINT or SIGTERM, also in the middle of starting."""
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    def ask() -> None:
+        asked.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)  # a second signal ends us at once
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask)
+    waiting = asyncio.create_task(asked.wait())
+    starting = asyncio.create_task(up.start())
+    try:
+        await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            return
+        announce(await starting)
+        await waiting
+    finally:
+        waiting.cancel()
+        await up.stop()
