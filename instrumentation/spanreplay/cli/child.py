@@ -46,12 +46,15 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_child(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError."""
+def run_child(argv: Sequence[str], environ: Mapping[str, str], *, stdout: int | None = None) -> int:
+    """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError.
+
+    `stdout` is a file descriptor that takes the place of standard output.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        process = subprocess.Popen(list(argv), env=dict(environ))
+        process = subprocess.Popen(list(argv), env=dict(environ), stdout=stdout)
     except OSError as exc:
         raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
     with _forwarding(process):

@@ -1,0 +1,113 @@
+"""What stands between an agent and its recording: findings from facts; pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from spanreplay import config
+from spanreplay.cli.launch import Agent
+
+__all__ = ["Finding", "check_environment", "check_folder", "check_python", "read_report"]
+
+OK, WARN, FAIL, OFF = "ok", "warn", "fail", "off"
+_FULL_SAMPLERS: Final = ("", "always_on", "parentbased_always_on")
+_LIMITS: Final = ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+_LEVEL_OF_STATE: Final = {"installed": OK, "waiting": OFF, "absent": OFF, "failed": FAIL}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor: `level` is ok, warn, fail or off."""
+
+    level: str
+    subject: str
+    message: str
+    hint: str = ""
+
+
+def check_environment(environ: Mapping[str, str]) -> list[Finding]:
+    """What the environment's variables do to a recording."""
+    found = []
+    if config.read_flag("OTEL_SDK_DISABLED", environ):
+        found.append(Finding(FAIL, "OTEL_SDK_DISABLED", "nothing is recorded while it is true", "unset it"))
+    if config.read_setting("SPANREPLAY_MODE", environ) == "off":
+        found.append(Finding(FAIL, "SPANREPLAY_MODE", "nothing is recorded while it is off", "unset it"))
+    sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
+    if sampler not in _FULL_SAMPLERS:
+        message = f"{sampler} leaves runs out: a run that is sampled out is not recorded"
+        found.append(Finding(WARN, "OTEL_TRACES_SAMPLER", message, "use parentbased_always_on"))
+    for name in _LIMITS:
+        if environ.get(name, "").strip():
+            message = f"{environ[name].strip()} cuts the attributes of other instrumentors' spans"
+            found.append(Finding(WARN, name, message, "unset it; calls that spanreplay records are not cut"))
+    if environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip() == "grpc":
+        message = "recordings are shipped over OTLP/HTTP, usually port 4318"
+        found.append(Finding(WARN, "OTEL_EXPORTER_OTLP_PROTOCOL", message, "name the HTTP address of the collector"))
+    return found
+
+
+def check_folder(folder: Path) -> list[Finding]:
+    """What lies in the working directory that would be imported in place of spanreplay."""
+    for shadow in (folder / "spanreplay.py", folder / "spanreplay" / "__init__.py"):
+        if shadow.is_file():
+            hint = "rename it, or start the agent from another directory"
+            return [Finding(FAIL, "import path", f"{shadow} is imported in place of spanreplay", hint)]
+    return []
+
+
+def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]:
+    """What the agent's Python is missing; `probe` is what probe.py told, None if it could not run."""
+    if not agent.python:
+        message = f"{agent.argv[0]} is no Python program; the Python it starts must have spanreplay"
+        return [Finding(WARN, "agent", message)]
+    if agent.is_isolated:
+        return [
+            Finding(FAIL, "agent", f"Python runs with -{agent.python_flags} and loads no spanreplay", "leave it out")
+        ]
+    if probe is None:
+        return [Finding(FAIL, "agent", f"{agent.python} cannot be asked what it has installed")]
+    packages, groups = probe["packages"], probe["groups"]
+    install = f"{agent.python} -m pip install spanreplay"
+    if not packages["spanreplay"]:
+        return [Finding(FAIL, "agent", f"{agent.python} has no spanreplay", install)]
+    found = [Finding(OK, "agent", f"{agent.python}, Python {probe['python']}, spanreplay {packages['spanreplay']}")]
+    if "spanreplay" not in groups["opentelemetry_pre_instrument"]:
+        found.append(Finding(FAIL, "entry point", "OpenTelemetry does not find spanreplay", f"reinstall: {install}"))
+    if groups["opentelemetry_configurator"] and "otlp" not in groups["opentelemetry_traces_exporter"]:
+        message = "opentelemetry-distro is installed and opentelemetry-exporter-otlp is not: OpenTelemetry fails"
+        hint = "start with `spanreplay record -- CMD`, or install the exporter, or set OTEL_TRACES_EXPORTER=none"
+        found.append(Finding(WARN, "opentelemetry-instrument", message + " before it loads spanreplay", hint))
+    return found
+
+
+def _seam(row: Mapping[str, Any]) -> Finding:
+    state = str(row.get("state", ""))
+    library = " ".join(str(row.get(name) or "") for name in ("library", "version")).strip()
+    message = f"{library}: {state}" if library else state
+    if row.get("records") and state in ("installed", "waiting"):
+        message += f", records {row['records']}"
+    reason = str(row.get("reason") or "")
+    level = _LEVEL_OF_STATE.get(state, WARN)
+    return Finding(
+        level, f"seam {row.get('seam', '?')}", message + (f" ({reason})" if reason and state != "absent" else "")
+    )
+
+
+def read_report(report: Any) -> list[Finding]:
+    """What the agent's own process told about its seams."""
+    if not isinstance(report, dict):
+        return [Finding(FAIL, "recording", "the agent's process told nothing: spanreplay was not loaded in it")]
+    found = []
+    if report.get("not_recorded"):
+        found.append(Finding(FAIL, "recording", f"not recorded: {report['not_recorded']}"))
+    elif report.get("run_id"):
+        found.append(Finding(OK, "recording", f"run {report['run_id']}"))
+    rows = report.get("seams")
+    found += [_seam(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    failures = report.get("failures")
+    if isinstance(failures, dict):
+        found += [Finding(FAIL, str(what), f"failed: {count}") for what, count in sorted(failures.items())]
+    return found

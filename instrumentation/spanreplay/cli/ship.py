@@ -1,0 +1,46 @@
+"""`spanreplay ship`: send what lies in the directory to the collector."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from spanreplay import config
+from spanreplay.cli.terminal import print_json, say, working
+from spanreplay.errors import ConfigError
+
+
+@click.command("ship")
+@click.option("--endpoint", help="OTLP/HTTP address of the collector; default: OTEL_EXPORTER_OTLP_ENDPOINT.")
+@click.option("--timeout", type=click.IntRange(1, 86_400), default=60, show_default=True, help="Seconds at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was shipped as JSON.")
+@click.pass_context
+def ship_command(ctx: click.Context, *, endpoint: str | None, timeout: int, as_json: bool) -> None:
+    """Send local recordings to the collector; what it has taken is deleted here.
+
+    Takes what ended agents have left behind, and what was recorded while there was no collector.
+    """
+    from spanreplay.spool import read_target, ship_all
+    from spanreplay.spool.target import target_of
+
+    token = config.read_setting("SPANREPLAY_TOKEN")
+    target = target_of(endpoint, token=token) if endpoint else read_target()
+    if target is None:
+        raise ConfigError(
+            "there is no collector to ship to",
+            hint="set OTEL_EXPORTER_OTLP_ENDPOINT or give --endpoint http://127.0.0.1:4318",
+        )
+    directory = config.read_data_dir()
+    with working(f"shipping to {target.url}"):
+        report = ship_all(directory, target, timeout_ms=timeout * 1000)
+    if as_json:
+        print_json(asdict(report))
+    say(f"shipped {report.payloads} records, {report.bytes:,} bytes, from {directory} to {target.url}")
+    if report.live:
+        say(f"{report.live} files are being written now and stay")
+    if report.refused:
+        say(f"{report.refused} records were refused by the collector; they are kept in {directory}/spool/refused")
+    if report.error:
+        say(f"{report.remaining} files remain: {report.error}")
+    ctx.exit(1 if report.error or report.refused else 0)
