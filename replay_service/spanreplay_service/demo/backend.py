@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from spanreplay import config
-from spanreplay_service.demo.stage import Service, accepts_connections
+from spanreplay_service.demo.stage import Service
 
-READY_TIMEOUT_S: Final = 90.0
+READY_TIMEOUT_S: Final = 120.0
 
 
-@dataclass(frozen=True)
 class Backend:
-    """A running `spanreplay up`; `environ` makes agents and commands use it."""
+    """A running `spanreplay up` on free ports; `environ` makes agents and commands use it once it is ready."""
 
-    service: Service
-    ports: tuple[int, ...]
-    phoenix_port: int
-    environ: Mapping[str, str]
+    def __init__(self, directory: Path, environ: Mapping[str, str], *, has_phoenix: bool) -> None:
+        data_dir = directory / "server"
+        argv = ["spanreplay", "up", "--data-dir", str(data_dir)]
+        for option in ("--http-port", "--grpc-port", "--port", "--phoenix-port"):
+            argv += [option, "0"]
+        if not has_phoenix or importlib.util.find_spec("phoenix") is None:
+            argv.append("--no-phoenix")
+        self.command = argv
+        self.service = Service("spanreplay up", argv, cwd=directory, environ=environ, log=directory / "up.log")
+        self._status_file = data_dir / "up.json"
+        self._status: dict[str, Any] = {}
 
     def wait_ready(self) -> None:
-        """Return when every port answers. Raises: DemoFailed with the log."""
-        wanted = [*self.ports, self.phoenix_port] if self.phoenix_port else list(self.ports)
-        self.service.wait_until(lambda: all(map(accepts_connections, wanted)), timeout_s=READY_TIMEOUT_S)
+        """Return when it has written where everything listens. Raises: DemoFailed with its log."""
+        self.service.wait_until(self._status_file.exists, timeout_s=READY_TIMEOUT_S)
+        self._status = json.loads(self._status_file.read_text(encoding="utf-8"))
 
-    def describe(self) -> str:
-        """One line for the narration."""
-        otlp = self.environ["OTEL_EXPORTER_OTLP_ENDPOINT"]
-        phoenix = f", Phoenix at http://127.0.0.1:{self.phoenix_port}" if self.phoenix_port else ""
-        return f"collector at {otlp}, replay service at {self.environ['SPANREPLAY_ENDPOINT']}{phoenix}"
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables for the agent (where its spans go) and for our commands (where the recordings are)."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": str(self._status["otlp_endpoint"]),
+            "SPANREPLAY_ENDPOINT": str(self._status["endpoint"]),
+        }
 
-
-def start_backend(directory: Path, environ: Mapping[str, str], *, has_phoenix: bool) -> Backend:
-    """Start `spanreplay up`; call `wait_ready` before using it."""
-    with_phoenix = has_phoenix and importlib.util.find_spec("phoenix") is not None
-    argv = ["spanreplay", "up"]
-    if not with_phoenix:
-        argv.append("--no-phoenix")
-    service = Service("spanreplay up", argv, cwd=directory, environ=environ, log=directory / "up.log")
-    return Backend(
-        service=service,
-        ports=(config.OTLP_HTTP_PORT, config.SERVICE_PORT),
-        phoenix_port=config.PHOENIX_PORT if with_phoenix else 0,
-        environ={
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{config.OTLP_HTTP_PORT}",
-            "SPANREPLAY_ENDPOINT": f"127.0.0.1:{config.SERVICE_PORT}",
-        },
-    )
+    @property
+    def phoenix_url(self) -> str:
+        """Phoenix's address, or nothing."""
+        return str(self._status.get("phoenix_url") or "")

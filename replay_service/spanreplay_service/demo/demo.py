@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.syntax import Syntax
 
-from spanreplay_service.demo.backend import Backend, start_backend
+from spanreplay_service.demo.backend import Backend
 from spanreplay_service.demo.narration import Narrator
 from spanreplay_service.demo.stage import DemoFailed, Done, Service, clean_environ, run_command
 
@@ -90,7 +89,7 @@ class Story:
     def start_services(self) -> None:
         """(1) The model server, and collector, store, replay service and Phoenix in one process."""
         self.voice.start_step("Start a model server, and `spanreplay up` to keep the recordings")
-        self.up = start_backend(self.directory, self.environ, has_phoenix=self.has_phoenix)
+        self.up = Backend(self.directory, self.environ, has_phoenix=self.has_phoenix)
         self.services.append(self.up.service)
         port_file = self.directory / "model.port"
         argv = [sys.executable, "-m", "spanreplay_service.demo.server", "--port-file", str(port_file)]
@@ -104,7 +103,10 @@ class Story:
         self.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{port_file.read_text()}/v1"
         self.environ["OPENAI_API_KEY"] = "none-needed"
         self.environ.update(self.up.environ)
-        self.voice.say(f"model server on port {port_file.read_text()}; {self.up.describe()}")
+        self.voice.say(f"model server  {self.environ['OPENAI_BASE_URL']}")
+        self.voice.say(f"collector     {self.environ['OTEL_EXPORTER_OTLP_ENDPOINT']}")
+        self.voice.say(f"recordings    {self.environ['SPANREPLAY_ENDPOINT']}")
+        self.voice.say(f"Phoenix       {self.up.phoenix_url or 'not started'}")
 
     def record_until_incident(self) -> Incident:
         """(2) The same request of several customers, until one order is far too large."""
@@ -157,11 +159,11 @@ class Story:
         self.voice.show_command(["spanreplay", "show", run_id])
         self.voice.show_output(self.run_spanreplay("show", run_id).stdout)
         shown: Json = json.loads(self.run_spanreplay("show", run_id, "--json").stdout)
-        orders = [c for c in shown["calls"] if c["name"] == "place_order"]
+        orders = [c["request"]["arguments"] for c in shown["calls"] if c["name"] == "place_order"]
         self.voice.check(
-            len(orders) == 1 and "1200" in json.dumps(orders[0]["request"]),
-            "the model asked place_order for 1200 shares: the bug is not in the tool's arithmetic",
-            f"place_order is recorded {len(orders)} times",
+            [order["quantity"] for order in orders] == [NOTIONAL_USD],
+            "the model asked place_order for 1,200 shares; the tool did as it was told",
+            f"place_order was called with {orders!r}",
         )
         return str(shown["run"].get("phoenix") or "")
 
@@ -223,8 +225,7 @@ class Story:
             raise DemoFailed(f"{path} has no single line {_GUARD_AFTER.strip()!r}; was it edited? Run the demo again")
         new = old.replace(_GUARD_AFTER, _GUARD_AFTER + _GUARD)
         path.write_text(new, encoding="utf-8")
-        diff = difflib.unified_diff(old.splitlines(), new.splitlines(), SCRIPT, SCRIPT, lineterm="", n=2)
-        self.voice.console.print(Syntax("\n".join(diff), "diff", background_color="default", padding=(0, 5)))
+        self.voice.show_diff(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))
 
     def prove_fix(self, run_id: str, incident: Incident) -> None:
         """(8) The same replay with the guard: its refusal is the only cause of any difference."""

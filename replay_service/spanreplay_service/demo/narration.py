@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.status import Status
@@ -42,6 +42,13 @@ class Narrator:
         """What a command printed."""
         for line in text.rstrip().splitlines():
             self.console.print(f"       {line}", style="dim", highlight=False, markup=False, no_wrap=True)
+
+    def show_diff(self, lines: Iterable[str]) -> None:
+        """The changed lines of a unified diff and their neighbours."""
+        for line in lines:
+            if not line.startswith(("---", "+++", "@@")):
+                style = {"+": "green", "-": "red"}.get(line[:1], "dim")
+                self.console.print(f"       {line}", style=style, highlight=False, markup=False)
 
     def check(self, is_true: bool, promise: str, what: str) -> None:
         """Tell a promise that was kept. Raises: DemoFailed with `what` went wrong if it was not."""
