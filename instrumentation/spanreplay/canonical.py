@@ -33,6 +33,11 @@ DEPTH_MAX: Final = 400
 MERKLE_ITEMS_MAX: Final = 4096
 """A longer list is digested whole."""
 MEMO_BYTES_MAX: Final = 8 * 1024 * 1024
+PREFIXES_MAX: Final = 16
+"""Conversations of one field that are remembered whole; a sub-agent has one of its own."""
+
+_LIST_HEADER: Final = 5
+"""Bytes before a list's first element in marshal's format: type and length."""
 
 _EXACT_INT_MAX: Final = 2.0**53
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
@@ -253,11 +258,27 @@ class _Leaf:
     ids: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Prefix:
+    """A list digested before: its bytes, and all that was known after its last element."""
+
+    blob: bytes
+    length: int
+    digests: dict[str, str]
+    joined: Any
+    numbers: dict[str, int]
+
+
 class KeyMemo:
-    """Elements digested before in this run; thread-safe; the oldest go beyond `bytes_max`."""
+    """What was digested before in this run: elements, and whole lists that may only have grown since.
+
+    Thread-safe; the oldest go beyond `bytes_max`. A conversation that grows is found as a whole, in the time
+    it takes to compare its bytes; one that was edited is found element by element.
+    """
 
     def __init__(self, bytes_max: int = MEMO_BYTES_MAX) -> None:
         self._leaves: dict[tuple[int, bytes], _Leaf] = {}
+        self._prefixes: dict[str, tuple[_Prefix, ...]] = {}
         self._bytes = 0
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
@@ -290,6 +311,22 @@ class KeyMemo:
                 oldest = next(iter(self._leaves))
                 del self._leaves[oldest]
                 self._bytes -= len(oldest[1])
+
+    def find_prefix(self, slot: str, blob: bytes) -> _Prefix | None:
+        """The longest list known in this slot that the list in `blob` begins with."""
+        for prefix in self._prefixes.get(slot, ()):
+            # marshal's elements delimit themselves: equal bytes after the header are equal elements.
+            if blob.startswith(prefix.blob[_LIST_HEADER:], _LIST_HEADER):
+                return prefix
+        return None
+
+    def put_prefix(self, slot: str, prefix: _Prefix, grown_from: _Prefix | None) -> None:
+        """Keep a list instead of the one that it grew from; few per slot."""
+        if len(prefix.blob) > self._bytes_max // PREFIXES_MAX:
+            return
+        with self._lock:
+            others = [each for each in self._prefixes.get(slot, ()) if each is not grown_from]
+            self._prefixes[slot] = (prefix, *others[: PREFIXES_MAX - 1])
 
 
 def compute_key(name: str, fields: Mapping[str, Any], memo: KeyMemo | None = None) -> Key:
@@ -330,16 +367,7 @@ def _digest_field(
     """Digest of one field; records the digests of its elements in `digests` on the way."""
     is_renamed = name in spec.renamed
     if type(value) is list and _is_worth_splitting(value):
-        joined = hashlib.sha256(b"list:")
-        for index, item in enumerate(value):
-            try:
-                digest = _digest_element(spec, item, is_renamed, memo, numbers)
-            except Refused as refused:
-                refused.steps.append(index)
-                raise
-            digests[f"{name}[{index}]"] = digest.hex()
-            joined.update(digest)
-        return joined.digest()
+        return _digest_list(spec, name, value, memo, numbers, digests)
     if type(value) is dict and not is_renamed and "$type" not in value and len(value) <= MERKLE_ITEMS_MAX:
         members: dict[str, str] = {}
         for key, written in _sorted_names(value):
@@ -351,6 +379,50 @@ def _digest_field(
             members[written] = digests[f"{name}.{written}"] = digest.hex()
         return hashlib.sha256(b"dict:" + canonicalize(members)).digest()
     return _digest_element(spec, value, is_renamed, memo, numbers)
+
+
+def _digest_list(
+    spec: KeySpec,
+    name: str,
+    items: list[Any],
+    memo: KeyMemo | None,
+    numbers: dict[str, int],
+    digests: dict[str, str],
+) -> bytes:
+    is_renamed = name in spec.renamed
+    blob = _marshal(items) if memo is not None and not (is_renamed and numbers) else None
+    slot = f"{spec.name}:{name}"
+    known = memo.find_prefix(slot, blob) if memo is not None and blob is not None else None
+    joined = hashlib.sha256(b"list:") if known is None else known.joined.copy()
+    own: dict[str, str] = {} if known is None else dict(known.digests)
+    start = 0 if known is None else known.length
+    if known is not None:
+        numbers.update(known.numbers)
+    for index in range(start, len(items)):
+        try:
+            digest = _digest_element(spec, items[index], is_renamed, memo, numbers)
+        except Refused as refused:
+            refused.steps.append(index)
+            raise
+        own[f"{name}[{index}]"] = digest.hex()
+        joined.update(digest)
+    if memo is not None and blob is not None and (known is None or start < len(items)):
+        kept_numbers = dict(numbers) if is_renamed else {}
+        memo.put_prefix(slot, _Prefix(blob, len(items), own, joined.copy(), kept_numbers), known)
+    digests.update(own)
+    return bytes(joined.digest())
+
+
+def _marshal(value: Any) -> bytes | None:
+    """Bytes that are equal only for equal JSON values of equal types; None for what has none.
+
+    Version 2 of the format has no back references. What it takes beyond JSON (bytes, sets) is refused when it is
+    digested first, so it is never remembered.
+    """
+    try:
+        return marshal.dumps(value, 2)
+    except ValueError:
+        return None
 
 
 def _is_worth_splitting(items: list[Any]) -> bool:
@@ -373,12 +445,10 @@ def _digest_element(
 def _find_leaf(spec: KeySpec, value: Any, is_renamed: bool, memo: KeyMemo | None) -> _Leaf:
     if memo is None or not (type(value) in (dict, list) or (type(value) is str and len(value) > 500)):
         return _make_leaf(value, is_renamed, spec.is_codec)
-    try:
-        # Version 2 has no back references, so equal values give equal bytes; what it takes beyond JSON
-        # (bytes, sets) never gets in, because _make_leaf refuses it.
-        token = (is_renamed + 2 * spec.is_codec, marshal.dumps(value, 2))
-    except ValueError:
+    blob = _marshal(value)
+    if blob is None:
         return _make_leaf(value, is_renamed, spec.is_codec)
+    token = (is_renamed + 2 * spec.is_codec, blob)
     leaf = memo.get(token)
     if leaf is None:
         leaf = _make_leaf(value, is_renamed, spec.is_codec)
