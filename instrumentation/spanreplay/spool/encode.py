@@ -65,7 +65,7 @@ def _fill(target: AnyValue, value: object, depth: int) -> None:
         except UnicodeEncodeError:
             target.string_value = _clean_text(value)
     elif value is None:
-        return
+        target.SetInParent()
     elif isinstance(value, bool):
         target.bool_value = value
     elif isinstance(value, int):

@@ -72,9 +72,7 @@ def test_damage_names_file_and_byte(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[ends[1] + HEADER.size + 3] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(
-        DamagedRecording, match=rf"a\.spool is damaged at byte {ends[1]}: the checksum"
-    ) as caught:
+    with pytest.raises(DamagedRecording, match=rf"a\.spool is damaged at byte {ends[1]}: the checksum") as caught:
         list(iter_frames(path))
     assert caught.value.hint
 

@@ -34,9 +34,7 @@ def _run_python(code: str, *args: object) -> subprocess.Popen[bytes]:
 
 @settings(max_examples=40, deadline=None)
 @given(payloads=st.lists(st.binary(min_size=1, max_size=5000), min_size=1, max_size=10))
-def test_appended_payloads_are_read_back(
-    payloads: list[bytes], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_appended_payloads_are_read_back(payloads: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     """Any payloads come back in order, across as many files as the segments need."""
     directory = tmp_path_factory.mktemp("data")
     writer = SpoolWriter(directory, RUN, segment_bytes_max=6000)
@@ -257,10 +255,13 @@ for n in range(20):
     children.append(pid)
 assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
 read_end, write_end = os.pipe()
+ready_end, started_end = os.pipe()
 if os.fork() == 0:  # an idle child outlives the parent's writer and must not hold its lock
     os.close(write_end)
+    os.write(started_end, b"x")
     os.read(read_end, 1)
     os._exit(0)
+os.read(ready_end, 1)
 stop.set()
 thread.join()
 writer.close()
