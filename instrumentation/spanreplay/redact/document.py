@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -60,7 +61,7 @@ def flatten(value: object, scalars: Scalars, is_masked: bool = False) -> None:
     """
     if isinstance(value, str):
         scalars.add(value, is_masked)
-    elif value is None or isinstance(value, bool):
+    elif _is_empty(value):
         return
     elif isinstance(value, (int, float)):
         scalars.add(value, is_masked)
@@ -74,6 +75,11 @@ def flatten(value: object, scalars: Scalars, is_masked: bool = False) -> None:
         _flatten_items(value, scalars, is_masked)
     else:
         raise TypeError(f"cannot redact a {type(value).__name__}")
+
+
+def _is_empty(value: object) -> bool:
+    """null, true, false; NaN and Infinity, which JSON has no literal for."""
+    return value is None or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _members_of(pairs: Pairs) -> Mapping[str, Any]:
@@ -133,7 +139,7 @@ def graft(value: Any, replaced: Mapping[int, str], position: Iterator[int]) -> A
 
     position counts scalars in the order of `flatten`.
     """
-    if value is None or isinstance(value, bool):
+    if _is_empty(value):
         return value
     if isinstance(value, (str, int, float)):
         return replaced.get(next(position), value)

@@ -2,7 +2,8 @@
 
 A rule is looked for at its anchors only. Anchors are found with `bytes.find`, so the cost of a rule on text
 without its anchor is one memory scan; its pattern then runs at the anchor and nowhere else. For linear time
-every pattern either has a bounded width or ends with its only unbounded repeat (a test checks each row).
+whatever can still be rejected has a bounded width: a pattern with a check is bounded and leaves the rest of a
+long secret to `tail`; one without a check may end with an unbounded repeat (a test looks at each row).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Rule:
 
     pattern  ASCII expression matched at the anchor; the secret is the last group that matched, or all.
              It must not match NUL, which separates texts that are scanned together.
+    tail     what more belongs to the secret once it is accepted.
     strip    characters taken off the secret's end: the full stop after `Bearer abc.` is no part of it.
     before   characters that belong to the secret when they stand before the anchor (at most 64).
     is_context  the value is known to be secret only by what stands around it: the run remembers it.
@@ -56,6 +58,7 @@ class Rule:
     anchors: tuple[str, ...]
     pattern: str
     check: Check | None = None
+    tail: str = ""
     strip: str = ""
     before: str = ""
     is_context: bool = False
@@ -89,7 +92,7 @@ def _is_bearer(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 
 def _is_basic(text: bytes, at: int, match: re.Match[bytes]) -> bool:
     """Basic credentials are base64 of `user:password`."""
-    value = match.group(1)
+    value = match.group(1).rstrip(b"=")
     try:
         decoded = base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
     except (binascii.Error, ValueError):
@@ -100,7 +103,10 @@ def _is_basic(text: bytes, at: int, match: re.Match[bytes]) -> bool:
 def _is_assignment(text: bytes, at: int, match: re.Match[bytes]) -> bool:
     """A secret's name, a separator and a literal value: no prose, no placeholder, no variable."""
     head = text[max(0, at - 48) : at]
-    name = head[len(head.rstrip(_NAME_CHARS)) :] + match.group("word")
+    name_start = len(head.rstrip(_NAME_CHARS))
+    if head[name_start - 1 : name_start] == b"\\" and head[name_start : name_start + 1] in (b"n", b"r", b"t"):
+        name_start += 1  # the n of an escaped line break is no part of the name
+    name = head[name_start:] + match.group("word")
     strength = secret_name(name.decode("ascii"))
     if strength is None or (not match.group("sep").strip() and not name.startswith(b"--")):
         return False
@@ -130,8 +136,9 @@ _ASSIGNMENT: Final = (
     r"(?P<word>(?i:password|passwd|passphrase|pwd|confirmation|secrets?|key|token|authorization|cookie|credentials?))"
     r"(?:[\"'\\]{0,4}(?P<sep>\s{0,3}(?:=>|:=|[=:])\s{0,3}|\s{1,3}))"
     r"(?:\\{0,3}[\"'](?:(?i:bearer|basic|token)\s{1,3})?(?P<quoted>[^\"'\\\x00\r\n]{6,512})"
-    r"|(?:(?i:bearer|basic|token)\s{1,3})?(?P<bare>[^\s\x00\"'\\,;&(){}<>\[\]]{6,}))"
+    r"|(?:(?i:bearer|basic|token)\s{1,3})?(?P<bare>[^\s\x00\"'\\,;&(){}<>\[\]]{6,512}))"
 )
+_ASSIGNMENT_TAIL: Final = r"[^\s\x00\"'\\,;&(){}<>\[\]]*"
 
 RULES: Final[tuple[Rule, ...]] = (
     # ── Keys and tokens with a fixed format ────────────────────────────────────────────────────────
@@ -146,7 +153,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "jwt",
         Anchor.TOKEN,
         ("eyJ",),
-        r"eyJ[A-Za-z0-9_-]{8,4096}\.eyJ[A-Za-z0-9_.-]{8,}",
+        r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))eyJ[A-Za-z0-9_-]{8,4096}\.eyJ[A-Za-z0-9_.-]{8,}",
         strip=".",
     ),
     Rule(
@@ -158,7 +165,14 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("gcp_api_key", Anchor.TOKEN, ("AIza",), r"AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9])"),
     Rule("gcp_oauth_token", Anchor.TOKEN, ("ya29.",), r"ya29\.[A-Za-z0-9_-]{20,}"),
     Rule("anthropic_key", Anchor.TOKEN, ("sk-ant-",), r"sk-ant-[A-Za-z0-9_-]{16,}"),
-    Rule("openai_key", Anchor.TOKEN, ("sk-",), r"sk-(?!ant-)[A-Za-z0-9_-]{20,}", check=_is_keylike),
+    Rule(
+        "openai_key",
+        Anchor.TOKEN,
+        ("sk-",),
+        r"sk-(?!ant-)[A-Za-z0-9_-]{20,200}",
+        check=_is_keylike,
+        tail=r"[A-Za-z0-9_-]*",
+    ),
     Rule("github_token", Anchor.TOKEN, ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{30,}"),
     Rule("github_pat", Anchor.TOKEN, ("github_pat_",), r"github_pat_[A-Za-z0-9_]{30,}"),
     Rule("gitlab_token", Anchor.TOKEN, ("glpat-",), r"glpat-[A-Za-z0-9_.-]{20,}", strip="."),
@@ -173,6 +187,7 @@ RULES: Final[tuple[Rule, ...]] = (
         Anchor.TEXT,
         ("hooks.slack.com/",),
         r"(?i:hooks\.slack\.com)/((?:services|workflows|triggers)/[A-Za-z0-9+/]{20,})",
+        is_context=True,
     ),
     Rule(
         "stripe_key",
@@ -197,8 +212,9 @@ RULES: Final[tuple[Rule, ...]] = (
         "bearer",
         Anchor.TEXT,
         ("bearer",),
-        r"(?i:bearer)\s{1,3}([A-Za-z0-9._~+/=-]{8,})",
+        r"(?i:bearer)\s{1,3}([A-Za-z0-9._~+/=-]{8,64})",
         check=_is_bearer,
+        tail=r"[A-Za-z0-9._~+/=-]*",
         strip=".",
         is_context=True,
     ),
@@ -206,7 +222,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "basic",
         Anchor.TEXT,
         ("basic ",),
-        r"(?i:basic)\s{1,3}([A-Za-z0-9+/]{8,}={0,2})",
+        r"(?i:basic)\s{1,3}([A-Za-z0-9+/=]{8,1024})",
         check=_is_basic,
         is_context=True,
     ),
@@ -228,6 +244,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         _ASSIGNMENT,
         check=_is_assignment,
+        tail=_ASSIGNMENT_TAIL,
         strip=".:!?|",
         is_context=True,
     ),

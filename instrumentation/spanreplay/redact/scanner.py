@@ -50,6 +50,7 @@ LEFTOVER_MIN: Final = 6
 class _Compiled(NamedTuple):
     rule: Rule
     match: re.Pattern[bytes]
+    tail: re.Pattern[bytes] | None
     close: bytes
 
 
@@ -94,7 +95,8 @@ class Scanner:
         filed: dict[Anchor, dict[bytes, list[_Compiled]]] = {kind: {} for kind in Anchor}
         for rule in self._rules:
             close = rule.close[0].encode() if rule.close else b""
-            compiled = _Compiled(rule, self._compile(rule.pattern.encode("ascii")), close)
+            tail = self._compile(rule.tail.encode("ascii")) if rule.tail else None
+            compiled = _Compiled(rule, self._compile(rule.pattern.encode("ascii")), tail, close)
             for anchor in rule.anchors:
                 filed[rule.anchor].setdefault(anchor.encode("ascii"), []).append(compiled)
         tokens = filed[Anchor.TOKEN]
@@ -162,6 +164,9 @@ def _match_at(text: bytes, at: int, compiled: _Compiled) -> Hit | None:
     if rule.check is not None and not rule.check(text, at, match):
         return None
     start, end = match.span(match.lastindex or 0)
+    if compiled.tail is not None:
+        more = compiled.tail.match(text, end)
+        end = end if more is None else more.end()
     if rule.strip:
         end = start + len(text[start:end].rstrip(rule.strip.encode("ascii")))
     if rule.before:
@@ -190,7 +195,9 @@ def resolve(text: bytes, hits: list[Hit], known: Sequence[bytes]) -> list[Edit]:
     opaque = _find_opaque(text, known)
     if not hits and not opaque:
         return []
-    found_by = {(hit.start, hit.end): hit.rule.name for hit in hits}
+    found_by: dict[tuple[int, int], str] = {}
+    for hit in hits:
+        found_by.setdefault((hit.start, hit.end), hit.rule.name)
     edits = [
         Edit(start, end, found_by.get((start, end), "known_secret")) for start, end, is_token in opaque if not is_token
     ]
