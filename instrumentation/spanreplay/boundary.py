@@ -49,6 +49,8 @@ class Spec:
     redactions: dict[str, int] = field(default_factory=dict)
     hole: str = ""
     """Why this call cannot be replayed, where that is known from the start."""
+    body: Any = None
+    """The function that does the work, named as the place where no agent code is on the stack."""
 
 
 def is_suppressed() -> bool:
@@ -111,7 +113,7 @@ class Crossing:
         self.seq = run.tick()
         self.start_ns = ids.now_ns()
         self.is_shown = _is_shown_by_openinference(spec.kind)
-        self.code = ids.find_caller(3)
+        self.code = ids.find_caller(3) or ids.describe_function(spec.body)
         self.key = compute_key(spec.keyspec, spec.key_fields, run.key_memo)
         self.parent_context = _parent_span_context(run)
         self.span_context = SpanContext(

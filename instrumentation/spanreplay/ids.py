@@ -80,6 +80,24 @@ def find_caller(depth: int = 2, frames_max: int = 200) -> str:
     return ""
 
 
+def describe_function(function: object) -> str:
+    """`file:line qualname` of where a function is defined; '' for what has no code."""
+    code = getattr(_unwrap(function), "__code__", None)
+    if code is None:
+        return ""
+    return f"{_shorten(code.co_filename)}:{code.co_firstlineno} {getattr(function, '__qualname__', code.co_name)}"
+
+
+def _unwrap(function: object) -> object:
+    """The innermost function below `functools.wraps`; at most 16 layers."""
+    for _ in range(16):
+        inner = getattr(function, "__wrapped__", None)
+        if inner is None:
+            return function
+        function = inner
+    return function
+
+
 def _shorten(filename: str) -> str:
     try:
         here = os.getcwd() + os.sep  # noqa: PTH109 -- hot path

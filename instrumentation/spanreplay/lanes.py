@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay._patch import Patches
@@ -117,40 +117,40 @@ class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane
             _lane.set(None)
 
 
-def _unwrap(function: Any) -> Iterator[Any]:
-    # `partial(ctx.run, partial(f))` and friends: outermost first, the work itself last
-    for _ in range(8):
-        yield function
-        if isinstance(function, functools.partial):
-            inner = function.func
-            if isinstance(getattr(inner, "__self__", None), contextvars.Context) and function.args:
-                yield inner
-                function = function.args[0]
-            else:
-                function = inner
+LAYERS_MAX: Final = 16
+
+
+def _peel(function: Any, args: tuple[Any, ...]) -> tuple[Any, list[contextvars.Context]]:
+    """The work itself and the Contexts it will run in, below `partial(ctx.run, f)`, `ctx.run, f` and their like."""
+    vector = (function, *args)
+    contexts: list[contextvars.Context] = []
+    for _ in range(LAYERS_MAX):
+        head = vector[0]
+        owner = getattr(head, "__self__", None)
+        if isinstance(head, functools.partial):
+            vector = (head.func, *head.args, *vector[1:])
+        elif isinstance(owner, contextvars.Context) and len(vector) > 1:
+            contexts.append(owner)
+            vector = vector[1:]
+        elif len(vector) > 2 and isinstance(getattr(vector[1], "__self__", None), contextvars.Context):
+            vector = vector[1:]  # LangGraph's `next_tick, ctx.run, f`
         else:
-            return
+            break
+    return vector[0], contexts
 
 
-def label_of(kind: str, function: Any) -> str:
-    """A lane label from whatever will run: a coroutine, a function, a bound method, a partial."""
-    work = function
-    for layer in _unwrap(function):
-        if not isinstance(getattr(layer, "__self__", None), contextvars.Context):
-            work = layer
+def label_of(kind: str, work: Any) -> str:
+    """A lane label from what will run: a coroutine, a function, a bound method."""
     name = getattr(work, "__qualname__", None) or type(work).__qualname__
     return f"{kind}:{str(name).rsplit('<locals>.', 1)[-1]}"[:LABEL_CHARACTERS_MAX]
 
 
-def _enter_contexts(lane: Lane, *candidates: Any) -> None:
-    for candidate in candidates:
-        for layer in _unwrap(candidate):
-            owner = getattr(layer, "__self__", None)
-            if isinstance(owner, contextvars.Context):
-                try:
-                    owner.run(_lane.set, lane)
-                except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
-                    continue
+def _enter(contexts: list[contextvars.Context], lane: Lane) -> None:
+    for context in contexts:
+        try:
+            context.run(_lane.set, lane)
+        except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
+            continue
 
 
 def install(patches: Patches, root_of: Callable[[], Lane | None], in_thread: Callable[[], None]) -> None:
@@ -170,7 +170,7 @@ def install(patches: Patches, root_of: Callable[[], Lane | None], in_thread: Cal
         lane = parent.child(label_of("t", args[0]), current_crossing(root))
         context = kwargs.get("context")
         if context is not None:
-            _enter_contexts(lane, context.run)
+            _enter([context], lane)
             return wrapped(*args, **kwargs)
         with inside_lane(lane):
             return wrapped(*args, **kwargs)
@@ -181,14 +181,9 @@ def install(patches: Patches, root_of: Callable[[], Lane | None], in_thread: Cal
             return wrapped(*args, **kwargs)
         function, *rest = args
         parent = current_lane(root)
-        is_context_first = rest and not isinstance(function, functools.partial)
-        work = function
-        if is_context_first and isinstance(getattr(rest[0], "__self__", None), contextvars.Context):
-            work = rest[1] if len(rest) > 1 else function
-        elif is_context_first and isinstance(getattr(function, "__self__", None), contextvars.Context):
-            work = rest[0]
+        work, contexts = _peel(function, tuple(rest))
         lane = parent.child(label_of("x", work), current_crossing(root))
-        _enter_contexts(lane, function, *rest[:1])
+        _enter(contexts, lane)
 
         def run(*a: Any, **k: Any) -> Any:
             before = _thread.forced

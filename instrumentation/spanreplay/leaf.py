@@ -32,6 +32,8 @@ class Leaf:
     arguments: Mapping[str, Any]
     call_id: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    body: Any = None
+    """The function that does the work, where the caller is a framework: named when no agent code is on the stack."""
 
 
 def _describe(run: Run, describe: Callable[[], Leaf]) -> Spec:
@@ -55,6 +57,7 @@ def _describe(run: Run, describe: Callable[[], Leaf]) -> Spec:
         meta=dict(leaf.meta),
         redactions=counts,
         hole=hole,
+        body=leaf.body,
     )
 
 

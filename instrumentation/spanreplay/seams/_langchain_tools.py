@@ -65,6 +65,7 @@ def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Le
         effect=declared if declared in known else Effect.WRITE.value,
         arguments=arguments,
         call_id=_call_id.get(),
+        body=getattr(tool, "func", None) or getattr(tool, "coroutine", None),
     )
 
 

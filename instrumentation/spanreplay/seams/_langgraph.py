@@ -23,22 +23,14 @@ _PATH_PARTS_MAX = 12
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch node execution (`langgraph.pregel._retry`, before 0.5 `langgraph.pregel.retry`) and the graph's entry."""
-    patches.wrap(module, "run_with_retry", _run)
-    patches.wrap(module, "arun_with_retry", _arun)
-    # The callers bind these names at their own import, which comes after this one; so does the class below
-    from wrapt import register_post_import_hook
-
-    for name in ("langgraph.pregel.main", "langgraph.pregel"):
-        register_post_import_hook(lambda m: _install_graph(m, patches), name)
-
-
-def _install_graph(module: Any, patches: Patches) -> None:
-    graph = getattr(module, "Pregel", None)
-    if graph is None or graph.__module__ != module.__name__ or "stream" not in vars(graph):
-        return
-    patches.wrap(graph, "stream", _stream)
-    patches.wrap(graph, "astream", _astream)
+    """Patch node execution (`langgraph.pregel._retry`, before 0.5 `.retry`) and the graph's entry (`.main`)."""
+    if "run_with_retry" in vars(module) and module.__name__.endswith("retry"):
+        patches.wrap(module, "run_with_retry", _run)
+        patches.wrap(module, "arun_with_retry", _arun)
+    graph = vars(module).get("Pregel")
+    if graph is not None and graph.__module__ == module.__name__:
+        patches.wrap(graph, "stream", _stream)
+        patches.wrap(graph, "astream", _astream)
 
 
 def _lane_of(task: Any) -> Lane | None:

@@ -48,7 +48,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "langgraph",
         "langgraph",
-        ("langgraph.pregel._retry", "langgraph.pregel.retry"),
+        ("langgraph.pregel._retry", "langgraph.pregel.retry", "langgraph.pregel.main", "langgraph.pregel"),
         "spanreplay.seams._langgraph",
         "nothing by itself: names the lane of each node",
     ),
