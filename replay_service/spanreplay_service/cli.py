@@ -69,7 +69,10 @@ def up(is_json: bool, **options: Any) -> None:
         ) from exc
     from spanreplay.cli.terminal import say, working
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # What libraries warn about (a connection retried, a query refused) reaches the user as one error of ours.
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: record.levelno >= logging.ERROR or record.name.startswith("spanreplay"))
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
     settings = build_settings(**options)
 
     def announce(status: UpStatus) -> None:

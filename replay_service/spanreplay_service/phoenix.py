@@ -9,7 +9,6 @@ import importlib.metadata
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from spanreplay_service.limits import (
     PHOENIX_RESTARTS_MAX,
     PHOENIX_STOP_S,
 )
+from spanreplay_service.listen import can_listen, find_free_port
 
 logger = logging.getLogger(__name__)
 
@@ -58,26 +58,6 @@ def is_installed() -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
-
-
-def can_listen(host: str, port: int) -> bool:
-    """Whether a server could listen on a port now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
-
-
-def find_free_port(host: str) -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.create_server((host, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)

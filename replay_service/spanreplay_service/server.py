@@ -18,6 +18,7 @@ from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_collector.receive.auth import Authenticator, TlsFiles, Token, check_exposure
 from spanreplay_service.guard import Guard
 from spanreplay_service.limits import CONCURRENT_CALLS_MAX, REQUEST_BYTES_MAX, STOP_GRACE_S, THREADS_MAX
+from spanreplay_service.listen import can_listen, join_address
 from spanreplay_service.replay import ReplayServicer, VerdictSink
 from spanreplay_service.runs import Freshen, RunAccess, RunsServicer, RunStore
 
@@ -87,7 +88,7 @@ class ReplayServer:
     @property
     def address(self) -> str:
         """host:port that the service listens on; port 0 before `start`."""
-        return f"{_bracket(self._settings.host)}:{self._port}"
+        return join_address(self._settings.host, self._port)
 
     async def start(self) -> None:
         """Listen and serve. Raises: PortTaken, ConfigError."""
@@ -97,8 +98,11 @@ class ReplayServer:
             interceptors=(Guard(Authenticator(self._settings.tokens)),),
             maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
         )
-        address = f"{_bracket(self._settings.host)}:{self._settings.port}"
+        address = join_address(self._settings.host, self._settings.port)
         try:
+            # Asked before gRPC is, whose core writes a line of its own on standard error.
+            if not can_listen(self._settings.host, self._settings.port):
+                raise RuntimeError("in use")
             if credentials is None:
                 self._port = server.add_insecure_port(address)
             else:
@@ -106,8 +110,8 @@ class ReplayServer:
         except RuntimeError as exc:
             await server.stop(None)
             raise PortTaken(
-                f"the replay service cannot listen on {address}: in use, or not an address of this machine",
-                hint="stop what listens there, or choose another port with --port",
+                f"{address} is in use, the replay service cannot listen there",
+                hint="another `spanreplay up` may be running: use it, stop it, or choose another port with --port",
             ) from exc
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="spanreplay-service")
         runs = RunAccess(self._store, self._pool, self._freshen)
@@ -138,7 +142,3 @@ def _load_credentials(tls: TlsFiles) -> Any:
     except OSError as exc:
         raise ConfigError(f"cannot read the TLS files: {exc}") from exc
     return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host

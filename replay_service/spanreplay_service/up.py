@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -13,15 +14,17 @@ from pathlib import Path
 from typing import Final
 
 from spanreplay.config import OTLP_GRPC_PORT, OTLP_HTTP_PORT, PHOENIX_PORT, SERVICE_PORT
-from spanreplay.errors import ConfigError
+from spanreplay.errors import ConfigError, StoreLocked
 from spanreplay_collector.collector import Collector, CollectorSettings
 from spanreplay_collector.receive.auth import TlsFiles, Token, check_exposure
 from spanreplay_collector.store import Store
 from spanreplay_service.limits import PHOENIX_READY_S_MAX
+from spanreplay_service.listen import join_address
 from spanreplay_service.phoenix import PhoenixProcess, PhoenixSink, choose_settings, is_installed
 from spanreplay_service.server import ReplayServer, ServerSettings
 
 STATUS_FILE: Final = "up.json"
+LOCK_FILE: Final = "up.lock"
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Up:
     async def _start_parts(self, parts: AsyncExitStack) -> UpStatus:
         settings = self._settings
         data_dir = _make_data_dir(settings.data_dir)
+        parts.callback(os.close, _lock(data_dir))
         with self._working("opening the store"):
             store = await asyncio.to_thread(_open_store, settings.clickhouse_url or f"chdb://{data_dir / 'chdb'}")
         parts.push_async_callback(asyncio.to_thread, store.close)
@@ -186,8 +190,8 @@ class Up:
             grpc_port=collector.grpc_port,
             port=port,
             phoenix_port=self.phoenix.settings.port if self.phoenix else 0,
-            endpoint=f"{'https://' if is_tls else ''}{host}:{port}",
-            otlp_endpoint=f"{'https' if is_tls else 'http'}://{host}:{collector.http_port}",
+            endpoint=("https://" if is_tls else "") + join_address(host, port),
+            otlp_endpoint=f"{'https' if is_tls else 'http'}://{join_address(host, collector.http_port)}",
             phoenix_url=phoenix_url,
             data_dir=str(data_dir),
         )
@@ -196,8 +200,7 @@ class Up:
 def _reachable(host: str) -> str:
     """The host that a program on this machine dials to reach a listener."""
     bare = host.strip("[]")
-    dialled = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bare, bare)  # noqa: S104 - compared, not bound
-    return f"[{dialled}]" if ":" in dialled else dialled
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bare, bare)  # noqa: S104 - compared, not bound
 
 
 def _make_data_dir(path: Path) -> Path:
@@ -206,6 +209,23 @@ def _make_data_dir(path: Path) -> Path:
     except OSError as exc:
         raise ConfigError(f"the directory {str(path)!r} cannot be used: {exc.strerror}") from exc
     return path.resolve()
+
+
+def _lock(data_dir: Path) -> int:
+    """The descriptor of a lock that ends with this process, however it ends. Raises: StoreLocked.
+
+    Asked before chDB's own, whose core writes to standard error and says less.
+    """
+    descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        os.close(descriptor)
+        raise StoreLocked(
+            f"another `spanreplay up` has the data in {data_dir} open",
+            hint="use that one (its addresses are in up.json there), stop it, or choose another --data-dir",
+        ) from exc
+    return descriptor
 
 
 def _open_store(url: str) -> Store:

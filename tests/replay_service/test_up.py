@@ -1,0 +1,255 @@
+"""`spanreplay up` as a process: what goes in over OTLP comes out over gRPC, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from spanreplay import errors
+from spanreplay.call import Recording
+from spanreplay.catalog import RunQuery, summarize
+from spanreplay.client import AsyncServiceClient, ServiceCatalog
+from spanreplay.config import CALL_BATCH_ITEMS
+from support.runs import make_payload, make_recording, make_run_id
+from support.up_server import UpServer, command, start_up
+
+RECORDINGS = (
+    make_recording(make_run_id(1)),
+    make_recording(make_run_id(2), calls=50, user_id="u-8", app="trades"),
+    make_recording(make_run_id(3), calls=2 * CALL_BATCH_ITEMS + 1),
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpServer]:
+    """A server that has received three runs over OTLP."""
+    with start_up(tmp_path_factory.mktemp("up")) as running:
+        for recording in RECORDINGS:
+            running.export(make_payload(recording))
+        yield running
+
+
+@pytest.fixture
+def catalog(server: UpServer) -> Iterator[ServiceCatalog]:
+    """A client of it."""
+    with ServiceCatalog(server.endpoint) as client:
+        yield client
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=["4 calls", "50 calls", "513 calls"])
+def test_u3_what_was_sent_comes_back(catalog: ServiceCatalog, recording: Recording) -> None:
+    """A run sent over OTLP/HTTP is streamed back equal in every field, at once after its acknowledgement."""
+    assert catalog.load(recording.run_id) == recording
+
+
+def test_u3_search_and_get_say_the_same(catalog: ServiceCatalog) -> None:
+    """The store's summaries are those that the recordings themselves give."""
+    found = catalog.search(RunQuery(limit=1000))
+    assert sorted(found, key=lambda s: s.root.run_id) == [summarize(r) for r in RECORDINGS]
+    assert [s.root.run_id for s in catalog.search(RunQuery(user_id="u-8"))] == [make_run_id(2)]
+    assert [s.root.run_id for s in catalog.search(RunQuery(app="trades", tool="get_order"))] == [make_run_id(2)]
+    assert catalog.search(RunQuery(tool="never_called")) == []
+
+
+def test_spans_are_found_at_once(server: UpServer, catalog: ServiceCatalog) -> None:
+    """Twenty times: a run is complete in the read that follows its acknowledgement."""
+    for number in range(100, 120):
+        recording = make_recording(make_run_id(number), calls=2, app="at-once")
+        server.export(make_payload(recording))
+        assert catalog.load(recording.run_id) == recording
+
+
+def test_unknown_and_ambiguous_runs(catalog: ServiceCatalog) -> None:
+    """A run that is not there, and a prefix of several, are errors that say so."""
+    with pytest.raises(errors.RunNotFound, match="fedcba"):
+        catalog.load("fedcba")
+    with pytest.raises(errors.AmbiguousRun, match=make_run_id(1)[:8]):
+        catalog.load(make_run_id(1)[:8])
+
+
+def test_s62_a_run_moves_to_another_server_without_loss(
+    server: UpServer, catalog: ServiceCatalog, tmp_path: Path
+) -> None:
+    """Export → import into an empty server → the same recording, summary and file."""
+    for recording in RECORDINGS:
+        content = catalog.export(recording.run_id)
+        assert catalog.export(recording.run_id) == content
+    bundles = [catalog.export(r.run_id) for r in RECORDINGS]
+    with start_up(tmp_path) as other, ServiceCatalog(other.endpoint) as target:
+        for recording, content in zip(RECORDINGS, bundles, strict=True):
+            for _ in range(2):  # a second time changes nothing
+                imported = target.import_bundle(content)
+                assert (imported.run_id, imported.spans) == (recording.run_id, len(recording.calls) + 1)
+            assert target.load(recording.run_id) == recording
+            assert target.export(recording.run_id) == content
+        assert len(target.search(RunQuery())) == len(RECORDINGS)
+        with pytest.raises(errors.ForeignFile):
+            target.import_bundle(b"not a file of ours")
+
+
+def test_async_client_against_the_real_store(server: UpServer) -> None:
+    """The asyncio client loads twenty runs at the same time."""
+
+    async def load() -> list[Recording]:
+        async with AsyncServiceClient(server.endpoint) as client:
+            return list(await asyncio.gather(*(client.load(make_run_id(2)) for _ in range(20))))
+
+    assert asyncio.run(load()) == [RECORDINGS[1]] * 20
+
+
+def test_health_says_serving(server: UpServer) -> None:
+    """grpc.health.v1 answers for the server and both services; an unknown one is unknown."""
+    with grpc.insecure_channel(server.endpoint) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "spanreplay.v1.Replay", "spanreplay.v1.Runs"):
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=30)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=30)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_kill_and_restart_keeps_everything(tmp_path: Path) -> None:
+    """What was acknowledged before kill -9 is there after a restart, complete and once."""
+    with start_up(tmp_path) as first:
+        for recording in RECORDINGS:
+            first.export(make_payload(recording))
+        first.kill()
+        assert (first.data_dir / "up.json").exists()
+    with start_up(tmp_path) as second, ServiceCatalog(second.endpoint) as client:
+        assert [client.load(r.run_id) for r in RECORDINGS] == list(RECORDINGS)
+        assert sorted(client.search(RunQuery()), key=lambda s: s.root.run_id) == [summarize(r) for r in RECORDINGS]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """A signal ends it with status 0, nothing loaded is lost, and `up.json` lives as long as the server."""
+    with start_up(tmp_path) as running:
+        status = json.loads((running.data_dir / "up.json").read_text(encoding="utf-8"))
+        assert status == running.status
+        assert status["pid"] == running.process.pid
+        running.export(make_payload(RECORDINGS[0]))
+        running.process.send_signal(number)
+        assert running.stop() == 0
+    assert not (running.data_dir / "up.json").exists()
+    assert "Traceback" not in running.log
+    with start_up(tmp_path) as again, ServiceCatalog(again.endpoint) as client:
+        assert client.load(RECORDINGS[0].run_id) == RECORDINGS[0]
+
+
+def _run(data_dir: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(data_dir, arguments),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+    )
+
+
+def _assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert (result.returncode, result.stdout) == (1, "")
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("hint: ")]
+    assert len(lines) == 1, result.stderr
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+@pytest.mark.parametrize("option", ["--http-port", "--grpc-port", "--port"])
+def test_a_taken_port_is_one_line_and_status_1(tmp_path: Path, option: str) -> None:
+    """A port in use ends `up` with one line that names it; nothing is left running or locked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        _assert_one_line(_run(tmp_path / "server", option, port), port)
+    with start_up(tmp_path):
+        pass
+
+
+def test_a_second_server_on_the_same_directory_is_one_line(server: UpServer) -> None:
+    """An embedded store belongs to one process; the second is told so, and the first goes on."""
+    _assert_one_line(_run(server.data_dir), "another `spanreplay up`", str(server.data_dir))
+    with ServiceCatalog(server.endpoint) as client:
+        assert client.load(make_run_id(1)) == RECORDINGS[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--host", "0.0.0.0"), ("refusing to listen",)),
+        (("--tls-cert", "c.pem"), ("--tls-key",)),
+        (("--tokens", "/nowhere"), ("/nowhere",)),
+        (("--clickhouse-url", "http://127.0.0.1:1/db"), ("127.0.0.1:1",)),
+        (("--clickhouse-url", "ftp://x"), ("ftp",)),
+    ],
+    ids=["public", "half of TLS", "no tokens file", "no ClickHouse", "no URL"],
+)
+def test_settings_that_cannot_work_are_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """A setting that cannot be used ends `up` with one line."""
+    _assert_one_line(_run(tmp_path / "server", *arguments), *words)
+
+
+def test_a_data_dir_that_is_a_file_is_one_line(tmp_path: Path) -> None:
+    """A data directory that cannot be made is named."""
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    _assert_one_line(_run(tmp_path / "file" / "server"), "file/server")
+
+
+def test_r6_tokens_guard_both_ways_in(tmp_path: Path) -> None:
+    """With tokens, export and read need one, and a tenant reads only what it exported."""
+    tokens = tmp_path / "tokens.json"
+    entries = [{"tenant": "acme", "token": "a-token"}, {"tenant": "other", "token": "o-token"}]
+    tokens.write_text(json.dumps(entries), encoding="utf-8")
+    with start_up(tmp_path, arguments=("--tokens", str(tokens))) as running:
+        payload = make_payload(RECORDINGS[0])
+        for token in ("", "wrong"):
+            with pytest.raises(OSError, match="401"):
+                running.export(payload, token=token)
+            with ServiceCatalog(running.endpoint, token) as client, pytest.raises(errors.AccessDenied):
+                client.load(make_run_id(1))
+        running.export(payload, token="a-token")
+        with ServiceCatalog(running.endpoint, "a-token") as client:
+            assert client.load(make_run_id(1)) == RECORDINGS[0]
+        with ServiceCatalog(running.endpoint, "o-token") as client:
+            assert client.search(RunQuery()) == []
+            with pytest.raises(errors.RunNotFound):
+                client.load(make_run_id(1))
+            # The other tenant may hold a run of the same id; neither sees the other's.
+            other = make_recording(make_run_id(1), calls=1)
+            running.export(make_payload(other), token="o-token")
+            assert client.load(make_run_id(1)) == other
+        with ServiceCatalog(running.endpoint, "a-token") as client:
+            assert client.load(make_run_id(1)) == RECORDINGS[0]
+
+
+def test_one_token_from_the_environment(tmp_path: Path) -> None:
+    """SPANREPLAY_TOKEN is the token of the default tenant."""
+    with start_up(tmp_path, environ={"SPANREPLAY_TOKEN": "s3cret"}) as running:
+        running.export(make_payload(RECORDINGS[0]), token="s3cret")
+        with ServiceCatalog(running.endpoint, "s3cret") as client:
+            assert client.load(make_run_id(1)) == RECORDINGS[0]
+        with ServiceCatalog(running.endpoint) as client, pytest.raises(errors.AccessDenied):
+            client.load(make_run_id(1))
+    assert "s3cret" not in running.log
+
+
+def test_what_it_says_can_be_pasted(server: UpServer) -> None:
+    """The two environment lines are printed, and JSON alone goes to standard output."""
+    assert f"export OTEL_EXPORTER_OTLP_ENDPOINT={server.otlp_endpoint}\n" in server.log
+    assert f"export SPANREPLAY_ENDPOINT={server.endpoint}\n" in server.log
+    expected: dict[str, Any] = {"pid": server.process.pid, "phoenix_url": "", "phoenix_port": 0}
+    assert {k: server.status[k] for k in expected} == expected
+    assert server.endpoint == f"127.0.0.1:{server.status['port']}"
