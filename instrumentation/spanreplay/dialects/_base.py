@@ -49,6 +49,10 @@ class Dialect(ABC):
         """The conversation's elements, oldest first, without the system prompt where that is apart."""
 
     @abstractmethod
+    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
+        """Ids of the tool calls whose results the conversation brings back."""
+
+    @abstractmethod
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
         """The tools' JSON schemas."""
 
@@ -61,7 +65,6 @@ class Dialect(ABC):
         fields = as_dict(body)
         kept, ignored = select(self.keyspec, fields)
         system = self.read_system(fields)
-        messages = [message for item in self.conversation(fields) for message in self.read_message(item)]
         return RequestMeaning(
             kind=self.kind.value,
             name=self.name,
@@ -74,7 +77,7 @@ class Dialect(ABC):
             provider=self.provider,
             is_stream=fields.get("stream") is True,
             system_prompt_hash=hashlib.sha256(canonicalize(system)).hexdigest() if system else "",
-            tool_call_ids=tuple(message.tool_call_id for message in messages if message.tool_call_id),
+            tool_call_ids=tuple(self.read_result_ids(fields)),
         )
 
     def read_response(self, status: int, chunks: Sequence[str], is_stream: bool = False) -> ResponseMeaning:

@@ -86,7 +86,7 @@ class _Attributes:
         if count >= 0:
             self.put(name, count)
 
-    def put_message(self, prefix: str, message: Message, limit: int) -> bool:
+    def put_message(self, prefix: str, message: Message, limit: int = ATTRIBUTES_MAX) -> bool:
         """A message as a whole, or not at all."""
         pairs = list(_iter_message(prefix, message))
         if len(pairs) > min(limit, self.room()):
@@ -125,20 +125,20 @@ def _put_response(attributes: _Attributes, response: ResponseMeaning) -> None:
 
 def _put_input_messages(attributes: _Attributes, dialect: Dialect, body: Mapping[str, Any]) -> None:
     """System prompt, then the newest messages that fit, numbered without gaps in their order."""
-    system = [Message("system", text) for text in dialect.read_system(body)[:1]]
+    texts = dialect.read_system(body)[:1]
+    system = [Message("system", text) for text in texts]
     room = attributes.room() - 2 * len(system)
     newest: list[Message] = []
-    for message in _iter_backwards(dialect, body):
-        room -= sum(1 for _ in _iter_message("", message))
+    for message in _iter_backwards(dialect, body, texts):
+        room -= _count_attributes(message)
         if room < 0:
             break
         newest.append(message)
     for index, message in enumerate([*system, *reversed(newest)]):
-        attributes.put_message(f"{SpanAttributes.LLM_INPUT_MESSAGES}.{index}", message, ATTRIBUTES_MAX)
+        attributes.put_message(f"{SpanAttributes.LLM_INPUT_MESSAGES}.{index}", message)
 
 
-def _iter_backwards(dialect: Dialect, body: Mapping[str, Any]) -> Iterator[Message]:
-    system = dialect.read_system(body)[:1]
+def _iter_backwards(dialect: Dialect, body: Mapping[str, Any], system: list[str]) -> Iterator[Message]:
     for item in reversed(dialect.conversation(body)):
         for message in reversed(dialect.read_message(item)):
             if message.role in ("system", "developer") and [message.text] == system:
@@ -150,6 +150,11 @@ def _put_embedded_texts(attributes: _Attributes, texts: list[Any]) -> None:
     for index, text in enumerate(texts):
         name = f"{SpanAttributes.EMBEDDING_EMBEDDINGS}.{index}.{EmbeddingAttributes.EMBEDDING_TEXT}"
         attributes.put(name, text if isinstance(text, str) else to_json(text))
+
+
+def _count_attributes(message: Message) -> int:
+    contents = 2 * len(message.image_urls) + 2 * bool(message.text) if message.image_urls else bool(message.text)
+    return 1 + contents + bool(message.tool_call_id) + bool(message.name) + 3 * len(message.tool_calls)
 
 
 def _iter_message(prefix: str, message: Message) -> Iterator[tuple[str, AttributeValue]]:

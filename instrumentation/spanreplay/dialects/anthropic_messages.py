@@ -48,6 +48,11 @@ class AnthropicMessages(Dialect):
             return results
         return [*results, Message(as_str(fields.get("role")), text, calls, image_urls=urls)]
 
+    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
+        """What tool_result blocks answer."""
+        blocks = (b for m in as_dicts(body.get("messages")) for b in as_dicts(m.get("content")))
+        return [as_str(block["tool_use_id"]) for block in blocks if block.get("tool_use_id")]
+
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
         """The tools."""
         return as_dicts(body.get("tools"))

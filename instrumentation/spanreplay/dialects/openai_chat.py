@@ -53,6 +53,11 @@ class OpenAIChat(Dialect):
             )
         ]
 
+    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
+        """What messages with role tool answer."""
+        found = (as_str(message.get("tool_call_id")) for message in as_dicts(body.get("messages")))
+        return [each for each in found if each]
+
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
         """The tools, in the new or the old form."""
         return as_dicts(body.get("tools")) or as_dicts(body.get("functions"))

@@ -43,6 +43,10 @@ class OpenAIEmbeddings(Dialect):
         """Texts are no messages."""
         return []
 
+    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
+        """There are none."""
+        return []
+
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
         """There are none."""
         return []

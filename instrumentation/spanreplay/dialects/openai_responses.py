@@ -66,6 +66,12 @@ class OpenAIResponses(Dialect):
             return [Message("assistant", text)] if text else []
         return []
 
+    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
+        """What output items answer."""
+        items = as_dicts(body.get("input"))
+        outputs = [item for item in items if as_str(item.get("type")).endswith("_call_output")]
+        return [as_str(item.get("call_id")) for item in outputs if item.get("call_id")]
+
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
         """The tools."""
         return as_dicts(body.get("tools"))
