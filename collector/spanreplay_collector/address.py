@@ -29,15 +29,15 @@ PART_BYTES_MIN: Final = 256
 """Shorter JSON elements are grouped with their neighbours."""
 PART_BYTES_MAX: Final = 1024 * 1024
 """Larger parts are cut; larger rows would hurt every reader of their granule."""
+LITERAL_BYTES_MAX: Final = 64 * 1024
+"""Longer bytes between large strings become parts too: skeletons are read whole by every query of a run."""
 BROKEN_ARRAYS_MAX: Final = 8
 """After so many arrays that do not parse, a text is not searched further: hostile text stays linear."""
 NESTING_MAX: Final = 16
 """Depth to which lists inside attribute values are searched for large strings."""
 
 # Names under which providers and frameworks resend history or definitions.
-_ARRAY: Final = re.compile(
-    r'"(?:messages|input|tools|contents|functions|system|documents)"[ \t\r\n]*:[ \t\r\n]*\['
-)
+_ARRAY: Final = re.compile(r'"(?:messages|input|tools|contents|functions|system|documents)"[ \t\r\n]*:[ \t\r\n]*\[')
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _COMMA: Final = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 # In every release of CPython and PyPy, but not in typeshed: one JSON value at a position, and where it ends.
@@ -121,15 +121,17 @@ def _address(raw: bytes, ranges: Iterable[Range], blobs: MutableMapping[bytes, b
 
 
 def _bounded(ranges: Iterable[Range], size: int) -> Iterator[Range]:
-    """The ranges, none of them and no gap between them longer than a part may be."""
+    """The ranges and long gaps between them, none longer than a part may be."""
     at = 0
     for start, end in (*ranges, (size, size)):
-        while start - at > PART_BYTES_MAX:
-            yield at, at + PART_BYTES_MAX
-            at += PART_BYTES_MAX
-        for a in range(start, end, PART_BYTES_MAX):
-            yield a, min(a + PART_BYTES_MAX, end)
+        if start - at > LITERAL_BYTES_MAX:
+            yield from _fixed(at, start)
+        yield from _fixed(start, end)
         at = end
+
+
+def _fixed(start: int, end: int) -> Iterator[Range]:
+    return ((a, min(a + PART_BYTES_MAX, end)) for a in range(start, end, PART_BYTES_MAX))
 
 
 def _iter_large(span: Span) -> Iterator[str | bytes]:
