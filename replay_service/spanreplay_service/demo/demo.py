@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import shlex
 import shutil
 import sqlite3
 import sys
@@ -35,6 +36,7 @@ Json = dict[str, Any]
 RUNS_MAX: Final = 10
 NOTIONAL_USD: Final = 1200.0
 REQUEST: Final = "sell $1,200 worth of ACME"
+BUNDLE: Final = "incident.replay"
 MARKER: Final = ".spanreplay-demo"
 SERVER_TIMEOUT_S: Final = 20.0
 ARRIVAL_TIMEOUT_S: Final = 30.0
@@ -79,6 +81,10 @@ class Story:
         with self.voice.wait(argv[0]):
             return run_command(argv, cwd=self.directory, environ={**self.environ, **environ})
 
+    def make_agent_command(self, user: str) -> list[str]:
+        """The agent, as it is started with and without recording."""
+        return ["python", SCRIPT, "--user", user, REQUEST]
+
     def run_spanreplay(self, *arguments: str) -> Done:
         """Run a `spanreplay` command that must succeed."""
         done = self.run("spanreplay", *arguments)
@@ -116,7 +122,7 @@ class Story:
         for number in range(RUNS_MAX):
             user = f"u-{201 + number}"
             shutil.copyfile(self.ledger, before)
-            command = ["opentelemetry-instrument", "python", SCRIPT, "--user", user, REQUEST]
+            command = ["opentelemetry-instrument", *self.make_agent_command(user)]
             if number == 0:
                 self.voice.show_command(command)
             done = self.run(*command, SPANREPLAY_USER_ID=user)
@@ -172,7 +178,7 @@ class Story:
         report = self.directory / "verdict.json"
         report.unlink(missing_ok=True)
         command = ["replay", run_id, *plan, "--json", str(report)]
-        agent = ["python", SCRIPT, "--user", incident.user, REQUEST]
+        agent = self.make_agent_command(incident.user)
         note = " ".join(f"{name}={Path(value).name}" for name, value in environ.items())
         self.voice.show_command(["spanreplay", "replay", run_id, *plan, "--", *agent], note)
         done = self.run("spanreplay", *command, "--", *agent, **environ)
@@ -263,10 +269,9 @@ class Story:
         shutil.copyfile(incident.ledger_before, scratch)
         return scratch
 
-    def tell_end(self, run_id: str, incident: Incident, link: str, duration_s: float) -> None:
+    def tell_end(self, incident: Incident, link: str, duration_s: float) -> None:
         """What happened and what to do next."""
         decision = json.loads((self.directory / "decisions.jsonl").read_text().splitlines()[-1])
-        place = self.directory
         self.voice.console.print(f"\n[bold]What happened[/]  ({duration_s:.0f} s)")
         self.voice.say(
             f"{incident.good_runs + 1} recorded runs, {incident.good_runs} good; the last sold 1,200 shares."
@@ -278,14 +283,14 @@ class Story:
         self.voice.say("Run it again and it is almost always fine: the recording is the only evidence.")
         self.voice.console.print("\n[bold]Next[/]")
         if self.is_kept and self.up is not None:
-            if link:
-                self.voice.say(f"in Phoenix:     {link}")
-            self.voice.say(f"still running:  spanreplay up; end it: kill {self.up.service.pid}")
             exports = " ".join(f"{name}={value}" for name, value in self.up.environ.items())
-            self.voice.say(f"look around:    cd {place}; export {exports}; spanreplay ls")
+            self.voice.say(f"look around:    cd {self.directory}; export {exports}; spanreplay ls")
+            self.voice.say(f"in Phoenix:     {link or 'not started'}")
+            self.voice.say(f"still running:  spanreplay up; end it: kill {self.up.service.pid}")
         else:
-            self.voice.say("in Phoenix:     make the demo keep it running: python -m spanreplay_service.demo --keep")
-            self.voice.say(f"look around:    cd {place}; spanreplay ls; spanreplay show {run_id}")
+            self.voice.say("look around:    python -m spanreplay_service.demo --keep leaves everything running")
+        replay = ["spanreplay", "replay", BUNDLE, "--", *self.make_agent_command(incident.user)]
+        self.voice.say(f"without server: cd {self.directory}; {shlex.join(replay)}")
         self.voice.say("your own agent: spanreplay up, then opentelemetry-instrument python agent.py")
 
     def tell(self) -> None:
@@ -299,9 +304,8 @@ class Story:
         self.replay_with_tools(run_id, incident)
         self.fix_agent()
         self.prove_fix(run_id, incident)
-        if link:
-            self.voice.say(f"in Phoenix: {link}")
-        self.tell_end(run_id, incident, link, time.monotonic() - started)
+        self.run_spanreplay("export", run_id, "-o", BUNDLE)
+        self.tell_end(incident, link, time.monotonic() - started)
 
     def close(self, *, has_failed: bool) -> None:
         """Stop what was started; `up` stays after a success with --keep."""
