@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -104,7 +104,14 @@ def build_environment(settings: PhoenixSettings, environ: Mapping[str, str]) -> 
 class PhoenixProcess:
     """One Phoenix, started again when it falls; whatever happens to it, nothing else does."""
 
-    def __init__(self, settings: PhoenixSettings, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: PhoenixSettings,
+        say: Callable[[str], None],
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "spanreplay_service.phoenix_child"),
+        backoff_s: tuple[float, float] = PHOENIX_BACKOFF_S,
+    ) -> None:
         self.settings = settings
         self.log_path = settings.directory / "phoenix.log"
         self._say = say
@@ -112,7 +119,8 @@ class PhoenixProcess:
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._gave_up = asyncio.Event()
-        self.backoff_s = PHOENIX_BACKOFF_S
+        self._command = command
+        self._backoff_s = backoff_s
 
     @property
     def pid(self) -> int:
@@ -165,9 +173,7 @@ class PhoenixProcess:
     async def _spawn(self) -> None:
         with self._open_log() as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "spanreplay_service.phoenix_child",
+                *self._command,
                 # Held open for as long as we live; the child ends when it closes.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
@@ -198,7 +204,7 @@ class PhoenixProcess:
                 self._say(f"Phoenix ended again (status {status}); going on without it, see {self.log_path}")
                 self._gave_up.set()
                 return
-            delay_s = min(self.backoff_s[0] * 2**restarts, self.backoff_s[1])
+            delay_s = min(self._backoff_s[0] * 2**restarts, self._backoff_s[1])
             restarts += 1
             self._say(f"Phoenix ended (status {status}); starting it again in {delay_s:g} s, see {self.log_path}")
             with contextlib.suppress(asyncio.TimeoutError):

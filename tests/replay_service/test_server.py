@@ -101,7 +101,7 @@ def test_search_and_get_agree(server: ReplayServer, catalog: ServiceCatalog) -> 
     assert tuple(wire.call_from_message(c, recording.run_id) for c in got.calls) == recording.calls
 
 
-def test_s62_export_import_is_lossless(catalog: ServiceCatalog) -> None:
+def test_export_import_is_lossless(catalog: ServiceCatalog) -> None:
     """A run exported from one service and imported into another is the same run, and twice is once."""
     content = catalog.export(make_run_id(1))
     other_store = MemoryStore()
