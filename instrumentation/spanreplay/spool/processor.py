@@ -41,6 +41,8 @@ class SpoolSpanProcessor(SpanProcessor):
     def __init__(self, writer: SpoolWriter, shipper: Shipper | None = None) -> None:
         self._writer = writer
         self._shipper = shipper
+        # A file that is closed before the shipper first sees it must be marked by then.
+        writer.to_ship = writer.to_ship or shipper is not None
         self._not_encoded = 0
 
     @property

@@ -99,10 +99,10 @@ class SpoolWriter:
         self.run_id = run_id
         self.dropped = 0
         self.appended = 0
+        self.to_ship = to_ship
         self._fsync = fsync
         self._bytes_max = bytes_max
         self._segment_bytes_max = segment_bytes_max
-        self._to_ship = to_ship
         self._file: _OpenFile | None = None
         self._said: set[str] = set()
         # Re-entrant: a garbage collection inside append() may end a span, which appends again.
@@ -182,7 +182,7 @@ class SpoolWriter:
             _syncer.notify()
 
     def _open(self) -> _OpenFile:
-        file = _open_file(self.directory, self.run_id, to_ship=self._to_ship)
+        file = _open_file(self.directory, self.run_id, to_ship=self.to_ship)
         self._file = file
         if self._fsync != "never":
             folder = os.open(file.path.parent, os.O_RDONLY | os.O_CLOEXEC)
