@@ -62,6 +62,14 @@ def _place(divergence: Divergence) -> str:
     return f"{where} ({inside})" if inside else where
 
 
+def _message(divergence: Divergence) -> str:
+    """What differs, without the place where, which the reader has been told before."""
+    message = str(divergence.get("message", ""))
+    _, found, rest = message.partition(f"({divergence.get('boundary')}, lane {divergence.get('lane')})")
+    detail = rest.partition(": ")[2]
+    return shorten(detail if found and detail else message, LINE_CHARACTERS_MAX)
+
+
 def _unchecked(verdict: Verdict) -> str:
     """What an `identical` does not speak for, because it was not compared."""
     missing = []
@@ -95,7 +103,7 @@ def render_verdict_line(verdict: Verdict) -> Text:
     if word == "identical":
         line = _identical_line(verdict)
     elif word == "diverged" and cause is not None:
-        line = f"✘ diverged{_place(cause)}: {shorten(str(cause.get('message', '')), LINE_CHARACTERS_MAX)}"
+        line = f"✘ diverged{_place(cause)}: {_message(cause)}"
     elif word == "diverged":
         line = "✘ diverged"
     elif word == "incomplete":
@@ -169,8 +177,7 @@ def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
         lines.append(Text(f"  {downstream:,} further {verb} downstream of it"))
     others = [d for d in divergences if d is not cause and not d.get("downstream")]
     for other in others[:OTHERS_MAX]:
-        message = shorten(str(other.get("message", "")), LINE_CHARACTERS_MAX)
-        lines.append(_line("also", f"{_place(other).strip()}: {message}".removeprefix(": ")))
+        lines.append(_line("also", f"{_place(other).strip()}: {_message(other)}".removeprefix(": ")))
     if len(others) > OTHERS_MAX:
         lines.append(_line("", f"and {_plural(len(others) - OTHERS_MAX, 'more divergence')}"))
     return lines

@@ -1,0 +1,209 @@
+"""`spanreplay record`, `replay` and `doctor` with a real agent, a real SDK and a provider that is then gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from spanreplay import report as report_package
+from support.provider import Provider
+
+AGENT = """\
+import sys, openai
+client = openai.OpenAI(max_retries=0)
+for question in sys.argv[2:]:
+    answer = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": question}])
+    print(question, "->", answer.choices[0].message.content)
+print("done", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+TIMEOUT_S = 120
+
+
+class Shell:
+    """A user's shell in a directory with an agent."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self.folder = folder
+        self.environ = environ
+
+    def spanreplay(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Type a command, to its end."""
+        command = [sys.executable, "-c", "from spanreplay.cli import main; main()", *arguments]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**self.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def runs(self, *options: str) -> list[dict[str, Any]]:
+        """What `ls --json` lists."""
+        rows: list[dict[str, Any]] = json.loads(self.spanreplay("ls", "--json", *options).stdout)
+        return rows
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shell, str]:
+    """A shell in whose directory one run was recorded, and what it printed; the provider is stopped."""
+    folder = tmp_path_factory.mktemp("agent")
+    (folder / "agent.py").write_text(AGENT)
+    with Provider() as provider:
+        environ = {
+            **provider.environ(),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        shell = Shell(folder, environ)
+        done = shell.spanreplay("record", "--", "python", "agent.py", "0", "sell 1,000", "report")
+        assert done.returncode == 0, done.stderr
+        assert "recorded 2 calls in run " in done.stderr
+    return shell, done.stdout
+
+
+def test_u1_record_leaves_output_and_exit_status_alone(recorded: tuple[Shell, str]) -> None:
+    """What the agent printed is its own, and the run is listed with its calls."""
+    shell, printed = recorded
+    assert [line.partition(" -> ")[0] for line in printed.splitlines()] == ["sell 1,000", "report"]
+    [run] = shell.runs()
+    assert (run["status"], run["llm_calls"]) == ("ok", 2)
+
+
+def test_s62_replay_is_identical_without_a_provider(recorded: tuple[Shell, str], tmp_path: Path) -> None:
+    """With the provider gone the run replays byte for byte: by id, as a file, in an empty directory."""
+    shell, printed = recorded
+    verdict_file = tmp_path / "verdict.json"
+    done = shell.spanreplay(
+        "replay", "latest", "--json", str(verdict_file), "--", "python", "agent.py", "0", "sell 1,000", "report"
+    )
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+    assert "\n✔ identical: 2 calls, all as recorded; standard output and exit status too\n" in "\n" + done.stderr
+    assert "done\n" in done.stderr
+    verdict = json.loads(verdict_file.read_text())
+    schema = json.loads(Path(*report_package.__path__, "divergence-1.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(verdict)
+    assert verdict["verdict"] == "identical"
+    assert verdict["exit"] == {"recorded": 0, "now": 0}
+
+    shell.spanreplay("export", "latest", "-o", str(tmp_path / "x.replay"))
+    (tmp_path / "agent.py").write_text(AGENT)
+    elsewhere = Shell(tmp_path, {**shell.environ, "HOME": str(tmp_path)})
+    moved = elsewhere.spanreplay("replay", "x.replay", "--", "python", "agent.py", "0", "sell 1,000", "report")
+    assert (moved.returncode, moved.stdout) == (0, printed), moved.stderr
+
+
+def test_s28_replay_of_changed_code_names_the_one_call(recorded: tuple[Shell, str]) -> None:
+    """Another prompt is told as one changed call, with both texts and the line of code; nothing goes live."""
+    shell, _ = recorded
+    done = shell.spanreplay("replay", "latest", "--", "python", "agent.py", "0", "sell $1,000", "report")
+    assert done.returncode == 3
+    assert "✘ diverged at call 1 (llm:openai.chat.completions, lane main)" in done.stderr
+    assert "recorded 'sell 1,000'" in done.stderr
+    assert "now      'sell $1,000'" in done.stderr
+    assert "agent.py:4" in done.stderr
+
+
+def test_s28_replay_serves_a_changed_call_when_asked_to(recorded: tuple[Shell, str]) -> None:
+    """--on-change serve goes on with the recorded answer, and still says what differs."""
+    shell, printed = recorded
+    command = ("replay", "latest", "--on-change", "serve", "--json", "-", "--", "python", "agent.py", "0")
+    done = shell.spanreplay(*command, "sell $1,000", "report")
+    assert done.returncode == 3
+    shown, _, verdict = done.stdout.partition("{")
+    assert shown.splitlines()[1] == printed.splitlines()[1]
+    assert json.loads("{" + verdict)["counts"]["served"] == 2
+
+
+def test_replay_with_another_exit_status_is_diverged(recorded: tuple[Shell, str]) -> None:
+    """Equal calls and equal output with another exit status are not identical."""
+    shell, printed = recorded
+    done = shell.spanreplay("replay", "latest", "--", "python", "agent.py", "5", "sell 1,000", "report")
+    assert (done.returncode, done.stdout) == (3, printed)
+    assert "the exit status was 0, now 5" in done.stderr
+
+
+def test_replay_that_has_no_verdict_is_an_error(recorded: tuple[Shell, str]) -> None:
+    """An agent that was never under replay ends with 1 and a clear line, whatever its own exit status."""
+    shell, _ = recorded
+    for command in (["true"], ["sh", "-c", "kill -9 $$"]):
+        done = shell.spanreplay("replay", "latest", "--", *command)
+        assert done.returncode == 1
+        assert "error: there is no verdict: the agent " in done.stderr
+
+
+def test_replay_does_not_depend_on_what_switches_telemetry_off(recorded: tuple[Shell, str]) -> None:
+    """Settings that keep OpenTelemetry from loading cannot make a replay go live."""
+    shell, printed = recorded
+    hostile = {
+        "OTEL_SDK_DISABLED": "true",
+        "OTEL_TRACES_EXPORTER": "no-such-exporter",
+        "OTEL_TRACES_SAMPLER": "always_off",
+    }
+    command = ("replay", "latest", "--", "python", "agent.py", "0", "sell 1,000", "report")
+    done = shell.spanreplay(*command, **hostile)
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("replay",), 2, "Missing argument"),
+        (("replay", "latest"), 2, "Missing argument"),
+        (("replay", "latest", "--on-change", "guess", "--", "true"), 2, "'guess' is not one of"),
+        (("replay", "0192f3a4", "--", "true"), 1, "error: "),
+        (("replay", "latest", "--", "no-such-program"), 1, "no such command"),
+        (("replay", "latest", "--", "python", "-I", "agent.py"), 1, "would not load spanreplay"),
+        (("replay", "latest", "--stub", " ", "--", "true"), 1, "an empty pattern"),
+    ],
+    ids=["nothing", "no command", "bad choice", "unknown run", "unknown program", "isolated", "empty pattern"],
+)
+def test_replay_wrong_usage_and_errors_end_before_the_agent_runs(
+    recorded: tuple[Shell, str], arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    """What cannot be replayed is said in a line, with the right status."""
+    shell, _ = recorded
+    done = shell.spanreplay(*arguments)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_s48_replay_of_a_killed_run_goes_to_its_frontier(recorded: tuple[Shell, str], tmp_path: Path) -> None:
+    """A run that was killed replays as far as it went, is called incomplete, and ends with 4."""
+    shell, _ = recorded
+    dies = "    if sys.argv[1] == '9': __import__('os')._exit(9)\n    print(question"
+    (tmp_path / "agent.py").write_text(AGENT.replace("    print(question", dies))
+    with Provider() as provider:
+        killed = Shell(tmp_path, {**shell.environ, **provider.environ(), "HOME": str(tmp_path)})
+        assert killed.spanreplay("record", "--", "python", "agent.py", "9", "one").returncode == 9
+    [run] = killed.runs()
+    assert run["status"] == "incomplete"
+    done = killed.spanreplay("replay", "latest", "--", "python", "agent.py", "0", "one")
+    assert done.returncode == 4, done.stderr
+    assert "the recording is incomplete" in done.stderr
+    assert "! incomplete recording: 1 call as recorded, up to where it ends" in done.stderr
+
+
+def test_doctor_tells_what_is_recorded_and_what_is_in_the_way(recorded: tuple[Shell, str]) -> None:
+    """The doctor runs the agent, lists the seams that took, and names what hinders."""
+    shell, _ = recorded
+    fine = shell.spanreplay("doctor", "--json", "--", "python", "-c", "import httpx; print('hello')")
+    findings = {f["subject"]: f for f in json.loads(fine.stdout)}
+    assert fine.returncode == 0, fine.stdout
+    assert "hello\n" in fine.stderr
+    assert findings["seam httpx"]["level"] == "ok"
+    hindered = shell.spanreplay("doctor", "--", "python", "-c", "1", OTEL_SDK_DISABLED="true")
+    assert hindered.returncode == 1
+    assert "OTEL_SDK_DISABLED" in hindered.stdout
+    assert "in the way" in hindered.stderr
