@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,16 @@ def test_u4_demo_records_replays_and_proves_the_fix(tmp_path: Path) -> None:
         assert f"✓ {promise}" in done.stdout
     verdict = json.loads((tmp_path / "demo" / "verdict.json").read_text())
     assert [d["boundary"] for d in verdict["divergences"]] == ["tool:place_order", "process:stdout"]
-    assert (tmp_path / "demo" / "incident.replay").stat().st_size > 0
+    command = done.stdout.partition("without server: ")[2].splitlines()[0]
+    again = subprocess.run(
+        ["sh", "-c", command],
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        timeout=DEMO_TIMEOUT_S,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
 
 
 def test_demo_says_what_is_in_the_way(tmp_path: Path) -> None:

@@ -289,8 +289,9 @@ class Story:
             self.voice.say(f"still running:  spanreplay up; end it: kill {self.up.service.pid}")
         else:
             self.voice.say("look around:    python -m spanreplay_service.demo --keep leaves everything running")
+        settings = [f"{name}={self.environ[name]}" for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY")]
         replay = ["spanreplay", "replay", BUNDLE, "--", *self.make_agent_command(incident.user)]
-        self.voice.say(f"without server: cd {self.directory}; {shlex.join(replay)}")
+        self.voice.say(f"without server: cd {self.directory}; {' '.join(settings)} {shlex.join(replay)}")
         self.voice.say("your own agent: spanreplay up, then opentelemetry-instrument python agent.py")
 
     def tell(self) -> None:
