@@ -182,6 +182,9 @@ class _Client:
     def _call_options(self) -> dict[str, Any]:
         return {"timeout": self._timeout_s, "metadata": self._metadata}
 
+    def _is_too_large(self, error: Any) -> bool:
+        return bool(error.code() is self._grpc.StatusCode.RESOURCE_EXHAUSTED)
+
     def _map(self, error: Any) -> SpanreplayError:
         return map_error(error, self._address, self._timeout_s)
 
@@ -273,12 +276,14 @@ class ServiceCatalog(_Client):
         return url
 
     def phoenix_url(self, run_id: str) -> str:
-        """Where Phoenix shows the run; "" without Phoenix."""
+        """Where Phoenix shows the run; "" without Phoenix, and for a run larger than one message."""
         from spanreplay.v1 import replay_pb2 as pb
 
         try:
             response = self._runs.Get(pb.GetRequest(run_id=run_id), **self._call_options())
         except self._grpc.RpcError as exc:
+            if self._is_too_large(exc):
+                return ""
             raise self._map(exc) from exc
         return _link(response.phoenix_url, response.summary.run.span_id)
 
@@ -383,11 +388,13 @@ class AsyncServiceClient(_Client):
         return url
 
     async def phoenix_url(self, run_id: str) -> str:
-        """Where Phoenix shows the run; "" without Phoenix."""
+        """Where Phoenix shows the run; "" without Phoenix, and for a run larger than one message."""
         from spanreplay.v1 import replay_pb2 as pb
 
         try:
             response = await self._runs.Get(pb.GetRequest(run_id=run_id), **self._call_options())
         except self._grpc.RpcError as exc:
+            if self._is_too_large(exc):
+                return ""
             raise self._map(exc) from exc
         return _link(response.phoenix_url, response.summary.run.span_id)

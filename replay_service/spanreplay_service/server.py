@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,6 +42,9 @@ OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     # With reuse, a second server on a taken port starts and gets half of the calls.
     ("grpc.so_reuseport", 0),
 )
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,21 +103,7 @@ class ReplayServer:
             interceptors=(Guard(Authenticator(self._settings.tokens)),),
             maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
         )
-        address = join_address(self._settings.host, self._settings.port)
-        try:
-            # Asked before gRPC is, whose core writes a line of its own on standard error.
-            if not can_listen(self._settings.host, self._settings.port):
-                raise RuntimeError("in use")
-            if credentials is None:
-                self._port = server.add_insecure_port(address)
-            else:
-                self._port = server.add_secure_port(address, credentials)
-        except RuntimeError as exc:
-            await server.stop(None)
-            raise PortTaken(
-                f"{address} is in use, the replay service cannot listen there",
-                hint="another `spanreplay up` may be running: use it, stop it, or choose another port with --port",
-            ) from exc
+        self._port = await self._listen(server, credentials)
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="spanreplay-service")
         runs = RunAccess(self._store, self._pool, self._freshen)
         replay_pb2_grpc.add_ReplayServicer_to_server(ReplayServicer(runs, self._sink), server)
@@ -123,6 +114,23 @@ class ReplayServer:
         for name in SERVICE_NAMES:
             await self._health.set(name, HealthCheckResponse.SERVING)
         self._server = server
+
+    async def _listen(self, server: Any, credentials: Any) -> int:
+        address = join_address(self._settings.host, self._settings.port)
+        # Asked before gRPC is, whose core writes a line of its own on standard error.
+        is_free = can_listen(self._settings.host, self._settings.port)
+        try:
+            if is_free and credentials is None:
+                return int(server.add_insecure_port(address))
+            if is_free:
+                return int(server.add_secure_port(address, credentials))
+        except RuntimeError:
+            logger.info("the replay service cannot listen on %s", address, exc_info=True)
+        await server.stop(None)
+        raise PortTaken(
+            f"{address} is in use, the replay service cannot listen there",
+            hint="another `spanreplay up` may be running: use it, stop it, or choose another port with --port",
+        )
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Finish calls in progress for `grace_s`, then end them; idempotent."""
@@ -139,6 +147,8 @@ def _load_credentials(tls: TlsFiles) -> Any:
     try:
         pair = (tls.key.read_bytes(), tls.cert.read_bytes())
         roots = tls.client_ca.read_bytes() if tls.client_ca else None
+        # OpenSSL's own check first: gRPC reports a bad certificate as a port that cannot be opened.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert, tls.key)
     except OSError as exc:
-        raise ConfigError(f"cannot read the TLS files: {exc}") from exc
+        raise ConfigError(f"the TLS certificate or key cannot be used: {exc}") from exc
     return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,9 +25,10 @@ from spanreplay.client import AsyncServiceClient, ServiceCatalog
 from spanreplay.config import CALL_BATCH_ITEMS
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
-from spanreplay_collector.receive.auth import DEFAULT_TENANT, Token
+from spanreplay_collector.receive.auth import DEFAULT_TENANT, TlsFiles, Token
 from spanreplay_service import guard, runs
 from spanreplay_service.server import OPTIONS, ReplayServer, ServerSettings
+from support.certificates import make_certificates
 from support.memory_store import MemoryStore
 from support.runs import make_payload, make_recording, make_run_id
 from support.service import serve
@@ -222,6 +227,67 @@ def test_a_public_address_needs_a_token(store: MemoryStore) -> None:
         ReplayServer(store, ServerSettings(host="0.0.0.0", port=0))
 
 
+def _ask_over_tls(address: str, ca: Path) -> str:
+    code = (
+        "import sys\nfrom spanreplay.client import ServiceCatalog\nfrom spanreplay.errors import SpanreplayError\n"
+        "try:\n    print(ServiceCatalog('https://' + sys.argv[1], 'a-token', timeout_s=30).load(sys.argv[2]).run_id)\n"
+        "except SpanreplayError as exc:\n    print(type(exc).__name__)\n"
+    )
+    # gRPC's core reads the roots once a process.
+    return subprocess.run(
+        [sys.executable, "-c", code, address, make_run_id(5)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)},
+    ).stdout.strip()
+
+
+def test_r6_tls_is_spoken_and_nothing_else(store: MemoryStore, tmp_path: Path) -> None:
+    """On a TLS port a client with the authority's root gets its run; plaintext and other roots get nothing."""
+    fill(store, 5, tenant="acme")
+    files, others = make_certificates(tmp_path / "a"), make_certificates(tmp_path / "b")
+    tls = TlsFiles(files.server_cert, files.server_key)
+    with serve(store, ServerSettings(port=0, tokens=TENANTS, tls=tls)) as server:
+        assert _ask_over_tls(server.address, files.ca) == make_run_id(5)
+        assert _ask_over_tls(server.address, others.ca) == "ServiceUnavailable"
+        with (
+            ServiceCatalog(server.address, "a-token", timeout_s=30) as plain,
+            pytest.raises(errors.ServiceUnavailable, match=server.address),
+        ):
+            plain.load(make_run_id(5))
+
+
+def test_r6_a_client_without_certificate_is_refused(store: MemoryStore, tmp_path: Path) -> None:
+    """Where clients need a certificate, a right token alone does not get through."""
+    fill(store, 5, tenant="acme")
+    files = make_certificates(tmp_path)
+    tls = TlsFiles(files.server_cert, files.server_key, files.ca)
+    with serve(store, ServerSettings(port=0, tokens=TENANTS, tls=tls)) as server:
+        assert _ask_over_tls(server.address, files.ca) == "ServiceUnavailable"
+        credentials = grpc.ssl_channel_credentials(
+            files.ca.read_bytes(), files.client_key.read_bytes(), files.client_cert.read_bytes()
+        )
+        metadata = (("authorization", "Bearer a-token"),)
+        with grpc.secure_channel(server.address, credentials) as channel:
+            stub = replay_pb2_grpc.RunsStub(channel)
+            found = stub.Search(pb.SearchRequest(), timeout=30, metadata=metadata)
+    assert [s.run.run_id for s in found.runs] == [make_run_id(5)]
+
+
+def test_tls_files_that_cannot_be_read_are_named(store: MemoryStore, tmp_path: Path) -> None:
+    """A missing or broken certificate is a ConfigError before anything listens."""
+    broken = tmp_path / "broken.pem"
+    broken.write_text("not a certificate", encoding="utf-8")
+    for path in (tmp_path / "missing.pem", broken):
+        with (
+            pytest.raises(errors.ConfigError, match="TLS"),
+            serve(store, ServerSettings(port=0, tls=TlsFiles(path, path))),
+        ):
+            pass
+
+
 def test_a_taken_port_is_one_clear_error(store: MemoryStore, server: ReplayServer) -> None:
     """A second service on a port is refused, also if another program listens there."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -359,6 +425,13 @@ def test_a_tenant_that_asks_too_often_is_told(store: MemoryStore, monkeypatch: p
             client.search(RunQuery())
         with pytest.raises(errors.ServiceError, match="calls a second"):
             client.search(RunQuery())
+
+
+def test_a_run_larger_than_a_message_is_streamed(catalog: ServiceCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Get refuses what does not fit, its link is given up, and ReplayRun still gives the whole run."""
+    monkeypatch.setattr(runs, "GRPC_MESSAGE_BYTES_MAX", 1000)
+    assert catalog.phoenix_url(make_run_id(1)) == ""
+    assert catalog.load(make_run_id(1)) == make_recording(make_run_id(1))
 
 
 def test_reflection_and_unknown_methods_are_closed(server: ReplayServer) -> None:

@@ -78,9 +78,7 @@ def test_unknown_and_ambiguous_runs(catalog: ServiceCatalog) -> None:
         catalog.load(make_run_id(1)[:8])
 
 
-def test_a_run_moves_to_another_server_without_loss(
-    server: UpServer, catalog: ServiceCatalog, tmp_path: Path
-) -> None:
+def test_a_run_moves_to_another_server_without_loss(server: UpServer, catalog: ServiceCatalog, tmp_path: Path) -> None:
     """Export → import into an empty server → the same recording, summary and file."""
     for recording in RECORDINGS:
         content = catalog.export(recording.run_id)
