@@ -67,9 +67,15 @@ class Installation:
     def _load_session(self) -> Session:
         from spanreplay.replay.plan import read_plan
         from spanreplay.replay.session import Session
-        from spanreplay.replay.source import load_source
+        from spanreplay.replay.source import load_newest, load_source
 
-        recording = load_source(config.read_setting("SPANREPLAY_REPLAY_SOURCE"))
+        source = config.read_setting("SPANREPLAY_REPLAY_SOURCE")
+        if source:
+            recording = load_source(source)
+        else:
+            app = config.read_app_name(sys.argv[0] if sys.argv else "")
+            recording = load_newest(app)
+            guard.write_stderr(f"spanreplay: replaying the newest run of {app}, {recording.run_id}")
         return Session(recording, read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN")))
 
     def _start_run(self, provider: TracerProvider) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spanreplay import codec, guard
-from spanreplay.boundary import Crossing, Spec, begin
+from spanreplay.crossing import Crossing, Spec, begin
 from spanreplay.call import Outcome
 from spanreplay.errors import ReplayMiss, Unserializable
 from spanreplay.run import Run

@@ -21,7 +21,7 @@ from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.plan import Plan
 
 if TYPE_CHECKING:
-    from spanreplay.boundary import Crossing
+    from spanreplay.crossing import Crossing
 
 DIVERGENCES_MAX = 1000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from spanreplay import config
 from spanreplay.call import Recording
-from spanreplay.catalog import Catalog
-from spanreplay.errors import ConfigError
+from spanreplay.catalog import Catalog, RunQuery
+from spanreplay.errors import ConfigError, RunNotFound
 
 
 def open_catalog(environ: Mapping[str, str] = os.environ) -> Catalog:
@@ -22,6 +22,18 @@ def open_catalog(environ: Mapping[str, str] = os.environ) -> Catalog:
     from spanreplay.spool import SpoolCatalog
 
     return SpoolCatalog(config.read_data_dir(environ))
+
+
+def load_newest(app: str, environ: Mapping[str, str] = os.environ) -> Recording:
+    """The newest recording of an agent, replays left out. Raises: RunNotFound, ServiceError."""
+    catalog = open_catalog(environ)
+    try:
+        found = catalog.search(RunQuery(app=app, limit=1))
+        if not found:
+            raise RunNotFound(f"no recorded run of {app!r} here", hint="spanreplay ls shows what there is")
+        return catalog.load(found[0].root.run_id)
+    finally:
+        catalog.close()
 
 
 def load_source(source: str, environ: Mapping[str, str] = os.environ) -> Recording:

@@ -13,7 +13,7 @@ from typing import Any
 
 from spanreplay import guard, ids
 from spanreplay._patch import Patches
-from spanreplay.boundary import Crossing, begin, is_plumbing
+from spanreplay.crossing import Crossing, begin, is_plumbing
 from spanreplay.call import Outcome
 from spanreplay.errors import ReplayMiss
 from spanreplay.run import Run, active_run

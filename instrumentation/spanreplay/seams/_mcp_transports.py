@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 from spanreplay._patch import Patches
-from spanreplay.boundary import plumbing
+from spanreplay.crossing import plumbing
 from spanreplay.run import active_run
 
 _TRANSPORTS: Final = {

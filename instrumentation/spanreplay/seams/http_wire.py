@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from spanreplay import config
-from spanreplay.boundary import Spec
+from spanreplay.crossing import Spec
 from spanreplay.call import Effect, Kind
 from spanreplay.dialects import Dialect, RequestMeaning, find_dialect, meta
 from spanreplay.keyspec import http_fields

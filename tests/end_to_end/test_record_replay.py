@@ -1,0 +1,318 @@
+"""Unmodified agents are recorded, the provider is stopped, and they replay byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from spanreplay.call import Recording
+from support.agents import AGENTS, PYTHONS
+from support.provider import Provider
+from support.replaying import Replayed, Workplace
+
+AGENT_RUNS = {
+    "openai": ("openai_agent.py",),
+    "anthropic": ("anthropic_agent.py",),
+    "langgraph": ("langgraph_agent.py", "parallel", "nested", "stream", "tokens", "fan_out", "ten_async"),
+    "mcp": ("mcp_agent.py",),
+}
+
+
+def assert_identical(replayed: Replayed, stdout: str, recording: Recording) -> None:
+    """The replay gave the same output, paid nothing and opened no socket."""
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.status == 0
+    assert replayed.stdout == stdout
+    assert replayed.verdict["stdout"] == {**replayed.verdict["stdout"], "compared": True, "equal": True}
+    counts = replayed.verdict["counts"]
+    assert counts["exact"] + counts["covered"] == counts["recorded"] == len(recording.calls)
+    assert replayed.verdict["sockets_denied"] == []
+    assert replayed.verdict["tokens"]["live"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", AGENT_RUNS)
+@pytest.mark.parametrize("generation", PYTHONS)
+def test_u1_s61_unmodified_agent_replays_byte_for_byte(
+    agent: str, generation: str, provider: Provider, workplace: Workplace
+) -> None:
+    """An unmodified agent, recorded, prints the same bytes with the provider's server stopped."""
+    python = PYTHONS[generation]
+    if not python.exists():
+        pytest.skip(f"no {python}: `make matrix` builds it")
+    there = Workplace(workplace.path, workplace.environ, python)
+    script, *args = AGENT_RUNS[agent]
+    recorded = there.record(AGENTS / script, *args)
+    provider.stop()
+    database = workplace.path / "notes.db"
+    before = database.read_bytes() if database.exists() else b""
+    recording = there.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    replayed = there.replay(AGENTS / script, *args)
+    assert_identical(replayed, recorded.stdout, recording)
+    assert (database.read_bytes() if database.exists() else b"") == before
+
+
+def test_s26_stream_chunks_and_rate_limit_come_back(provider: Provider, workplace: Workplace) -> None:
+    """A stream of 13 chunks replays as 13 chunks; a recorded 429 raises the SDK's RateLimitError again."""
+    args = ("stream", "rate_limited")
+    recorded = workplace.record(AGENTS / "openai_agent.py", *args)
+    provider.stop()
+    replayed = workplace.replay(AGENTS / "openai_agent.py", *args)
+    assert "stream 13 chunks" in replayed.stdout
+    assert "RateLimitError 429" in replayed.stdout
+    assert_identical(replayed, recorded.stdout, workplace.recording())
+
+
+def test_s61_early_break_is_recorded_as_far_as_it_was_read(provider: Provider, workplace: Workplace) -> None:
+    """A stream that the agent leaves early keeps the chunks that were read, and says so."""
+    source = (
+        "from openai import OpenAI\n"
+        "stream = OpenAI().chat.completions.create(model='gpt-x', stream=True,\n"
+        "    messages=[{'role': 'user', 'content': 'hello'}])\n"
+        "for n, chunk in enumerate(stream):\n"
+        "    print(n, chunk.choices[0].delta.content, flush=True)\n"
+        "    if n == 3: break\n"
+    )
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent)
+    provider.stop()
+    recording = workplace.recording()
+    assert '"end":"closed"' in recording.calls[0].response
+    assert_identical(workplace.replay(agent), recorded.stdout, recording)
+
+
+READS_ON = """
+import sys
+from openai import OpenAI
+stream = OpenAI().chat.completions.create(model='gpt-x', stream=True,
+    messages=[{'role': 'user', 'content': 'hello'}])
+for n, chunk in enumerate(stream):
+    if n == int(open('limit').read()): break
+stream.close()
+"""
+
+
+def test_reading_a_stream_further_than_recorded_diverges(provider: Provider, workplace: Workplace) -> None:
+    """Chunks that were never recorded are not made up: the replay says `stream_overrun`."""
+    agent = workplace.write("agent.py", READS_ON)
+    workplace.write("limit", "2")
+    workplace.record(agent)
+    provider.stop()
+    workplace.write("limit", "9")
+    replayed = workplace.replay(agent)
+    assert replayed.status == 3
+    assert replayed.causes() == [("stream_overrun", "llm:openai.chat.completions")]
+
+
+def test_s15_forty_identical_prompts_keep_their_own_answers(provider: Provider, workplace: Workplace) -> None:
+    """Of 40 concurrent identical prompts, each task gets its own recorded completion back."""
+    recorded = workplace.record(AGENTS / "openai_agent.py", "forty")
+    provider.stop()
+    recording = workplace.recording()
+    assert len({c.response for c in recording.calls}) == len(recording.calls) >= 40
+    assert len({c.key for c in recording.calls}) == 1
+    assert_identical(workplace.replay(AGENTS / "openai_agent.py", "forty"), recorded.stdout, recording)
+
+
+TOOLS_UNDER_JITTER = """
+import asyncio, os, random, sys, time
+import spanreplay
+rng = random.Random(int(os.environ["JITTER"]))
+bodies = 0
+
+@spanreplay.boundary("tool", name="lookup")
+async def lookup(query):
+    global bodies
+    bodies += 1
+    await asyncio.sleep(rng.random() / 200)
+    return f"{query} {os.urandom(8).hex()}"
+
+async def worker(n):
+    return n, await lookup("the same")
+
+async def main():
+    for n, answer in await asyncio.gather(*(worker(n) for n in range(10))):
+        print(n, answer)
+
+for _ in range(int(os.environ["ROUNDS"])):
+    asyncio.run(main())
+print("bodies", bodies, file=sys.stderr)
+"""
+
+
+def test_s15_ten_parallel_identical_tool_calls_pair_right(workplace: Workplace) -> None:
+    """Ten parallel identical tool calls, 50 rounds with other delays: every task gets its own result, no body runs."""
+    agent = workplace.write("agent.py", TOOLS_UNDER_JITTER)
+    recorded = workplace.record(agent, JITTER="1", ROUNDS="50")
+    replayed = workplace.replay(agent, JITTER="2", ROUNDS="50")
+    assert_identical(replayed, recorded.stdout, workplace.recording())
+    assert "bodies 0" in replayed.stderr
+
+
+LEDGER = """
+import json, os, sqlite3, sys
+import spanreplay
+from openai import OpenAI
+
+@spanreplay.boundary("tool", name="delete", effect="irreversible")
+def delete(row):
+    with sqlite3.connect("ledger.db") as db:
+        db.execute("DELETE FROM ledger WHERE id = ?", (row,))
+    return f"deleted {row}"
+
+client = OpenAI()
+prompt = os.environ.get("PROMPT", "be careful")
+messages = [{"role": "system", "content": prompt}, {"role": "user", "content": "clean up"}]
+print(client.chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content)
+for row in range(int(os.environ.get("ROWS", "2"))):
+    print(delete(row))
+"""
+
+
+@pytest.fixture
+def ledger(workplace: Workplace) -> Path:
+    """A side effect to watch: a table with ten rows."""
+    import sqlite3
+
+    path = workplace.path / "ledger.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE ledger (id INTEGER)")
+        db.executemany("INSERT INTO ledger VALUES (?)", [(n,) for n in range(10)])
+    db.close()
+    return path
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_s27_one_call_more_than_recorded_is_never_made(
+    provider: Provider, workplace: Workplace, ledger: Path
+) -> None:
+    """An agent that deletes once more than it did is stopped: exit 3, the database untouched, the call named."""
+    agent = workplace.write("agent.py", LEDGER)
+    workplace.record(agent)
+    provider.stop()
+    before = _hash(ledger)
+    replayed = workplace.replay(agent, ROWS="3")
+    assert replayed.status == 3
+    assert replayed.causes() == [("extra_call", "tool:delete")]
+    assert _hash(ledger) == before
+
+
+def test_s27_one_call_less_than_recorded_is_reported(
+    provider: Provider, workplace: Workplace, ledger: Path
+) -> None:
+    """A recorded call that is not made any more is one `missing_call`."""
+    agent = workplace.write("agent.py", LEDGER)
+    workplace.record(agent)
+    provider.stop()
+    before = _hash(ledger)
+    replayed = workplace.replay(agent, ROWS="1")
+    assert replayed.status == 3
+    assert replayed.causes() == [("missing_call", "tool:delete")]
+    assert _hash(ledger) == before
+
+
+def test_s28_changed_prompt_is_a_changed_call(provider: Provider, workplace: Workplace, ledger: Path) -> None:
+    """A changed system prompt stops the replay with the place of the change, and opens no socket."""
+    agent = workplace.write("agent.py", LEDGER)
+    workplace.record(agent)
+    asked = len(provider.requests)
+    replayed = workplace.replay(agent, PROMPT="be bold")
+    assert replayed.status == 3
+    assert replayed.causes() == [("changed_call", "llm:openai.chat.completions")]
+    diff = replayed.verdict["divergences"][0]["diff"]
+    assert diff == [{"path": "messages[0].content", "recorded": "be careful", "now": "be bold", "at": 3}]
+    assert len(provider.requests) == asked
+    assert replayed.verdict["tokens"]["live"] == 0
+
+
+def test_s28_changed_prompt_can_be_served_by_position(
+    provider: Provider, workplace: Workplace, ledger: Path
+) -> None:
+    """With `--on-change serve` the edited prompt gets the recorded answer, so that control flow can be tested."""
+    agent = workplace.write("agent.py", LEDGER)
+    recorded = workplace.record(agent)
+    provider.stop()
+    before = _hash(ledger)
+    replayed = workplace.replay(agent, PROMPT="be bold", options=["--on-change", "serve"])
+    assert replayed.stdout == recorded.stdout
+    assert replayed.status == 3
+    assert replayed.causes() == [("changed_call", "llm:openai.chat.completions")]
+    assert _hash(ledger) == before
+
+
+def test_s2_tools_live_models_stubbed(provider: Provider, workplace: Workplace, ledger: Path) -> None:
+    """With `--live 'tool:*'` the tool's body runs, the model's answer comes from the recording."""
+    agent = workplace.write("agent.py", LEDGER)
+    recorded = workplace.record(agent)
+    provider.stop()
+    before = _hash(ledger)
+    guarded = LEDGER.replace('    with sqlite3', '    return "blocked"\n    with sqlite3', 1)
+    workplace.write("agent.py", guarded)
+    replayed = workplace.replay(agent, options=["--live", "tool:*"])
+    assert replayed.status == 3
+    assert set(replayed.causes()) == {("output_changed", "tool:delete")}
+    assert replayed.stdout.splitlines() == [recorded.stdout.splitlines()[0], "blocked", "blocked"]
+    assert replayed.verdict["counts"]["live"] == 2
+    assert _hash(ledger) == before
+
+
+def test_s62_replay_file_needs_no_server_and_no_directory(
+    provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An exported `.replay` file replays in an empty directory with nothing running."""
+    import subprocess
+
+    agent = workplace.write("agent.py", READS_ON)
+    workplace.write("limit", "2")
+    recorded = workplace.record(agent)
+    file = workplace.path / "run.replay"
+    run_id = workplace.recording().run_id
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "spanreplay"), "export", run_id, "-o", str(file)],
+        cwd=workplace.path,
+        env=workplace.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    recording = workplace.recording()
+    provider.stop()
+    elsewhere = Workplace(tmp_path_factory.mktemp("laptop"), workplace.environ)
+    elsewhere.write("agent.py", READS_ON)
+    elsewhere.write("limit", "2")
+    replayed = elsewhere.replay("agent.py", source=str(file))
+    assert_identical(replayed, recorded.stdout, recording)
+
+
+def test_s11_one_variable_switches_off_record_replay(provider: Provider, workplace: Workplace) -> None:
+    """The same script runs unrecorded, recorded or replayed by SPANREPLAY_MODE alone."""
+    agent = workplace.write("agent.py", LEDGER.replace('for row in range(int(os.environ.get("ROWS", "2"))):', "for row in ():"))
+    workplace.record(agent, SPANREPLAY_MODE="off")
+    assert not (workplace.path / ".spanreplay").exists()
+    recorded = workplace.record(agent, SPANREPLAY_MODE="record")
+    asked = len(provider.requests)
+    provider.stop()
+    again = workplace.record(agent, SPANREPLAY_MODE="replay")
+    assert again.stdout == recorded.stdout
+    assert "identical" in again.stderr
+    assert len(provider.requests) == asked
+
+
+def test_an_api_key_is_nowhere_in_the_data_directory(provider: Provider, workplace: Workplace) -> None:
+    """The key that the agent authenticates with is in no file of the recording, nor in a replay's."""
+    key = "sk-proj-Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7"
+    recorded = workplace.record(AGENTS / "openai_agent.py", "create", "stream", OPENAI_API_KEY=key)
+    provider.stop()
+    replayed = workplace.replay(AGENTS / "openai_agent.py", "create", "stream", OPENAI_API_KEY=key)
+    assert replayed.stdout == recorded.stdout
+    files = [p for p in (workplace.path / ".spanreplay").rglob("*") if p.is_file()]
+    assert files
+    assert [p for p in files if key.encode() in p.read_bytes()] == []

@@ -1,0 +1,117 @@
+"""Record and replay agents as a user does: `opentelemetry-instrument`, then `spanreplay replay`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from spanreplay.call import Recording
+from spanreplay.catalog import RunQuery
+from spanreplay.spool import SpoolCatalog
+
+TIMEOUT_S: Final = 180
+BIN: Final = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay that ended: what the agent printed, the exit code, the verdict."""
+
+    stdout: str
+    stderr: str
+    status: int
+    verdict: dict[str, Any]
+
+    def causes(self) -> list[tuple[str, str]]:
+        """(kind, boundary) of every divergence that is not downstream of another."""
+        return [(d["kind"], d["boundary"]) for d in self.verdict["divergences"] if not d["downstream"]]
+
+
+class Workplace:
+    """A directory in which an agent is recorded and replayed."""
+
+    def __init__(self, path: Path, environ: Mapping[str, str] | None = None, python: Path | None = None) -> None:
+        self.path = path
+        self.python = python or Path(sys.executable)
+        self.environ = {
+            "PATH": f"{self.python.parent}{os.pathsep}{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "HOME": str(path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **(environ or {}),
+        }
+
+    def write(self, name: str, source: str) -> Path:
+        """An agent of the test's own."""
+        file = self.path / name
+        file.write_text(source, encoding="utf-8")
+        return file
+
+    def spawn(self, command: Sequence[str], **environ: str) -> subprocess.Popen[str]:
+        """Start a recorded agent and return at once."""
+        return subprocess.Popen(
+            [str(self.python.parent / "opentelemetry-instrument"), *command],
+            cwd=self.path,
+            env={**self.environ, **environ},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def record(
+        self, script: str | Path, *args: str, status: int = 0, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Record an unmodified agent; insists on its exit status."""
+        process = self.spawn([str(self.python), str(script), *args], **environ)
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == status, stderr
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def recordings(self) -> list[Recording]:
+        """Every recorded run here, oldest first; replays are left out."""
+        catalog = SpoolCatalog(self.path / ".spanreplay")
+        try:
+            found = catalog.search(RunQuery(limit=1000))
+            return [catalog.load(s.root.run_id) for s in reversed(found)]
+        finally:
+            catalog.close()
+
+    def recording(self) -> Recording:
+        """The one recorded run."""
+        found = self.recordings()
+        assert len(found) == 1, [r.run_id for r in found]
+        return found[0]
+
+    def replay(
+        self, script: str | Path, *args: str, source: str = "", options: Sequence[str] = (), **environ: str
+    ) -> Replayed:
+        """`spanreplay replay` of the newest run, or of `source`."""
+        report = self.path / "verdict.json"
+        report.unlink(missing_ok=True)
+        done = subprocess.run(
+            [
+                str(BIN / "spanreplay"),
+                "replay",
+                source or self.recordings()[-1].run_id,
+                "--json",
+                str(report),
+                *options,
+                "--",
+                str(self.python),
+                str(script),
+                *args,
+            ],
+            cwd=self.path,
+            env={**self.environ, **environ},
+            text=True,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        verdict = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+        return Replayed(done.stdout, done.stderr, done.returncode, verdict)
