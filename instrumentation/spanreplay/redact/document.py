@@ -100,7 +100,7 @@ def _flatten_members(
         strength = secret_name(key)
         if strength is not None:
             flatten(value, scalars, _is_secret_member(strength, value, members))
-        elif isinstance(value, list) and key.lower() == "headers":
+        elif isinstance(value, list) and not isinstance(value, Pairs) and key.lower() == "headers":
             _flatten_headers(value, scalars)
         else:
             flatten(value, scalars)

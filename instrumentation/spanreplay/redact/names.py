@@ -86,7 +86,8 @@ def secret_name(name: str) -> Strength | None:
     try:
         return _cache[name]
     except KeyError:
-        strength = _classify(name) if len(name) <= NAME_CHARS_MAX else None
+        is_name = len(name) <= NAME_CHARS_MAX and "=" not in name
+        strength = _classify(name) if is_name else None
         if len(_cache) < _CACHE_ITEMS_MAX:
             _cache[name] = strength
         return strength

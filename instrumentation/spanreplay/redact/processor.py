@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 REDACTION_ERROR: Final = "spanreplay.redaction_error"
 """bool: this span's content was dropped because it could not be redacted."""
 SKELETON_NAME: Final = "redaction failed"
+SKELETON_SCOPE: Final = "spanreplay.redact"
 _CACHE_ITEMS_MAX: Final = 64
 
 T = TypeVar("T")
@@ -177,12 +178,10 @@ class RedactingSpanProcessor(SpanProcessor):
 
     def _skeleton(self, span: ReadableSpan) -> ReadableSpan:
         """Ids, times, kind; the resource only if it can be redacted."""
-        scope = span.instrumentation_scope
         try:
             resource = self._resources.get(span.resource)
-            scope_name = "" if scope is None else self._text(scope.name)
         except Exception:  # noqa: BLE001 - failing closed must not fail
-            resource, scope_name = Resource.get_empty(), ""
+            resource = Resource.get_empty()
         return ReadableSpan(
             name=SKELETON_NAME,
             context=span.context,
@@ -192,7 +191,7 @@ class RedactingSpanProcessor(SpanProcessor):
             kind=span.kind,
             start_time=span.start_time,
             end_time=span.end_time,
-            instrumentation_scope=InstrumentationScope(scope_name),
+            instrumentation_scope=InstrumentationScope(SKELETON_SCOPE),
         )
 
 

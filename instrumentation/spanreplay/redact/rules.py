@@ -153,7 +153,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "jwt",
         Anchor.TOKEN,
         ("eyJ",),
-        r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))eyJ[A-Za-z0-9_-]{8,4096}\.eyJ[A-Za-z0-9_.-]{8,}",
+        r"eyJ[A-Za-z0-9_-]{8,4096}\.eyJ[A-Za-z0-9_.-]{8,}",
         strip=".",
     ),
     Rule(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from .rules import RULES, TOKEN_RUN_MIN, Anchor, Rule
-from .tokens import TOKEN
+from .tokens import TOKEN, TOKEN_CHARS
 
 __all__ = ["Edit", "Hit", "Scanner", "resolve"]
 
@@ -138,10 +138,12 @@ def _scan_run(text: bytes, start: int, end: int, plan: _Plan, hits: list[Hit]) -
 
 
 def _starts_word(text: bytes, at: int) -> bool:
-    """No letter or digit stands before, except that of an escape: the `n` of a JSON newline."""
+    """No letter or digit stands before, except that of an escape (the `n` of a JSON newline) or of a token."""
     if at == 0 or text[at - 1] not in _ALNUM_SET:
         return True
-    return at > 1 and text[at - 2] == 0x5C and text[at - 1] in b"nrtbf"
+    if at > 1 and text[at - 2] == 0x5C and text[at - 1] in b"nrtbf":
+        return True
+    return at >= TOKEN_CHARS and TOKEN.fullmatch(text, at - TOKEN_CHARS, at) is not None
 
 
 def _scan_anchor(text: bytes, searched: bytes, anchor: bytes, rules: tuple[_Compiled, ...], hits: list[Hit]) -> None:

@@ -20,6 +20,7 @@ ALPHABET: Final = "bcdfghjklmnpqrstvwxz"
 """No digits (a hex token can look like a card number) and no vowels (it can't spell a word)."""
 LETTERS: Final = 16  # of 20: 69 bits
 TOKEN: Final = re.compile(rb"rdx-[bcdfghjklmnpqrstvwxz]{17}")
+TOKEN_CHARS: Final = len("rdx-") + 1 + LETTERS
 KEY_BYTES: Final = 32
 _CACHE_ITEMS_MAX: Final = 4096
 
