@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +26,11 @@ CLIENTS_MAX: Final = 16
 CONNECT_TIMEOUT_S: Final = 5
 QUERY_TIMEOUT_S: Final = 120
 SCHEMA_DIR: Final = Path(__file__).parent / "schema"
+
+# The driver logs a traceback for each attempt while a server is away; we raise the error, the caller tells it once.
+_driver_logger = logging.getLogger("clickhouse_connect")
+if _driver_logger.level == logging.NOTSET:
+    _driver_logger.setLevel(logging.ERROR)
 
 _UNKNOWN_TABLE: Final = 60
 _UNKNOWN_DATABASE: Final = 81
@@ -90,6 +97,18 @@ def _checked_name(database: str) -> str:
     return database
 
 
+def _is_locked(status_file: Path) -> bool:
+    """Whether a process holds the lock that chDB takes on its directory; chDB itself does not always say."""
+    try:
+        with status_file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class Engine:
     """A bounded pool of clients: one thread uses a client at a time, many threads have one each.
 
@@ -111,8 +130,11 @@ class Engine:
             client.database = None if is_server_level else self.address.database
             try:
                 yield client
-            except ClickHouseError as exc:
-                raise self._explained(exc) from exc
+            except BaseException as exc:
+                client = self._replaced(client)
+                if isinstance(exc, ClickHouseError):
+                    raise self._explained(exc) from exc
+                raise
             finally:
                 self._give_back(client)
 
@@ -138,6 +160,20 @@ class Engine:
                 self._free.append(client)
                 return
         client.close()
+
+    def _replaced(self, client: Client) -> Client:
+        """A fresh client in place of one that saw an error.
+
+        A chDB handle whose query failed after its first output gives that output to the next query (26.9).
+        The new handle is opened before the old one is closed, so that the directory's lock is never let go.
+        """
+        if self.address.scheme != "chdb":
+            return client
+        with suppress(StoreError):
+            fresh = self._connect()
+            client.close()
+            return fresh
+        return client
 
     def _connect(self) -> Client:
         address = self.address
@@ -176,7 +212,7 @@ class Engine:
     def _explained(self, exc: ClickHouseError) -> StoreError:
         """The driver's error in our words: its own text may quote what was stored."""
         text = str(exc)
-        if "Cannot lock file" in text:
+        if "initializing EmbeddedServer" in text and _is_locked(Path(self.address.path) / "status"):
             return StoreLocked(
                 f"another process has the store at {self.address} open",
                 hint="an embedded store belongs to one process: stop the other one (`spanreplay up`?) "
@@ -189,15 +225,13 @@ class Engine:
             )
         code = getattr(exc, "code", None)
         if code in (_UNKNOWN_DATABASE, _UNKNOWN_TABLE):
-            return StoreError(
-                f"the store at {self.address} has no tables of ours yet", hint="run `spanreplay migrate`"
-            )
+            return StoreError(f"the store at {self.address} has no tables of ours yet", hint="run `spanreplay migrate`")
         if code in _REFUSED:
             return StoreError(
                 f"the store at {self.address} refused user {self.address.user!r}",
                 hint="check user, password and rights in the store's URL",
             )
-        if isinstance(exc, OperationalError) and code is None:
+        if isinstance(exc, OperationalError) and code is None and self.address.scheme != "chdb":
             return StoreError(
                 f"no ClickHouse server answers at {self.address}", hint="start it, or check the store's URL"
             )

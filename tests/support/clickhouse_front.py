@@ -101,7 +101,8 @@ class Handles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
-        self._free: list[Any] = [_connect(self._directory)]
+        self._kept = _connect(self._directory)  # the engine ends with its last handle
+        self._free: list[Any] = []
         self._lock = threading.Lock()
 
     @contextmanager
@@ -113,9 +114,12 @@ class Handles:
             handle = _connect(self._directory)
         try:
             yield handle
-        finally:
-            with self._lock:
-                self._free.append(handle)
+        except EngineError:
+            # A handle whose query failed after its first output gives that output to the next query.
+            handle.close()
+            raise
+        with self._lock:
+            self._free.append(handle)
 
 
 def _connect(directory: str) -> Any:
