@@ -1,0 +1,68 @@
+"""A collector in a process of its own, to be killed: `python -m support.collector_process DIR STORE`.
+
+Prints its ports as one JSON line. The store is a file of (token, payload) lines, or `down`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spanreplay.errors import StoreError
+from spanreplay_collector.collector import Collector, CollectorSettings
+from support.collector import count_spans
+
+
+class FileStore:
+    """Appends each load as one line, unless its token is there; a line cut by a kill does not count."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._tokens = {token for token, _ in read_file_store(path)} if path else set()
+
+    def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
+        """Store payloads once for each token."""
+        del tenant
+        if self._path is None:
+            raise StoreError("connection refused")
+        if token not in self._tokens:
+            line = json.dumps([token, [payload.hex() for payload in payloads]]).encode()
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(fd, b"\n" + line + b"\n")
+            finally:
+                os.close(fd)
+            self._tokens.add(token)
+        return sum(map(count_spans, payloads))
+
+
+def read_file_store(path: Path) -> list[tuple[str, list[bytes]]]:
+    """All whole loads of a FileStore."""
+    if not path.exists():
+        return []
+    loads = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            token, payloads = json.loads(line)
+        except ValueError:
+            continue
+        loads.append((token, [bytes.fromhex(payload) for payload in payloads]))
+    return loads
+
+
+async def _serve(data_dir: Path, store: FileStore) -> None:
+    settings = CollectorSettings(data_dir, http_port=0, grpc_port=0, segment_bytes=20_000, load_linger_s=0.0)
+    collector = Collector(settings, store)
+    await collector.start()
+    print(json.dumps({"http": collector.http_port, "grpc": collector.grpc_port}), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await collector.stop()
+
+
+if __name__ == "__main__":
+    where = sys.argv[2]
+    asyncio.run(_serve(Path(sys.argv[1]), FileStore(None if where == "down" else Path(where))))
