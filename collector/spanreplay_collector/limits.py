@@ -12,6 +12,8 @@ INFLIGHT_BYTES_MAX: Final = 256 * MIB
 BODY_TIMEOUT_S: Final = 60.0
 """A client that sends its body more slowly than this is cut off."""
 ZSTD_WINDOW_BYTES_MAX: Final = 128 * MIB
+ZSTD_SLICE_BYTES: Final = 1024
+"""Packed bytes unpacked at once: 128 KiB for each four, so 32 MiB at most."""
 PARSE_INLINE_BYTES_MAX: Final = 256 * 1024
 INFLATE_INLINE_BYTES_MAX: Final = 16 * 1024
 """Larger requests are checked and unpacked on a thread, so that small ones are not kept waiting."""
@@ -48,8 +50,11 @@ LOAD_RECORDS_MAX: Final = 4096
 LOAD_LINGER_S: Final = 0.5
 """How long the loader waits for more before it loads a small batch."""
 LOAD_BACKOFF_S: Final = (0.1, 15.0)
-LOAD_POISON_TRIES: Final = 3
-"""Failures of one batch, with the store up, before its records are tried one by one."""
+LOAD_DOUBT_TRIES: Final = 6
+"""Failures of one batch before its records are tried one by one."""
+LOAD_POISON_ROUNDS: Final = 3
+LOAD_POISON_PROBES: Final = 8
+"""Records that may fail one after the other before the store itself is thought to be the cause."""
 REJECTED_BYTES_MAX: Final = 1024 * MIB
 STOP_DRAIN_S: Final = 10.0
 """How long a stopping collector goes on loading; the rest is loaded after the next start."""

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,6 +30,18 @@ class SpanStore(Protocol):
 
         Raises: StoreError or OSError while the store is away; anything else means that it will not take them.
         """
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a load failed; a refusal is about the records, anything else about the store."""
+
+    cause: Exception
+    is_refusal: bool
+
+
+class _Again(Exception):
+    """Read the batch again: by now it may have company, which tells an outage from a refusal."""
 
 
 class _Stopping(Exception):
@@ -103,14 +116,16 @@ class Loader:
                 self._log.wait_news(position, timeout_s=1.0)
                 return
             self._linger(position)
-            batch = self._log.read(
-                position, bytes_max=limits.LOAD_BYTES_MAX, records_max=limits.LOAD_RECORDS_MAX
-            )
+            batch = self._log.read(position, bytes_max=limits.LOAD_BYTES_MAX, records_max=limits.LOAD_RECORDS_MAX)
         else:  # cut short by a crash: the same bounds give the same token
             batch = self._log.read(position, bytes_max=1 << 62, records_max=1 << 62, until=planned)
         if batch.records:
             self._log.plan(self._cursor, batch.next)
-            self._load_batch(batch)
+            try:
+                self._load_batch(batch)
+            except _Again:
+                self._log.unplan(self._cursor)
+                return
         self._log.advance(self._cursor, batch.next)
 
     def _linger(self, position: Position) -> None:
@@ -132,49 +147,74 @@ class Loader:
             self._load_records(tenant, records, f"{bounds}:{tenant}")
 
     def _load_records(self, tenant: str, records: Sequence[Record], token: str) -> None:
-        refusal = self._load_patiently(tenant, records, token)
-        if refusal is None:
-            return
-        if len(records) > 1:
-            logger.warning(
-                "the store refuses a batch (%s); trying its %d records alone", refusal, len(records)
-            )
-            for place, record in enumerate(records):
-                self._load_records(tenant, [record], f"{token}:{place}")
-            return
-        self._reject(tenant, records[0], refusal)
-
-    def _load_patiently(self, tenant: str, records: Sequence[Record], token: str) -> str | None:
-        """Load, however long the store is away. The answer is why the store will not take it, or None."""
-        payloads = [record.payload for record in records]
+        """Load, however long the store is away; what it refuses for good while it takes others is set aside."""
         delay_s, delay_max_s = self._backoff_s
-        refusals = 0
-        while True:
-            try:
-                spans = self._store.load(tenant, payloads, token)
-            except (StoreError, OSError) as exc:
-                self._note_outage(exc)
-            except Exception as exc:  # noqa: BLE001 whatever it is, the other records go on
-                refusals += 1
-                if refusals >= limits.LOAD_POISON_TRIES:
-                    return f"{type(exc).__name__}: {exc}"[:300]
-            else:
-                if self._is_store_down:
-                    self._is_store_down = False
-                    logger.info("the store is back; %d bytes are waiting", self.lag_bytes)
-                self._metrics.add("loaded_spans_total", spans)
-                return None
-            self._metrics.add("load_retries_total")
-            if self._stop.wait(delay_s * (0.5 + random.random() / 2)):  # noqa: S311 jitter, not a secret
-                raise _Stopping
+        failures = 0
+        while failure := self._try_load(tenant, records, token):
+            failures += 1
+            if failure.is_refusal or failures % limits.LOAD_DOUBT_TRIES == 0:
+                if len(records) == 1 and not failure.is_refusal:
+                    raise _Again
+                if self._load_apart(tenant, records, token):
+                    return
+            self._pause(delay_s)
             delay_s = min(delay_s * 2, delay_max_s)
 
-    def _note_outage(self, cause: Exception) -> None:
+    def _try_load(self, tenant: str, records: Sequence[Record], token: str) -> _Failure | None:
+        try:
+            spans = self._store.load(tenant, [record.payload for record in records], token)
+        except (StoreError, OSError) as exc:
+            failure = _Failure(exc, is_refusal=False)
+        except Exception as exc:  # noqa: BLE001 whatever it is, the other records go on
+            failure = _Failure(exc, is_refusal=True)
+        else:
+            if self._is_store_down:
+                self._is_store_down = False
+                logger.info("the store is back; %d bytes are waiting", self.lag_bytes)
+            self._metrics.add("loaded_spans_total", spans)
+            return None
+        self._metrics.add("load_retries_total")
         if not self._is_store_down:
-            logger.warning("the store cannot be used: %s; spans are kept in the log meanwhile", cause)
+            logger.warning("the store does not load: %s; spans wait in the log", failure.cause)
         self._is_store_down = True
+        return failure
 
-    def _reject(self, tenant: str, record: Record, refusal: str) -> None:
+    def _load_apart(self, tenant: str, records: Sequence[Record], token: str) -> bool:
+        """Load records one by one, to find those that spoil a batch; False if the store takes none.
+
+        A record is set aside only if it failed in every round while the store took another one: an outage
+        must not be mistaken for a refusal.
+        """
+        failed = {place: _Failure(StoreError("not tried"), is_refusal=False) for place in range(len(records))}
+        good: int | None = None
+        for _ in range(limits.LOAD_POISON_ROUNDS):
+            is_taking = good is not None and not self._try_one(tenant, records, token, good)
+            for place in list(failed):
+                failure = self._try_one(tenant, records, token, place)
+                if failure is None:
+                    is_taking, good = True, place
+                    del failed[place]
+                elif failure.is_refusal or is_taking or place < limits.LOAD_POISON_PROBES:
+                    failed[place] = failure
+                else:
+                    return False
+            if not failed:
+                return True
+            if not is_taking and not all(failure.is_refusal for failure in failed.values()):
+                return False
+            self._pause(self._backoff_s[0])
+        for place, failure in failed.items():
+            self._reject(tenant, records[place], failure)
+        return True
+
+    def _try_one(self, tenant: str, records: Sequence[Record], token: str, place: int) -> _Failure | None:
+        return self._try_load(tenant, [records[place]], f"{token}:{place}")
+
+    def _pause(self, delay_s: float) -> None:
+        if self._stop.wait(delay_s * (0.5 + random.random() / 2)):  # noqa: S311 jitter, not a secret
+            raise _Stopping
+
+    def _reject(self, tenant: str, record: Record, failure: _Failure) -> None:
         """Keep a record that the store will never take where a person can look at it."""
         self._rejected_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         kept = sum(path.stat().st_size for path in self._rejected_dir.iterdir())
@@ -185,5 +225,8 @@ class Loader:
         self._metrics.add("rejected_records_total")
         logger.error(
             "the store refuses %d bytes of tenant %r for good (%s); kept in %s",
-            len(record.payload), tenant, refusal, path,
-        )  # fmt: skip
+            len(record.payload),
+            tenant,
+            f"{type(failure.cause).__name__}: {failure.cause}"[:300],
+            path,
+        )

@@ -409,6 +409,12 @@ class SegmentLog:
             cursor.planned = end
         cursor.persist()
 
+    def unplan(self, cursor: Cursor) -> None:
+        """Forget a planned batch, of which nothing was handed on. Raises: OSError."""
+        with self._lock:
+            cursor.planned = None
+        cursor.persist()
+
     def advance(self, cursor: Cursor, position: Position) -> None:
         """Say that everything before a position is done with. Raises: OSError."""
         with self._lock:

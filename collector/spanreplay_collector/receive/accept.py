@@ -20,9 +20,7 @@ Result = TypeVar("Result")
 class Acceptor:
     """Makes requests durable; when `accept` returns, the spans survive a crash."""
 
-    def __init__(
-        self, log: SegmentLog, authenticator: Authenticator, admission: Admission, metrics: Metrics
-    ) -> None:
+    def __init__(self, log: SegmentLog, authenticator: Authenticator, admission: Admission, metrics: Metrics) -> None:
         self.authenticator = authenticator
         self.admission = admission
         self.metrics = metrics

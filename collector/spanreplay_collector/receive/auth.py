@@ -93,9 +93,7 @@ def _read_entry(entry: object, where: str) -> Token:
         raise ConfigError(f"{where} is not an object")
     try:
         expires = entry.get("expires")
-        expires_at_s = (
-            datetime.fromisoformat(str(expires).replace("Z", "+00:00")).timestamp() if expires else None
-        )
+        expires_at_s = datetime.fromisoformat(str(expires).replace("Z", "+00:00")).timestamp() if expires else None
         if "sha256" in entry:
             digest = bytes.fromhex(str(entry["sha256"]))
             if len(digest) != 32:

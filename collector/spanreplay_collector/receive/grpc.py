@@ -138,9 +138,7 @@ def _as_text(value: object) -> str | None:
 
 def _build_handler(service: str, export: _Handler) -> Any:
     # No (de)serializer: the bytes go to the log as they came.
-    return grpc.method_handlers_generic_handler(
-        service, {"Export": grpc.unary_unary_rpc_method_handler(export)}
-    )
+    return grpc.method_handlers_generic_handler(service, {"Export": grpc.unary_unary_rpc_method_handler(export)})
 
 
 def _build_retry_details(code: Any, busy: Busy) -> tuple[tuple[str, bytes], ...]:

@@ -113,11 +113,19 @@ def _inflate_zlib(unpacker: zlib._Decompress, body: bytes, size_max: int) -> Ite
 
 
 def _inflate_zstd(body: bytes, size_max: int) -> Iterator[bytes]:
+    # Not stream_reader: it takes a body that was cut off for a shorter one. In slices, because decompressobj
+    # knows no limit: four bytes may stand for a block of 128 KiB.
+    del size_max
     unpacker = zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_BYTES_MAX)
-    chunk_max = min(size_max, 1 << 20)
-    with unpacker.stream_reader(body, read_across_frames=True) as reader:
-        while part := reader.read(chunk_max):
-            yield part
+    place = 0
+    while place < len(body):  # a zstd body may be several frames
+        frame = unpacker.decompressobj()
+        while not frame.eof:
+            if place >= len(body):
+                raise EOFError
+            yield frame.decompress(body[place : place + limits.ZSTD_SLICE_BYTES])
+            place = min(place + limits.ZSTD_SLICE_BYTES, len(body))
+        place -= len(frame.unused_data)
 
 
 _INFLATERS: Final[dict[str, Callable[[bytes, int], Iterator[bytes]]]] = {
@@ -167,9 +175,7 @@ def _parse_json(tree: dict[str, Any]) -> ExportTraceServiceRequest:
         return json_format.ParseDict(tree, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except (json_format.ParseError, UnicodeEncodeError):
         # JavaScript may cut a string inside an emoji; protobuf cannot hold half of one.
-        return json_format.ParseDict(
-            _replace_surrogates(tree), ExportTraceServiceRequest(), ignore_unknown_fields=True
-        )
+        return json_format.ParseDict(_replace_surrogates(tree), ExportTraceServiceRequest(), ignore_unknown_fields=True)
 
 
 def _replace_surrogates(node: Any) -> Any:
@@ -221,6 +227,4 @@ def _check_spans(request: ExportTraceServiceRequest, body: bytes | None) -> Chec
 
 def _has_valid_ids(span: Span) -> bool:
     trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
-    return (
-        len(trace_id) == 16 and len(span_id) == 8 and len(parent) in (0, 8) and any(trace_id) and any(span_id)
-    )
+    return len(trace_id) == 16 and len(span_id) == 8 and len(parent) in (0, 8) and any(trace_id) and any(span_id)
