@@ -43,7 +43,7 @@ class RunStore(Protocol):
         ...
 
     def read_run(self, tenant: str, run_id: str) -> list[bytes]:
-        """Every span of a run, as serialised export requests."""
+        """Every span of a run, as serialised export requests. Raises: RunNotFound."""
         ...
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
@@ -115,7 +115,9 @@ class RunAccess:
         return await self.in_thread(self._import, tenant, content)
 
     def _read(self, tenant: str, text: str) -> tuple[str, list[bytes]]:
-        run_id = self._store.resolve_run_id(tenant, normalize_run_id(text))
+        run_id = normalize_run_id(text)
+        if len(run_id) < RUN_ID_CHARS:  # a whole id needs no query of its own: reading says if it is not there
+            run_id = self._store.resolve_run_id(tenant, run_id)
         return run_id, self._store.read_run(tenant, run_id)
 
     def _find_root(self, tenant: str, text: str) -> RootRecord:

@@ -124,12 +124,13 @@ def test_export_import_is_lossless(catalog: ServiceCatalog) -> None:
     [
         ("ffffff", errors.RunNotFound, "no run 'ffffff'"),
         ("zzzzzzzz", errors.RunNotFound, "no run 'zzzzzzzz'"),
+        ("f" * 32, errors.RunNotFound, "no run 'f{32}'"),
         ("0" * 33, errors.RunNotFound, "no run"),
         ("019f00", errors.AmbiguousRun, "names 2 runs"),
         ("019f", errors.ConfigError, "at least 6"),
         ("", errors.ConfigError, "at least 6"),
     ],
-    ids=["unknown", "not hexadecimal", "too long", "ambiguous", "short", "empty"],
+    ids=["unknown", "unknown whole", "not hexadecimal", "too long", "ambiguous", "short", "empty"],
 )
 def test_a_run_that_is_not_named_is_said_so(
     catalog: ServiceCatalog, run_id: str, error: type[Exception], message: str
@@ -356,7 +357,7 @@ class BrokenStore(MemoryStore):
         super().__init__()
         self._error = error
 
-    def resolve_run_id(self, tenant: str, prefix: str) -> str:
+    def read_run(self, tenant: str, run_id: str) -> list[bytes]:
         """Fail."""
         raise self._error
 

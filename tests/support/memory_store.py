@@ -47,7 +47,9 @@ class MemoryStore:
     def read_run(self, tenant: str, run_id: str) -> list[bytes]:
         """Every payload of a run."""
         with self._lock:
-            return list(self._runs.get((tenant, run_id), ()))
+            if (tenant, run_id) not in self._runs:
+                raise RunNotFound(f"no run {run_id!r} here")
+            return list(self._runs[tenant, run_id])
 
     def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
         """Matching runs, newest first."""
