@@ -120,7 +120,7 @@ class Loader:
         else:  # cut short by a crash: the same bounds give the same token
             batch = self._log.read(position, bytes_max=1 << 62, records_max=1 << 62, until=planned)
         if batch.records:
-            self._log.plan(self._cursor, batch.next)
+            self._log.plan(self._cursor, batch)
             try:
                 self._load_batch(batch)
             except _Again:

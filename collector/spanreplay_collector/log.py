@@ -403,10 +403,11 @@ class SegmentLog:
         self._metrics.add("log_damaged_records_total")
         logger.error("record at %d of %s is damaged and lost", offset, segment_path(self._directory, segment))
 
-    def plan(self, cursor: Cursor, end: Position) -> None:
-        """Write down where the batch ends that is about to be handed on. Raises: OSError."""
+    def plan(self, cursor: Cursor, batch: Batch) -> None:
+        """Write down the bounds of a batch that is about to be handed on. Raises: OSError."""
         with self._lock:
-            cursor.planned = end
+            cursor.position = max(cursor.position, batch.records[0].start)
+            cursor.planned = batch.next
         cursor.persist()
 
     def unplan(self, cursor: Cursor) -> None:
