@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,9 +124,13 @@ def endpoint_of(reserved: socket.socket) -> str:
 
 
 @contextmanager
-def serve(reserved: socket.socket | None = None, *, keeps_alive: bool = True) -> Iterator[OtlpSink]:
+def serve(
+    reserved: socket.socket | None = None, *, keeps_alive: bool = True, tls: ssl.SSLContext | None = None
+) -> Iterator[OtlpSink]:
     """Run a collector on a free port, or on one that was reserved."""
     sink = OtlpSink(reserved or reserve_port(), keeps_alive=keeps_alive)
+    if tls is not None:
+        sink.socket = tls.wrap_socket(sink.socket, server_side=True)
     sink.server_activate()
     thread = threading.Thread(target=sink.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator
 from os import urandom
 from pathlib import Path
@@ -148,21 +147,8 @@ class Usage:
 
 
 _usages: dict[Path, Usage] = {}
-_usages_lock = threading.Lock()
 
 
 def usage_of(spool: Path) -> Usage:
     """The process's one Usage of a spool directory."""
-    usage = _usages.get(spool)
-    if usage is None:
-        with _usages_lock:
-            usage = _usages.setdefault(spool, Usage(spool))
-    return usage
-
-
-def _reset_after_fork() -> None:
-    global _usages_lock
-    _usages_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_reset_after_fork)
+    return _usages.get(spool) or _usages.setdefault(spool, Usage(spool))

@@ -101,7 +101,8 @@ class _Pass:
     def _ship_own(self, path: Path, deadline: float) -> Delivery:
         with _claims_lock:
             if path in _claims:
-                return Delivery.DRAINED
+                # Another shipper of this process is at it.
+                return Delivery.STUCK
             _claims.add(path)
         try:
             return self.courier.ship_own(path, deadline)

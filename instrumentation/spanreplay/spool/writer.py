@@ -35,6 +35,11 @@ class _SpoolFull(Exception):
     """The spool directory holds as much as it may."""
 
 
+def _check_size(payload: bytes) -> None:
+    if not 0 < len(payload) <= FRAME_BYTES_MAX:
+        raise ValueError(f"a payload of {len(payload)} bytes, 1 to {FRAME_BYTES_MAX} can be recorded")
+
+
 @dataclass
 class _OpenFile:
     descriptor: int
@@ -105,8 +110,11 @@ class SpoolWriter:
         self._segment_bytes_max = segment_bytes_max
         self._file: _OpenFile | None = None
         self._said: set[str] = set()
-        # Re-entrant: a garbage collection inside append() may end a span, which appends again.
+        # Re-entrant: a signal handler or a garbage collection inside append() may end a span, which
+        # appends again, or shut everything down.
         self._lock = threading.RLock()
+        self._is_busy = False
+        self._is_close_wanted = False
         _writers.add(self)
 
     @property
@@ -119,7 +127,10 @@ class SpoolWriter:
         """Write one payload; False if it was dropped and counted. Never raises."""
         try:
             with self._lock:
-                self._append(payload)
+                if self._is_busy:
+                    self._append_aside(payload)
+                else:
+                    self._append_alone(payload)
             return True
         except Exception as exc:  # noqa: BLE001 - nothing of ours may escape into the agent
             self._drop(1, exc)
@@ -140,24 +151,54 @@ class SpoolWriter:
         if self._fsync != "never":
             self.sync()
         with self._lock:
-            file, self._file = self._file, None
-            if file is None:
+            if self._is_busy:
+                self._is_close_wanted = True
                 return
-            try:
-                if file.frames == 0:
-                    file.path.unlink(missing_ok=True)
-                    ack_path(file.path).unlink(missing_ok=True)
-                os.close(file.descriptor)
-            except OSError as exc:
-                self._say(exc, "cannot close the spool: %s", exc)
+            self._close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            if file.frames == 0:
+                file.path.unlink(missing_ok=True)
+                ack_path(file.path).unlink(missing_ok=True)
+            os.close(file.descriptor)
+        except OSError as exc:
+            self._say(exc, "cannot close the spool: %s", exc)
+
+    def _append_alone(self, payload: bytes) -> None:
+        self._is_busy = True
+        try:
+            self._append(payload)
+        finally:
+            self._is_busy = False
+            if self._is_close_wanted:
+                self._is_close_wanted = False
+                self.close()
+
+    def _append_aside(self, payload: bytes) -> None:
+        """Append from inside an append of this thread: to a file of its own, since the open one may
+        be half-way through anything."""
+        _check_size(payload)
+        file = _open_file(self.directory, self.run_id, to_ship=self.to_ship)
+        try:
+            self._write(file, frame_header(payload), payload)
+            if self._fsync != "never":
+                _sync(file.descriptor)
+        finally:
+            os.close(file.descriptor)
+        self.appended += 1
 
     def _append(self, payload: bytes) -> None:
-        if not 0 < len(payload) <= FRAME_BYTES_MAX:
-            raise ValueError(f"a payload of {len(payload)} bytes, 1 to {FRAME_BYTES_MAX} can be recorded")
+        _check_size(payload)
         total = HEADER.size + len(payload)
         file = self._file
         if file is not None and file.size + total > self._segment_bytes_max and file.frames:
-            self.close()
+            if self._fsync != "never":
+                self.sync()
+            self._close()
             file = None
         if file is not None and os.fstat(file.descriptor).st_nlink == 0:
             # Somebody removed the directory: what went to the nameless file is gone.
@@ -212,7 +253,8 @@ class SpoolWriter:
             os.ftruncate(file.descriptor, os.fstat(file.descriptor).st_size - written)
         except OSError:
             # Readers ignore a torn tail; it must only stay the tail.
-            self._abandon(file)
+            if file is self._file:
+                self._abandon(file)
 
     def _abandon(self, file: _OpenFile) -> None:
         self._file = None
@@ -232,6 +274,7 @@ class SpoolWriter:
     def _reset_after_fork(self) -> None:
         """In a child: leave the parent its file and lock, and start anew."""
         self._lock = threading.RLock()
+        self._is_busy = self._is_close_wanted = False
         file, self._file = self._file, None
         self.dropped = 0
         self.appended = 0

@@ -288,3 +288,42 @@ def test_run_id_must_be_one(run_id: str, tmp_path: Path) -> None:
     """A run id cannot lead out of the directory."""
     with pytest.raises(ValueError, match="not a run id"):
         SpoolWriter(tmp_path, run_id)
+
+
+_INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from spanreplay.spool.writer import SpoolWriter
+writer = SpoolWriter(Path(sys.argv[1]), sys.argv[2], fsync=sys.argv[3], segment_bytes_max=20_000)
+nested = 0
+def handler(signum, frame):
+    global nested
+    nested += 1
+    assert writer.append(b"\\nnested:%d" % nested)
+    if nested % 10 == 0:
+        writer.close()
+    if nested < 200:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.001)
+outer = 0
+while nested < 200:  # the handler counts
+    assert writer.append(b"\\nouter:%d" % outer + b"x" * 500)
+    outer += 1
+writer.close()
+assert writer.appended == outer + nested and writer.dropped == 0
+print(outer, nested)
+"""
+
+
+@pytest.mark.parametrize("fsync", ["never", "interval"])
+def test_signal_handler_may_record_and_close(fsync: str, tmp_path: Path) -> None:
+    """A handler that ends spans or shuts down in the middle of an append neither hangs nor loses a frame."""
+    process = _run_python(_INTERRUPTED, tmp_path, RUN, fsync)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    outer, nested = map(int, out.split())
+    read = [p.rstrip(b"x") for p in _read_all(tmp_path)]
+    expected = {b"\nouter:%d" % n for n in range(outer)} | {b"\nnested:%d" % n for n in range(1, nested + 1)}
+    assert len(read) == outer + nested
+    assert set(read) == expected
