@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from spanreplay import attributes as names
 from spanreplay.otlp import encode_attributes
+from spanreplay.spool import Shipper, SpoolWriter
+from spanreplay.spool.target import target_of
 
 RUN = "0192f0000000700080000000000000aa"
 OTHER_RUN = "0192f0000001700080000000000000bb"
@@ -58,9 +64,7 @@ def call(run_id: str = RUN, seq: int = 1, **extra: object) -> bytes:
     return request(attributes, span_id=seq + 1000)
 
 
-def root(
-    run_id: str = RUN, *, calls: int = 0, app: str = "trader", start_ns: int = 0, user_id: str = ""
-) -> bytes:
+def root(run_id: str = RUN, *, calls: int = 0, app: str = "trader", start_ns: int = 0, user_id: str = "") -> bytes:
     """The final root record of a run that made `calls` calls."""
     attributes: dict[str, object] = {
         names.SCHEMA: "1",
@@ -93,3 +97,40 @@ def wait_until(is_true: Callable[[], bool], what: str, deadline_s: float = DEADL
     while not is_true():
         assert time.monotonic() < end, f"timed out waiting for {what}"
         pause.wait(0.005)
+
+
+def calls(*seqs: int) -> list[bytes]:
+    """One call for each number."""
+    return [call(seq=seq) for seq in seqs]
+
+
+def ids(*seqs: int) -> list[int]:
+    """The span ids that such calls have."""
+    return [1000 + seq for seq in seqs]
+
+
+def leave(directory: Path, payloads: list[bytes], run_id: str = RUN, *, to_ship: bool = True) -> Path:
+    """The file that a writer left behind which is gone."""
+    writer = SpoolWriter(directory, run_id, to_ship=to_ship)
+    assert all(writer.append(p) for p in payloads)
+    path = writer.path
+    assert path is not None
+    writer.close()
+    return path
+
+
+def make_shipper(directory: Path, endpoint: str) -> Shipper:
+    """A shipper that sends at once."""
+    return Shipper(directory, target_of(endpoint), interval_ms=1)
+
+
+def start_python(code: str, *args: object) -> subprocess.Popen[bytes]:
+    """Another Python process that can import these tools."""
+    tests = str(Path(__file__).parents[1])
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, sys.path)])}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environ,
+    )

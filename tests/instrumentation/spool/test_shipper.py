@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +24,7 @@ from spanreplay.spool.frames import MAGIC, iter_frames
 from spanreplay.spool.target import target_of
 from support import otlp_sink
 from support.otlp_sink import OK, Answer, OtlpSink, Seen
-from support.spool_tools import OTHER_RUN, RUN, call, wait_until, whole_run
+from support.spool_tools import OTHER_RUN, RUN, call, calls, ids, leave, make_shipper, wait_until, whole_run
 
 LONG_MS = 30_000
 
@@ -45,30 +42,8 @@ def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipper_module, "SHIP_BACKOFF_MS", 1)
 
 
-def _shipper(directory: Path, endpoint: str) -> Shipper:
-    return Shipper(directory, target_of(endpoint), interval_ms=1)
-
-
-def _leave(directory: Path, payloads: list[bytes], run_id: str = RUN, *, to_ship: bool = True) -> Path:
-    """What a writer that is gone left behind."""
-    writer = SpoolWriter(directory, run_id, to_ship=to_ship)
-    assert all(writer.append(p) for p in payloads)
-    path = writer.path
-    assert path is not None
-    writer.close()
-    return path
-
-
-def _calls(*seqs: int) -> list[bytes]:
-    return [call(seq=seq) for seq in seqs]
-
-
 def _has_arrived(sink: OtlpSink, spans: int) -> bool:
     return len(sink.span_ids()) == spans
-
-
-def _ids(*seqs: int) -> list[int]:
-    return [1000 + seq for seq in seqs]
 
 
 @pytest.mark.parametrize("keeps_alive", [True, False], ids=["keep_alive", "close_each_time"])
@@ -82,7 +57,7 @@ def test_appended_payloads_arrive(keeps_alive: bool, tmp_path: Path) -> None:
             assert writer.append(call(seq=seq))
             shipper.notify()
             wait_until(partial(_has_arrived, sink, seq), "the span to arrive")
-        assert sink.span_ids() == _ids(*range(1, 21))
+        assert sink.span_ids() == ids(*range(1, 21))
         headers = sink.seen[0].headers
         assert sink.seen[0].path == "/v1/traces"
         assert {k: headers[k] for k in ("content-type", "content-encoding", "x-tenant", "authorization")} == {
@@ -100,7 +75,7 @@ def test_appended_payloads_arrive(keeps_alive: bool, tmp_path: Path) -> None:
 def test_provider_shutdown_delivers_and_cleans_up(sink: OtlpSink, tmp_path: Path) -> None:
     """What the SDK calls at exit leaves nothing behind in the spool."""
     provider = TracerProvider()
-    provider.add_span_processor(SpoolSpanProcessor(SpoolWriter(tmp_path, RUN), _shipper(tmp_path, sink.endpoint)))
+    provider.add_span_processor(SpoolSpanProcessor(SpoolWriter(tmp_path, RUN), make_shipper(tmp_path, sink.endpoint)))
     for _ in range(3):
         with provider.get_tracer("t").start_as_current_span("call"):
             pass
@@ -113,78 +88,18 @@ def test_provider_shutdown_delivers_and_cleans_up(sink: OtlpSink, tmp_path: Path
 def test_dead_collector_comes_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """While nothing listens the spool keeps everything and says so once; then all of it is delivered."""
     reserved = otlp_sink.reserve_port()
-    shipper = _shipper(tmp_path, otlp_sink.endpoint_of(reserved))
+    shipper = make_shipper(tmp_path, otlp_sink.endpoint_of(reserved))
     writer = SpoolWriter(tmp_path, RUN, to_ship=True)
-    for payload in _calls(1, 2, 3):
+    for payload in calls(1, 2, 3):
         writer.append(payload)
         shipper.notify()
     assert not shipper.flush(LONG_MS)
     assert shipper.report.error.endswith("ConnectionRefusedError")
     with otlp_sink.serve(reserved) as sink:
-        wait_until(lambda: sink.span_ids() == _ids(1, 2, 3), "the spans to arrive without another notify")
+        wait_until(lambda: sink.span_ids() == ids(1, 2, 3), "the spans to arrive without another notify")
         writer.close()
         assert shipper.shutdown(LONG_MS)
     assert [r.getMessage().split(", ")[0] for r in caplog.records] == ["spans wait in the spool"]
-
-
-_KILLED_AGENT = """
-import os, sys
-from pathlib import Path
-from spanreplay.spool import Shipper, SpoolWriter
-from spanreplay.spool.target import target_of
-from support.spool_tools import RUN, call
-directory = Path(sys.argv[1])
-shipper = Shipper(directory, target_of(sys.argv[2]), interval_ms=1)
-writer = SpoolWriter(directory, RUN, to_ship=True)
-for seq in range(1, 6):
-    assert writer.append(call(seq=seq))
-    shipper.notify()
-    if len(sys.argv) > 3 and seq == 3:
-        assert shipper.flush(30_000)
-os.write(1, b"x")
-os.read(0, 1)
-"""
-
-
-def _start(code: str, *args: object) -> subprocess.Popen[bytes]:
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, args)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environ,
-    )
-
-
-def test_s48_next_process_ships_what_a_killed_one_left(tmp_path: Path, sink: OtlpSink) -> None:
-    """Spans recorded under a dead collector by a process that was killed are shipped by the next process."""
-    unreachable = otlp_sink.reserve_port()
-    process = _start(_KILLED_AGENT, tmp_path, otlp_sink.endpoint_of(unreachable))
-    assert process.stdout is not None
-    assert process.stdout.read(1) == b"x"
-    shipper = _shipper(tmp_path, sink.endpoint)
-    assert shipper.flush(LONG_MS)
-    assert sink.span_ids() == [], "the writer lives: its file is not ours"
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
-    assert shipper.shutdown(LONG_MS)
-    assert sink.span_ids() == _ids(1, 2, 3, 4, 5)
-    assert list(iter_spool_files(tmp_path)) == []
-    unreachable.close()
-
-
-def test_restart_goes_on_at_the_acknowledged_offset(tmp_path: Path, sink: OtlpSink) -> None:
-    """What the killed process had delivered is not sent again."""
-    process = _start(_KILLED_AGENT, tmp_path, sink.endpoint, "flush")
-    assert process.stdout is not None
-    assert process.stdout.read(1) == b"x"
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
-    assert set(_ids(1, 2, 3)) <= set(sink.span_ids())
-    assert ship_all(tmp_path, target_of(sink.endpoint)).error == ""
-    assert sorted(set(sink.span_ids())) == _ids(1, 2, 3, 4, 5)
-    assert sink.span_ids()[:3] == _ids(1, 2, 3)
-    assert sink.span_ids().count(1001) == 1
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -192,18 +107,18 @@ def test_busy_collector_is_asked_again_after_what_it_says(status: int, tmp_path:
     """Retry-After is honoured within the flush, and nothing is refused or lost."""
     answers = iter([Answer(status, {"Retry-After": "1"})])
     sink.answer = lambda seen: next(answers, OK)
-    shipper = _shipper(tmp_path, sink.endpoint)
-    _leave(tmp_path, _calls(1, 2))
+    shipper = make_shipper(tmp_path, sink.endpoint)
+    leave(tmp_path, calls(1, 2))
     assert shipper.flush(LONG_MS)
-    assert (sink.span_ids(), len(sink.seen), shipper.report.refused) == (_ids(1, 2), 2, 0)
+    assert (sink.span_ids(), len(sink.seen), shipper.report.refused) == (ids(1, 2), 2, 0)
     shipper.shutdown()
 
 
 def test_flush_does_not_outwait_a_long_retry_after(tmp_path: Path, sink: OtlpSink) -> None:
     """A collector that asks for an hour is not asked again, and the flush ends without it."""
     sink.answer = lambda seen: Answer(503, {"Retry-After": "3600"})
-    shipper = _shipper(tmp_path, sink.endpoint)
-    _leave(tmp_path, _calls(1))
+    shipper = make_shipper(tmp_path, sink.endpoint)
+    leave(tmp_path, calls(1))
     assert not shipper.flush(5_000)
     assert not shipper.flush(5_000)
     assert len(sink.seen) == 1
@@ -213,8 +128,8 @@ def test_flush_does_not_outwait_a_long_retry_after(tmp_path: Path, sink: OtlpSin
 def test_flush_of_a_hanging_collector_is_bounded(tmp_path: Path, sink: OtlpSink) -> None:
     """A collector that accepts and never answers costs the agent its exit timeout, no more."""
     sink.answer = lambda seen: Answer(hangs=True)
-    shipper = _shipper(tmp_path, sink.endpoint)
-    _leave(tmp_path, _calls(1))
+    shipper = make_shipper(tmp_path, sink.endpoint)
+    leave(tmp_path, calls(1))
     assert not shipper.shutdown(300)
     assert read_ack(next(iter_spool_files(tmp_path))) == 0
 
@@ -223,13 +138,13 @@ def test_flush_of_a_hanging_collector_is_bounded(tmp_path: Path, sink: OtlpSink)
 def test_refused_payload_is_set_aside_and_never_blocks(status: int, tmp_path: Path, sink: OtlpSink) -> None:
     """The one payload at fault goes to refused/, all others of its batch and file are delivered."""
     sink.answer = lambda seen: Answer(status) if 1007 in seen.span_ids() else OK
-    shipper = _shipper(tmp_path, sink.endpoint)
-    _leave(tmp_path, _calls(*range(1, 21)))
+    shipper = make_shipper(tmp_path, sink.endpoint)
+    leave(tmp_path, calls(*range(1, 21)))
     assert shipper.flush(LONG_MS)
-    assert sink.span_ids() == _ids(*(n for n in range(1, 21) if n != 7))
+    assert sink.span_ids() == ids(*(n for n in range(1, 21) if n != 7))
     assert shipper.report.refused == 1
     (aside,) = (tmp_path / "spool" / "refused").iterdir()
-    assert list(iter_frames(aside)) == _calls(7)
+    assert list(iter_frames(aside)) == calls(7)
     assert aside.stat().st_mode & 0o777 == 0o600
     assert list(iter_spool_files(tmp_path)) == []
     shipper.shutdown()
@@ -238,7 +153,7 @@ def test_refused_payload_is_set_aside_and_never_blocks(status: int, tmp_path: Pa
     assert aside.exists()
     sink.answer = lambda seen: OK
     assert ship_all(tmp_path, target_of(sink.endpoint)).remaining == 0
-    assert sorted(sink.span_ids()) == _ids(*range(1, 21))
+    assert sorted(sink.span_ids()) == ids(*range(1, 21))
     assert not aside.exists()
 
 
@@ -246,14 +161,14 @@ def test_refused_payload_is_set_aside_and_never_blocks(status: int, tmp_path: Pa
 def test_payload_that_breaks_the_collector_is_set_aside_after_some_tries(tmp_path: Path, sink: OtlpSink) -> None:
     """A lasting 500 for one payload neither loses it nor stops the others, of its file or another."""
     sink.answer = lambda seen: Answer(500) if 1002 in seen.span_ids() else OK
-    shipper = _shipper(tmp_path, sink.endpoint)
-    _leave(tmp_path, _calls(1, 2, 3))
-    _leave(tmp_path, [call(OTHER_RUN, 9)], OTHER_RUN)
+    shipper = make_shipper(tmp_path, sink.endpoint)
+    leave(tmp_path, calls(1, 2, 3))
+    leave(tmp_path, [call(OTHER_RUN, 9)], OTHER_RUN)
     shipper.notify()
-    wait_until(lambda: set(sink.span_ids()) == set(_ids(1, 3, 9)), "the other payloads to arrive")
+    wait_until(lambda: set(sink.span_ids()) == set(ids(1, 3, 9)), "the other payloads to arrive")
     wait_until(lambda: list(iter_spool_files(tmp_path)) == [], "the files to be done")
     (aside,) = (tmp_path / "spool" / "refused").iterdir()
-    assert list(iter_frames(aside)) == _calls(2)
+    assert list(iter_frames(aside)) == calls(2)
     shipper.shutdown()
 
 
@@ -275,13 +190,13 @@ def test_misconfigured_collector_loses_nothing(
 ) -> None:
     """Whatever is wrong with the address or the token is said once; all is delivered when it is put right."""
     sink.answer = lambda seen: answer
-    shipper = _shipper(tmp_path, sink.endpoint)
+    shipper = make_shipper(tmp_path, sink.endpoint)
     writer = SpoolWriter(tmp_path, RUN)
     writer.append(call(seq=1))
     shipper.notify()
     wait_until(lambda: len(sink.seen) >= 3, "three tries")
     sink.answer = lambda seen: OK
-    wait_until(lambda: sink.span_ids() == _ids(1), "the span to arrive")
+    wait_until(lambda: sink.span_ids() == ids(1), "the span to arrive")
     assert len(caplog.records) == 1
     writer.close()
     shipper.shutdown()
@@ -292,7 +207,7 @@ def test_partly_rejected_batch_is_counted(tmp_path: Path, sink: OtlpSink, caplog
     reply = ExportTraceServiceResponse()
     reply.partial_success.rejected_spans = 2
     sink.answer = lambda seen: Answer(body=reply.SerializeToString())
-    _leave(tmp_path, _calls(1, 2, 3))
+    leave(tmp_path, calls(1, 2, 3))
     report = ship_all(tmp_path, target_of(sink.endpoint))
     assert (report.payloads, report.refused, report.files) == (3, 2, 1)
     assert "rejected 2 spans" in caplog.text
@@ -302,21 +217,21 @@ def test_batches_are_bounded_and_a_large_payload_goes_alone(tmp_path: Path, sink
     """No request holds more than the limit unless one payload alone does."""
     big = [call(seq=n, request="x" * 1_500_000) for n in range(1, 7)]
     huge = call(seq=7, request="x" * (SHIP_BATCH_BYTES_MAX + 1))
-    _leave(tmp_path, [*big, huge, call(seq=8)])
+    leave(tmp_path, [*big, huge, call(seq=8)])
     ship_all(tmp_path, target_of(sink.endpoint))
-    assert [seen.span_ids() for seen in sink.seen] == [_ids(1, 2), _ids(3, 4), _ids(5, 6), _ids(7), _ids(8)]
+    assert [seen.span_ids() for seen in sink.seen] == [ids(1, 2), ids(3, 4), ids(5, 6), ids(7), ids(8)]
 
 
 def test_damaged_file_is_set_aside_and_the_rest_delivered(
     tmp_path: Path, sink: OtlpSink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What lies before the damage and every other file is delivered; the damaged file is kept."""
-    damaged = _leave(tmp_path, _calls(1, 2, 3))
+    damaged = leave(tmp_path, calls(1, 2, 3))
     content = bytearray(damaged.read_bytes())
     content[len(MAGIC) + 2 * (8 + len(call(seq=1))) + 20] ^= 0xFF
     damaged.write_bytes(content)
-    _leave(tmp_path, [call(OTHER_RUN, 9)], OTHER_RUN)
-    shipper = _shipper(tmp_path, sink.endpoint)
+    leave(tmp_path, [call(OTHER_RUN, 9)], OTHER_RUN)
+    shipper = make_shipper(tmp_path, sink.endpoint)
     assert shipper.shutdown(LONG_MS)
     assert sorted(sink.span_ids()) == [1009]
     assert "is damaged at byte" in caplog.text
@@ -326,55 +241,13 @@ def test_damaged_file_is_set_aside_and_the_rest_delivered(
 
 def test_what_was_not_meant_to_leave_stays(tmp_path: Path, sink: OtlpSink) -> None:
     """Runs recorded without an endpoint and imported runs leave this machine only by ship_all."""
-    _leave(tmp_path, whole_run(), to_ship=False)
+    leave(tmp_path, whole_run(), to_ship=False)
     SpoolCatalog(tmp_path).import_bundle(pack(OTHER_RUN, whole_run(OTHER_RUN)))
-    shipper = _shipper(tmp_path, sink.endpoint)
+    shipper = make_shipper(tmp_path, sink.endpoint)
     assert shipper.shutdown(LONG_MS)
     assert (sink.seen, len(list(iter_spool_files(tmp_path)))) == ([], 2)
     report = ship_all(tmp_path, target_of(sink.endpoint))
     assert (report.files, report.payloads, report.remaining, report.error) == (2, 8, 0, "")
-
-
-def test_live_files_are_left_to_their_writers(tmp_path: Path, sink: OtlpSink) -> None:
-    """ship_all counts files that are being written and says why something remains."""
-    reserved = otlp_sink.reserve_port()
-    process = _start(_KILLED_AGENT, tmp_path, otlp_sink.endpoint_of(reserved))
-    assert process.stdout is not None
-    assert process.stdout.read(1) == b"x"
-    report = ship_all(tmp_path, target_of(sink.endpoint))
-    assert (report.live, report.payloads) == (1, 0)
-    process.communicate(b"x", timeout=30)
-    unreachable = ship_all(tmp_path, target_of(otlp_sink.endpoint_of(reserved)))
-    assert (unreachable.remaining, unreachable.live) == (1, 0)
-    assert unreachable.error.endswith("/v1/traces: ConnectionRefusedError")
-    reserved.close()
-
-
-_SHIP_ALL = """
-import sys
-from pathlib import Path
-from spanreplay.spool import ship_all
-from spanreplay.spool.target import target_of
-sys.stdin.read(1)
-report = ship_all(Path(sys.argv[1]), target_of(sys.argv[2]))
-assert not report.error and not report.refused, report
-"""
-
-
-def test_several_processes_never_ship_the_same_file(tmp_path: Path, sink: OtlpSink) -> None:
-    """Four processes at once deliver each span of forty files exactly once."""
-    for n in range(40):
-        _leave(tmp_path, _calls(*range(n * 10, n * 10 + 10)), f"0192f0{n:06x}70008000000000000000")
-    processes = [_start(_SHIP_ALL, tmp_path, sink.endpoint) for _ in range(4)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write(b"x")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-    assert sorted(sink.span_ids()) == _ids(*range(400))
-    assert list(iter_spool_files(tmp_path)) == []
 
 
 def test_two_shippers_of_a_process_deliver_once(tmp_path: Path, sink: OtlpSink) -> None:
@@ -389,100 +262,26 @@ def test_two_shippers_of_a_process_deliver_once(tmp_path: Path, sink: OtlpSink) 
     sink.answer = answer
     writer = SpoolWriter(tmp_path, RUN)
     writer.append(call(seq=1))
-    first, second = _shipper(tmp_path, sink.endpoint), _shipper(tmp_path, sink.endpoint)
+    first, second = make_shipper(tmp_path, sink.endpoint), make_shipper(tmp_path, sink.endpoint)
     first.notify()
     assert entered.wait(30)
     assert not second.flush(LONG_MS)
     assert sink.seen == []
     leave.set()
     assert first.flush(LONG_MS)
-    assert sink.span_ids() == _ids(1)
+    assert sink.span_ids() == ids(1)
     writer.close()
     first.shutdown()
     second.shutdown()
 
 
-_FORKING_AGENT = """
-import os, sys
-from pathlib import Path
-from spanreplay.spool import Shipper, SpoolWriter
-from spanreplay.spool.target import target_of
-from support.spool_tools import RUN, call
-directory = Path(sys.argv[1])
-shipper = Shipper(directory, target_of(sys.argv[2]), interval_ms=1)
-writer = SpoolWriter(directory, RUN, to_ship=True)
-writer.append(call(seq=1))
-shipper.notify()
-assert shipper.flush(30_000)
-children = []
-for seq in range(2, 6):
-    writer.append(call(seq=seq * 10))
-    shipper.notify()
-    pid = os.fork()
-    if pid == 0:
-        assert writer.append(call(seq=seq))
-        shipper.notify()
-        writer.close()
-        os._exit(0 if shipper.shutdown(30_000) and shipper.report.payloads >= 1 else 1)
-    children.append(pid)
-assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
-writer.close()
-assert shipper.shutdown(30_000)
-"""
-
-
-def test_forked_children_ship_their_own(tmp_path: Path, sink: OtlpSink) -> None:
-    """Parent and children, forked while the shipper works, deliver everything once and do not hang."""
-    process = _start(_FORKING_AGENT, tmp_path, sink.endpoint)
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert sorted(sink.span_ids()) == sorted(_ids(1, 2, 3, 4, 5, 20, 30, 40, 50))
-    assert list(iter_spool_files(tmp_path)) == []
-
-
-_EXITING_AGENT = """
-import atexit, sys
-from pathlib import Path
-from opentelemetry.sdk.trace import TracerProvider
-from spanreplay.spool import Shipper, SpoolSpanProcessor, SpoolWriter
-from spanreplay.spool.target import target_of
-from support.spool_tools import RUN
-directory = Path(sys.argv[1])
-provider = TracerProvider()
-shipper = Shipper(directory, target_of(sys.argv[2]))
-provider.add_span_processor(SpoolSpanProcessor(SpoolWriter(directory, RUN, to_ship=True), shipper))
-atexit.register(lambda: provider.get_tracer("t").start_span("the first span ends at exit").end())
-"""
-
-
-@pytest.mark.parametrize("is_up", [True, False], ids=["collector_up", "collector_dead"])
-def test_agent_exits_cleanly_whatever_the_collector(is_up: bool, tmp_path: Path) -> None:
-    """A span that ends while the interpreter shuts down is delivered, or kept for the next process."""
-    reserved = otlp_sink.reserve_port()
-    endpoint = otlp_sink.endpoint_of(reserved)
-    if not is_up:
-        process = _start(_EXITING_AGENT, tmp_path, endpoint)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-        (path,) = iter_spool_files(tmp_path)
-        assert len(list(iter_frames(path))) == 1
-        reserved.close()
-        return
-    with otlp_sink.serve(reserved) as sink:
-        process = _start(_EXITING_AGENT, tmp_path, endpoint)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-        assert len(sink.span_ids()) == 1
-        assert list(iter_spool_files(tmp_path)) == []
-
-
 def test_acknowledgement_beyond_the_end_is_not_believed(tmp_path: Path, sink: OtlpSink) -> None:
     """A nonsense acknowledgement costs a second delivery, never a file that was not read."""
     for n, text in enumerate(["999999", "-1", "ten", "\u00b2", ""]):
-        path = _leave(tmp_path, _calls(n))
+        path = leave(tmp_path, calls(n))
         ack_path(path).write_text(text)
     assert ship_all(tmp_path, target_of(sink.endpoint)).payloads == 5
-    assert sorted(sink.span_ids()) == _ids(0, 1, 2, 3, 4)
+    assert sorted(sink.span_ids()) == ids(0, 1, 2, 3, 4)
 
 
 def test_missing_directory_has_nothing_to_ship(tmp_path: Path, sink: OtlpSink) -> None:
@@ -509,10 +308,10 @@ def test_tls_is_verified(tmp_path: Path, certificate: Path) -> None:
     """Over https the collector's certificate is checked: an unknown one gets nothing, a named one everything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    _leave(tmp_path, _calls(1, 2))
+    leave(tmp_path, calls(1, 2))
     with otlp_sink.serve(tls=context) as sink:
         target = target_of(sink.endpoint.replace("http:", "https:"))
         assert ship_all(tmp_path, target).error.endswith("SSLCertVerificationError")
         assert sink.seen == []
         assert ship_all(tmp_path, replace(target, certificate=str(certificate))).error == ""
-        assert sink.span_ids() == _ids(1, 2)
+        assert sink.span_ids() == ids(1, 2)
