@@ -5,8 +5,9 @@ Most programs need nothing from here: `opentelemetry-instrument python agent.py`
 
 from __future__ import annotations
 
-from spanreplay._version import VERSION as __version__
+from spanreplay._version import VERSION
 from spanreplay.declared import boundary
 from spanreplay.errors import ReplayMiss, SpanreplayError
 
-__all__ = ["ReplayMiss", "SpanreplayError", "__version__", "boundary"]
+__all__ = ["VERSION", "ReplayMiss", "SpanreplayError", "boundary"]
+__version__ = VERSION

@@ -31,6 +31,7 @@ _OPENINFERENCE_KINDS: Mapping[str, str] = {
     Kind.MCP.value: "TOOL",
     Kind.RETRIEVER.value: "RETRIEVER",
 }
+_LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "langchain_core/language_models/llms.py")
 _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.value})
 
 
@@ -112,7 +113,7 @@ class Crossing:
         self.index = self.lane.next_index(f"{spec.kind}:{spec.name}")
         self.seq = run.tick()
         self.start_ns = ids.now_ns()
-        self.is_shown = _is_shown_by_openinference(spec.kind)
+        self.is_shown = _is_shown_by_openinference(spec.kind, spec.name)
         self.code = ids.find_caller(3) or ids.describe_function(spec.body)
         self.key = compute_key(spec.keyspec, spec.key_fields, run.key_memo)
         self.parent_context = _parent_span_context(run)
@@ -202,7 +203,7 @@ class Crossing:
             return
         if len(response) > config.BODY_BYTES_MAX:
             self.run.count("truncated")
-            response = '{"truncated":%d}' % len(response)
+            response = f'{{"truncated":{len(response)}}}'
         if spec.hole:
             self.run.hole(f"call {self.seq} ({self.boundary}): {spec.hole}")
         record = self.to_record(outcome, response, self.run.tick())
@@ -211,7 +212,7 @@ class Crossing:
         self._emit(record, leaf)
 
     def _emit(self, record: CallRecord, leaf: str) -> None:
-        openinference = {} if self.is_shown else _openinference(record)
+        openinference = _openinference(record, is_shown=self.is_shown)
         self.run.emitter.emit(
             name=self.spec.name,
             span_context=self.span_context,
@@ -289,18 +290,36 @@ def _langchain_span() -> Any:
         return None
 
 
-def _is_shown_by_openinference(kind: str) -> bool:
+def _is_shown_by_openinference(kind: str, name: str) -> bool:
     """Whether an OpenInference span around this call shows it already: tokens must not count twice."""
     wanted = _OPENINFERENCE_KINDS.get(kind)
-    for span in (trace.get_current_span(), _langchain_span()):
-        attributes = getattr(span, "attributes", None)
-        if attributes and wanted and attributes.get(_OPENINFERENCE_KIND) == wanted:
+    if wanted is None:
+        return False
+    attributes = getattr(trace.get_current_span(), "attributes", None)
+    if attributes and attributes.get(_OPENINFERENCE_KIND) == wanted:
+        return True
+    langchain = _langchain_span()
+    if langchain is None:
+        return False
+    # LangChain's spans get their attributes when they end; a tool's span has the tool's name from the start
+    return getattr(langchain, "name", None) == name or (wanted == "LLM" and _is_in_langchain_model())
+
+
+def _is_in_langchain_model(frames_max: int = 60) -> bool:
+    frame = sys._getframe(3)
+    for _ in range(frames_max):
+        if frame.f_code.co_filename.endswith(_LANGCHAIN_MODEL_FILES):
             return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
     return False
 
 
-def _openinference(record: CallRecord) -> dict[str, Any]:
+def _openinference(record: CallRecord, *, is_shown: bool) -> dict[str, Any]:
     """The few OpenInference attributes that say what the span is; the collector derives the messages."""
+    if is_shown:
+        return {_OPENINFERENCE_KIND: "CHAIN"}
     attributes: dict[str, Any] = {_OPENINFERENCE_KIND: _OPENINFERENCE_KINDS.get(record.kind, "CHAIN")}
     meta = record.meta
     for source, target in (

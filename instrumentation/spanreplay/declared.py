@@ -13,9 +13,7 @@ from spanreplay.errors import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def boundary(
-    kind: str | Kind = Kind.TOOL, *, name: str = "", effect: str | Effect = Effect.WRITE
-) -> Callable[[F], F]:
+def boundary(kind: str | Kind = Kind.TOOL, *, name: str = "", effect: str | Effect = Effect.WRITE) -> Callable[[F], F]:
     """Record every call of a function, and serve it in a replay instead of running it.
 
     `kind` is one of tool, retriever, compute, human, http, llm …; `name` defaults to the function's qualified name.

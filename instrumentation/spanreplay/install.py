@@ -52,15 +52,11 @@ class Installation:
             self.session = self._load_session()
         provider = _find_provider()
         if provider is None or not _is_sampled(provider):
-            self._not_recorded = (
-                "OTEL_SDK_DISABLED is set" if provider is None else "the sampler leaves this run out"
-            )
-            if self.session is not None:
-                provider = _new_provider()
-            else:
+            self._not_recorded = "OTEL_SDK_DISABLED is set" if provider is None else "the sampler leaves this run out"
+            if self.session is None:
                 logger.warning("not recorded: %s", self._not_recorded)
                 return
-        assert provider is not None  # noqa: S101 -- for the type checker
+            provider = _new_provider()
         self._start_run(provider)
         self._patch()
 
@@ -224,9 +220,7 @@ class Installation:
             return
         run.close_open_calls()
         stdout = run.output.summarize(run.redactor) if run.output is not None else {}
-        verdict = build_verdict(
-            self.session, run, stdout=stdout, exit_status=status, ended_ns=ids.now_ns()
-        )
+        verdict = build_verdict(self.session, run, stdout=stdout, exit_status=status, ended_ns=ids.now_ns())
         path = config.read_setting("SPANREPLAY_REPLAY_REPORT")
         if path:
             Path(path).write_text(json.dumps(verdict, ensure_ascii=False), encoding="utf-8")

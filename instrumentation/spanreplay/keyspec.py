@@ -158,7 +158,10 @@ def _header(headers: Any, name: str) -> str:
 
 
 def _normal_url(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return {"text": url}
     host = (parts.hostname or "").lower()
     try:
         port = parts.port

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spanreplay import codec, guard
-from spanreplay.crossing import Crossing, Spec, begin
 from spanreplay.call import Outcome
+from spanreplay.crossing import Crossing, Spec, begin
 from spanreplay.errors import ReplayMiss, Unserializable
 from spanreplay.run import Run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 import threading
@@ -63,10 +64,8 @@ class OutputCapture:
         """What was written: bytes, redacted text, and the hash of that text (or of the bytes where they were cut)."""
         if self._buffer is None:
             return {}
-        try:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
-        except (OSError, ValueError, AttributeError):
-            pass
         with self._lock:
             raw, total = b"".join(self._kept), self._total
             digest = self._hash.hexdigest()

@@ -19,7 +19,7 @@ from spanreplay.lanes import Lane
 from spanreplay.seal.tree import hash_root
 
 if TYPE_CHECKING:
-    from spanreplay.boundary import Crossing
+    from spanreplay.crossing import Crossing
     from spanreplay.output import OutputCapture
     from spanreplay.record import Emitter
     from spanreplay.redact import RunRedactor
@@ -238,5 +238,3 @@ def root_lane_of_active_run() -> Lane | None:
     """The active run's root lane, or None."""
     run = active_run()
     return None if run is None else run.root_lane
-
-

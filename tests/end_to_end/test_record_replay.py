@@ -190,9 +190,7 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_s27_one_call_more_than_recorded_is_never_made(
-    provider: Provider, workplace: Workplace, ledger: Path
-) -> None:
+def test_s27_one_call_more_than_recorded_is_never_made(provider: Provider, workplace: Workplace, ledger: Path) -> None:
     """An agent that deletes once more than it did is stopped: exit 3, the database untouched, the call named."""
     agent = workplace.write("agent.py", LEDGER)
     workplace.record(agent)
@@ -204,9 +202,7 @@ def test_s27_one_call_more_than_recorded_is_never_made(
     assert _hash(ledger) == before
 
 
-def test_s27_one_call_less_than_recorded_is_reported(
-    provider: Provider, workplace: Workplace, ledger: Path
-) -> None:
+def test_s27_one_call_less_than_recorded_is_reported(provider: Provider, workplace: Workplace, ledger: Path) -> None:
     """A recorded call that is not made any more is one `missing_call`."""
     agent = workplace.write("agent.py", LEDGER)
     workplace.record(agent)
@@ -232,9 +228,7 @@ def test_s28_changed_prompt_is_a_changed_call(provider: Provider, workplace: Wor
     assert replayed.verdict["tokens"]["live"] == 0
 
 
-def test_s28_changed_prompt_can_be_served_by_position(
-    provider: Provider, workplace: Workplace, ledger: Path
-) -> None:
+def test_s28_changed_prompt_can_be_served_by_position(provider: Provider, workplace: Workplace, ledger: Path) -> None:
     """With `--on-change serve` the edited prompt gets the recorded answer, so that control flow can be tested."""
     agent = workplace.write("agent.py", LEDGER)
     recorded = workplace.record(agent)
@@ -253,7 +247,7 @@ def test_s2_tools_live_models_stubbed(provider: Provider, workplace: Workplace, 
     recorded = workplace.record(agent)
     provider.stop()
     before = _hash(ledger)
-    guarded = LEDGER.replace('    with sqlite3', '    return "blocked"\n    with sqlite3', 1)
+    guarded = LEDGER.replace("    with sqlite3", '    return "blocked"\n    with sqlite3', 1)
     workplace.write("agent.py", guarded)
     replayed = workplace.replay(agent, options=["--live", "tool:*"])
     assert replayed.status == 3
@@ -294,7 +288,9 @@ def test_s62_replay_file_needs_no_server_and_no_directory(
 
 def test_s11_one_variable_switches_off_record_replay(provider: Provider, workplace: Workplace) -> None:
     """The same script runs unrecorded, recorded or replayed by SPANREPLAY_MODE alone."""
-    agent = workplace.write("agent.py", LEDGER.replace('for row in range(int(os.environ.get("ROWS", "2"))):', "for row in ():"))
+    agent = workplace.write(
+        "agent.py", LEDGER.replace('for row in range(int(os.environ.get("ROWS", "2"))):', "for row in ():")
+    )
     workplace.record(agent, SPANREPLAY_MODE="off")
     assert not (workplace.path / ".spanreplay").exists()
     recorded = workplace.record(agent, SPANREPLAY_MODE="record")

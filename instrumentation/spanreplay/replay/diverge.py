@@ -45,9 +45,7 @@ class Divergence:
         """The form of schema divergence/1."""
         value = asdict(self)
         value["downstream"] = value.pop("is_downstream")
-        value["diff"] = [
-            {k: v for k, v in d.items() if k != "at" or v >= 0} for d in map(asdict, self.diff)
-        ]
+        value["diff"] = [{k: v for k, v in d.items() if k != "at" or v >= 0} for d in map(asdict, self.diff)]
         return value
 
 

@@ -19,6 +19,7 @@ from spanreplay.errors import ReplayMiss
 from spanreplay.replay.diverge import Diff, Divergence, diff_json, leaf_strings
 from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.plan import Plan
+from spanreplay.seal.check import find_tampering
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
@@ -33,12 +34,11 @@ class Session:
         self.recording = recording
         self.plan = plan
         self.completeness = recording.completeness()
+        self.tampering = find_tampering(recording)
         self.index = RecordingIndex(recording)
         self.divergences: list[Divergence] = []
         self.divergences_total = 0
-        self.counts: dict[str, int] = dict.fromkeys(
-            ("served", "exact", "moved", "live", "changed", "extra"), 0
-        )
+        self.counts: dict[str, int] = dict.fromkeys(("served", "exact", "moved", "live", "changed", "extra"), 0)
         self.sockets_denied: list[str] = []
         self.live_tokens = 0
         self.has_reached_frontier = False
@@ -141,7 +141,7 @@ class Session:
                 return
             if call.outcome != outcome.value:
                 diff = (Diff("outcome", call.outcome, outcome.value), *diff)
-            self._new_texts |= leaf_strings(response) - leaf_strings(call.response)
+            is_downstream = self._is_tainted(crossing, diff)
             self._add(
                 Divergence(
                     kind="output_changed",
@@ -153,11 +153,12 @@ class Session:
                     code=crossing.code,
                     diff=diff,
                     hint=f"spanreplay show {call.run_id} --call {call.seq}",
-                    is_downstream=self._is_tainted(crossing, diff),
+                    is_downstream=is_downstream,
                     recorded_span_id=call.span_id,
                     replay_span_id=f"{crossing.span_context.span_id:016x}",
                 )
             )
+            self._new_texts |= leaf_strings(response) - leaf_strings(call.response)
 
     def _diverge(self, crossing: Crossing, kind: str, call: CallRecord | None, detail: str) -> None:
         diff = _visible(diff_json(call.request, crossing.spec.request)) if call is not None else ()

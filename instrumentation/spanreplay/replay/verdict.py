@@ -38,9 +38,7 @@ def build_verdict(
     divergences = list(session.divergences)
     has_cause = bool(divergences) or session.is_stopped
     if not session.has_reached_frontier:
-        divergences += [
-            _missing(c, recording.run_id, is_downstream=has_cause or i > 0) for i, c in enumerate(missing)
-        ]
+        divergences += [_missing(c, recording.run_id, is_downstream=has_cause or i > 0) for i, c in enumerate(missing)]
     divergences += [_blocked(address, bool(divergences)) for address in session.sockets_denied]
     output = compare_stdout(recording.root.manifest.get("stdout"), stdout)
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
@@ -62,7 +60,7 @@ def build_verdict(
         "counts": counts,
         "divergences": [d.to_json() for d in divergences],
         "divergences_total": max(session.divergences_total, len(divergences)),
-        "reasons": list(session.completeness.reasons),
+        "reasons": [*([session.tampering] if session.tampering else []), *session.completeness.reasons],
         "error": session.internal_error,
         "stdout": output,
         "exit": exits,
@@ -81,6 +79,8 @@ def build_verdict(
 def _decide(session: Session, divergences: list[Divergence]) -> str:
     if session.internal_error:
         return ERROR
+    if session.tampering:
+        return TAMPERED
     if divergences:
         return DIVERGED
     return IDENTICAL if session.completeness.is_complete else INCOMPLETE
@@ -111,9 +111,7 @@ def compare_stdout(recorded: Any, now: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _output_divergences(
-    output: dict[str, Any], exits: dict[str, Any], is_downstream: bool
-) -> list[Divergence]:
+def _output_divergences(output: dict[str, Any], exits: dict[str, Any], is_downstream: bool) -> list[Divergence]:
     found: list[Divergence] = []
     if output["compared"] and not output["equal"]:
         found.append(

@@ -7,14 +7,14 @@ consumes them, and in a replay the SDK itself rebuilds its typed objects, stream
 from __future__ import annotations
 
 import asyncio
-import datetime
+import datetime as dt
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from spanreplay import guard, ids
 from spanreplay._patch import Patches
-from spanreplay.crossing import Crossing, begin, is_plumbing
 from spanreplay.call import Outcome
+from spanreplay.crossing import Crossing, begin, is_plumbing
 from spanreplay.errors import ReplayMiss
 from spanreplay.run import Run, active_run
 from spanreplay.seams.http_wire import (
@@ -168,7 +168,9 @@ class _HttpCall:
             end=end,
         )
 
-    def stream_ended(self, response: Any, chunks: list[tuple[int, bytes]], error: BaseException | None, end: str) -> None:
+    def stream_ended(
+        self, response: Any, chunks: list[tuple[int, bytes]], error: BaseException | None, end: str
+    ) -> None:
         """The stream was read to its end, broke, or was closed early."""
         guard.guarded("recording a stream", self._stream_ended, response, chunks, error, end)
 
@@ -264,7 +266,7 @@ class _HttpCall:
         if "content-encoding" in response.headers:
             # The recorded body is decoded already; headers stay as they were
             response._decoder = hx._decoders.IdentityDecoder()
-        response.elapsed = datetime.timedelta(milliseconds=reply.chunks[-1][0] if reply.chunks else 0)
+        response.elapsed = dt.timedelta(milliseconds=reply.chunks[-1][0] if reply.chunks else 0)
         return response
 
 

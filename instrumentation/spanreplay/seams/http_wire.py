@@ -12,8 +12,8 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from spanreplay import config
-from spanreplay.crossing import Spec
 from spanreplay.call import Effect, Kind
+from spanreplay.crossing import Spec
 from spanreplay.dialects import Dialect, RequestMeaning, find_dialect, meta
 from spanreplay.keyspec import http_fields
 from spanreplay.redact import RunRedactor
@@ -133,8 +133,7 @@ def encode_reply(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[st
     if texts is not None:
         texts = run.redactor.chunks(texts, counts)
         chunks: list[Any] = [
-            [ms, text, cut] if cut else [ms, text]
-            for (ms, _), text, cut in zip(reply.chunks, texts, cuts, strict=True)
+            [ms, text, cut] if cut else [ms, text] for (ms, _), text, cut in zip(reply.chunks, texts, cuts, strict=True)
         ]
     else:
         chunks = [[ms, {"b64": base64.b64encode(c).decode("ascii")}] for ms, c in reply.chunks]
