@@ -14,8 +14,9 @@ __all__ = ["TAG", "Decoder", "Encoder", "Row", "decode", "encode"]
 
 TAG: Final = "$type"
 DEPTH_MAX: Final = 100
-"""Levels of Python values; each may take three levels of JSON."""
-JSON_DEPTH_MAX: Final = 400
+"""Levels of Python values."""
+JSON_DEPTH_MAX: Final = 220
+"""Levels of lists and objects; a dict whose keys are no strings takes two."""
 VALUES_MAX: Final = 2_000_000
 """Values in one encoded argument or result."""
 _WIDE_INT: Final = 2**63
@@ -102,14 +103,28 @@ class Encoder:
 
     def sequence(self, items: Iterable[Any]) -> list[Any]:
         """JSON of each element."""
-        return [self.at(index, item) for index, item in enumerate(items)]
+        result: list[Any] = []
+        try:
+            for item in items:
+                result.append(self.encode(item))
+        except Refused as refused:
+            refused.steps.append(len(result))
+            raise
+        return result
 
     def members(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """JSON of each member."""
-        for name in named:
-            if type(name) is not str or not is_clean_text(name):
-                raise Refused(f"attribute name {name!a}")
-        return {name: self.at(name, value) for name, value in list(named.items())}
+        result: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, value in list(named.items()):
+                if type(name) is not str or not is_clean_text(name):
+                    raise Refused(f"attribute name {name!a}")
+                result[name] = self.encode(value)
+        except Refused as refused:
+            refused.steps.append(name)
+            raise
+        return result
 
     def pairs(self, items: Iterable[tuple[Any, Any]]) -> list[list[Any]]:
         """JSON of key-value pairs whose keys need not be strings."""
@@ -123,7 +138,7 @@ class Encoder:
         if kind is list:
             return self.sequence(value)
         if kind is dict and _is_plain(value):
-            return {name: self.at(name, member) for name, member in list(value.items())}
+            return self.members(value)
         row = find_row(kind)
         if row is None:
             raise Refused(type_name(kind))
@@ -156,25 +171,32 @@ class Decoder:
         finally:
             self._depth -= 1
 
-    def at(self, step: str | int, encoded: Any) -> Any:
-        """The value of a member; a refusal names the step."""
-        try:
-            return self.decode(encoded)
-        except Refused as refused:
-            refused.steps.append(step)
-            raise
-
     def sequence(self, encoded: Any) -> list[Any]:
         """The value of each element."""
         if type(encoded) is not list:
             raise Refused(f"{type_name(type(encoded))} where a list belongs")
-        return [self.at(index, item) for index, item in enumerate(encoded)]
+        result: list[Any] = []
+        try:
+            for item in encoded:
+                result.append(self.decode(item))
+        except Refused as refused:
+            refused.steps.append(len(result))
+            raise
+        return result
 
     def members(self, encoded: Any) -> dict[str, Any]:
         """The value of each member."""
         if type(encoded) is not dict:
             raise Refused(f"{type_name(type(encoded))} where an object belongs")
-        return {name: self.at(name, value) for name, value in encoded.items()}
+        result: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, value in encoded.items():
+                result[name] = self.decode(value)
+        except Refused as refused:
+            refused.steps.append(name)
+            raise
+        return result
 
     def pairs(self, encoded: Any) -> list[tuple[Any, Any]]:
         """Key-value pairs."""

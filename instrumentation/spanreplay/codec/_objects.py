@@ -28,8 +28,7 @@ __all__ = [
 
 # Order matters: the first base that fits is the one whose storage is copied.
 _BASES: Final[dict[str, type]] = {
-    base.__name__: base
-    for base in (OrderedDict, dict, list, set, frozenset, tuple, str, bytes, bytearray, int, float)
+    base.__name__: base for base in (OrderedDict, dict, list, set, frozenset, tuple, str, bytes, bytearray, int, float)
 }
 
 

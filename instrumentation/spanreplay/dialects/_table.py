@@ -59,7 +59,10 @@ def find_dialect(method: str, url: str, body: Any = _UNREAD) -> Dialect | None:
 def _find_by_path(method: str, url: str) -> Dialect | None:
     if method != "POST":
         return None
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
     path = parts.path.rstrip("/")
     for suffix, module, class_name in _ROWS:
         if path.endswith(suffix):

@@ -1,0 +1,164 @@
+"""Exceptions come back as themselves: class, args, attributes, cause, notes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+import requests.exceptions
+from langchain_core.tools import ToolException
+
+from spanreplay.codec import Unserializable, decode, decode_exception, encode, encode_exception
+
+
+class PaymentError(Exception):
+    """An exception whose constructor differs from its args."""
+
+    made = 0
+
+    def __init__(self, code: int, *, retry: bool) -> None:
+        super().__init__(f"payment failed with {code}")
+        self.code = code
+        self.retry = retry
+        PaymentError.made += 1
+
+
+class QuotaError(OSError):
+    """An OSError with a constructor of its own."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"over {limit}")
+        self.limit = limit
+
+
+class Cancelled(BaseException):
+    """Not an Exception."""
+
+
+def _back(exc: BaseException) -> BaseException:
+    return decode_exception(json.loads(json.dumps(encode_exception(exc))))
+
+
+BUILTIN = [
+    ValueError("bad", 1),
+    KeyError("k"),
+    FileNotFoundError(2, "no such file", "a.txt"),
+    OSError(18, "cross-device", "a", None, "b"),
+    OSError("just text"),
+    TimeoutError(),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
+    UnicodeEncodeError("ascii", "é", 0, 1, "ordinal"),
+    SystemExit(3),
+    StopIteration("value"),
+    ImportError("no", name="n", path="p"),
+    AttributeError("no", name="n", obj="o"),
+    SyntaxError("bad", ("f.py", 1, 2, "text")),
+    KeyboardInterrupt(),
+    json.JSONDecodeError("expected", "doc", 1),
+    requests.exceptions.ConnectionError("refused"),
+    ToolException("tool said no"),
+]
+C_ATTRIBUTES = [
+    *("errno", "strerror", "filename", "filename2", "code", "value", "name", "path", "obj"),
+    *("msg", "lineno", "offset", "text", "start", "end", "object", "pos", "doc"),
+]
+
+
+@pytest.mark.parametrize("exc", BUILTIN, ids=lambda exc: type(exc).__name__)
+def test_s61_exception_round_trip(exc: BaseException) -> None:
+    """Builtin and library exceptions keep class, args, text and every attribute."""
+    back = _back(exc)
+    assert type(back) is type(exc)
+    assert back.args == exc.args
+    assert str(back) == str(exc)
+    for name in C_ATTRIBUTES:
+        assert getattr(back, name, None) == getattr(exc, name, None)
+
+
+def test_s61_exception_keeps_attributes_without_running_init() -> None:
+    """A constructor that does not fit the args is not called; what it set is there."""
+    original = PaymentError(402, retry=True)
+    before = PaymentError.made
+    back = _back(original)
+    assert PaymentError.made == before
+    assert isinstance(back, PaymentError)
+    assert (back.code, back.retry, str(back)) == (402, True, str(original))
+    quota = _back(QuotaError(5))
+    assert isinstance(quota, QuotaError)
+    assert (quota.limit, str(quota)) == (5, "over 5")
+
+
+def test_s61_exception_keeps_cause_notes_and_base() -> None:
+    """`raise … from`, notes and classes beyond Exception survive."""
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise Cancelled("outer") from inner
+    except Cancelled as exc:
+        exc.__notes__ = ["while paying"]
+        back = _back(exc)
+    assert type(back) is Cancelled
+    assert repr(back.__cause__) == "KeyError('inner')"
+    assert back.__suppress_context__
+    assert back.__notes__ == ["while paying"]
+    assert back.__traceback__ is None
+
+
+def test_exception_names_the_attributes_it_dropped() -> None:
+    """An attribute without a codec is left out by name; the exception itself survives."""
+    exc = ValueError("x")
+    exc.response = object()  # type: ignore[attr-defined]  # as SDK errors have
+    exc.status = 429  # type: ignore[attr-defined]  # as SDK errors have
+    encoded = encode_exception(exc)
+    assert encoded["dropped"] == ["response"]
+    assert encoded["state"] == {"status": 429}
+
+
+def test_exception_args_without_codec_are_refused() -> None:
+    """What an exception says is never replaced by its repr."""
+    with pytest.raises(Unserializable, match=r"unserializable at \$\.args\[1\]: builtins\.object"):
+        encode_exception(ValueError("x", object()))
+
+
+def test_exception_of_a_local_class_is_refused() -> None:
+    """A class that no import path leads to cannot come back, so it is not recorded as if it could."""
+
+    class LocalError(Exception):
+        pass
+
+    with pytest.raises(Unserializable, match=r"no importable class"):
+        encode_exception(LocalError())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups are new in 3.11")
+def test_s61_exception_group_round_trip() -> None:
+    """A group keeps its members."""
+    group = ExceptionGroup("two", [ValueError(1), PaymentError(402, retry=False)])  # noqa: F821  new in 3.11
+    back: Any = _back(group)
+    assert type(back) is type(group)
+    assert [type(each) for each in back.exceptions] == [ValueError, PaymentError]
+    assert str(back) == str(group)
+
+
+def test_exception_cycle_is_refused() -> None:
+    """An exception that is its own cause is refused, not followed."""
+    exc = ValueError("x")
+    other = KeyError("y")
+    exc.__cause__, other.__cause__ = other, exc
+    with pytest.raises(Unserializable, match=r"cycle through builtins\.ValueError"):
+        encode_exception(exc)
+
+
+@pytest.mark.parametrize("encoded", [None, {}, {"$type": "tuple", "items": []}, "text"], ids=repr)
+def test_decode_exception_takes_nothing_else(encoded: Any) -> None:
+    """Anything that is no encoded exception is refused."""
+    with pytest.raises(Unserializable, match=r"something else where an exception belongs"):
+        decode_exception(encoded)
+
+
+def test_exception_as_a_value_is_not_raised() -> None:
+    """A tool may return an exception; it comes back as a value."""
+    assert repr(decode(encode({"error": ValueError("x")}))["error"]) == "ValueError('x')"

@@ -1,0 +1,219 @@
+"""A recording from elsewhere cannot make the codec run anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spanreplay.codec import Unserializable, decode
+from spanreplay.codec._lookup import load_class
+from spanreplay.codec._table import ROWS
+
+TARGETS = [
+    "os:system",
+    "posix:system",
+    "subprocess:Popen",
+    "subprocess:call",
+    "builtins:eval",
+    "builtins:exec",
+    "builtins:open",
+    "builtins:__import__",
+    "importlib:import_module",
+    "functools:partial",
+    "socket:socket",
+    "tempfile:_TemporaryFileCloser",
+    "shutil:rmtree",
+    "threading:Thread",
+    "ctypes:CDLL",
+    "pathlib:Path",
+    "types:FunctionType",
+    "code:InteractiveInterpreter",
+    "logging:FileHandler",
+    "spanreplay.codec._lookup:load_class",
+]
+TAGS_WITH_CLASS = ["dataclass", "attrs", "enum", "namedtuple", "pydantic", "pydantic1", "secret", "url", "class",
+                   "subclass", "exception", "offset_zone"]  # fmt: skip
+FILLING: dict[str, Any] = {
+    "fields": {"args": ["touch /tmp/owned"]},
+    "args": [],
+    "value": "touch /tmp/owned",
+    "name": "x",
+    "base": "str",
+    "set": [],
+    "private": {},
+    "seconds": 0,
+    "extra": {},
+}
+
+
+@pytest.mark.parametrize("tag", TAGS_WITH_CLASS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_codec_builds_no_class_outside_its_families(tag: str, target: str) -> None:
+    """No tag builds, calls or hands out a class that is not of the tag's family."""
+    with pytest.raises(Unserializable):
+        decode({"$type": tag, "class": target, **FILLING})
+
+
+def test_codec_hostile_tags_are_all_that_take_a_class() -> None:
+    """Every row that looks up a class is among the attacked ones."""
+    takes_class = {
+        row.tag for row in ROWS if "load_class" in _names_of(row.unpack) or "_checked" in _names_of(row.unpack)
+    }
+    assert takes_class <= set(TAGS_WITH_CLASS)
+
+
+def _names_of(function: Any) -> tuple[str, ...]:
+    names: tuple[str, ...] = function.__code__.co_names
+    return names
+
+
+def _write(directory: Path, name: str, source: str) -> None:
+    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_text(source)
+
+
+def _load_in_process(directory: Path, path: str) -> str:
+    code = (
+        "import sys; from spanreplay.codec._lookup import load_class, Refused\n"
+        f"try: print('got', load_class({path!r}).__name__)\n"
+        "except Refused as exc: print('refused', exc.what)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=directory, capture_output=True, check=True, text=True, timeout=60
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "deploy:Deploy",
+        "deploy:system",
+        "tools.__main__:Tool",
+        "antigravity:webbrowser",
+        "this:s",
+        "missing:X",
+        "broken:X",
+    ],
+)
+def test_codec_imports_no_module_that_does_not_define_the_class(tmp_path: Path, path: str) -> None:
+    """A script beside the agent is not run because a recording names it."""
+    _write(tmp_path, "deploy.py", "print('DEPLOYED')\nfrom os import system\n")
+    _write(tmp_path, "tools/__init__.py", "")
+    _write(tmp_path, "tools/__main__.py", "print('DEPLOYED')\nclass Tool: pass\n")
+    _write(tmp_path, "broken.py", "print('DEPLOYED')\nclass X(\n")
+    out = _load_in_process(tmp_path, path)
+    assert out.startswith("refused")
+    assert "DEPLOYED" not in out
+
+
+@pytest.mark.parametrize("path", ["models:Answer", "models:Late", "shop:Cart", "shop.cart:Cart", "fractions:Fraction"])
+def test_codec_imports_a_module_that_defines_the_class(tmp_path: Path, path: str) -> None:
+    """A class that the agent imports lazily is found, also conditional and re-exported ones."""
+    _write(tmp_path, "models.py", "import sys\nclass Answer: pass\nif sys:\n    class Late: pass\n")
+    _write(tmp_path, "shop/__init__.py", "from shop.cart import Cart\n")
+    _write(tmp_path, "shop/cart.py", "class Cart: pass\n")
+    assert _load_in_process(tmp_path, path) == f"got {path.partition(':')[2]}\n"
+
+
+def test_codec_asks_no_lazy_module(tmp_path: Path) -> None:
+    """A module's __getattr__ is never called with a recording's name."""
+    _write(tmp_path, "lazy.py", "def __getattr__(name):\n    print('ASKED')\n    return int\nclass X: pass\n")
+    assert _load_in_process(tmp_path, "lazy:X.y").startswith("refused")
+    assert "ASKED" not in _load_in_process(tmp_path, "lazy:Y")
+
+
+@pytest.mark.parametrize(
+    "path", [None, 7, "", "x", ":", "os:", ":x", "a b:c", "os:environ.copy", "..os:x", "x" * 600 + ":y"]
+)
+def test_codec_refuses_what_is_no_class_path(path: Any) -> None:
+    """Malformed paths are refused."""
+    with pytest.raises(Unserializable):
+        decode({"$type": "class", "class": path})
+
+
+def test_codec_state_cannot_change_a_class() -> None:
+    """Attributes named like Python's own machinery land nowhere special."""
+    hostile = {
+        "$type": "exception",
+        "class": "builtins:ValueError",
+        "args": [],
+        "state": {"__class__": {"$type": "class", "class": "builtins:int"}, "__traceback__": 1, "args": 5},
+    }
+    exc = decode(hostile)
+    assert type(exc) is ValueError
+    assert exc.args == ()
+    assert exc.__traceback__ is None
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        {"$type": "ndarray", "dtype": "O", "shape": [1], "b64": "AAAAAAAAAAA="},
+        {"$type": "ndarray", "dtype": "<f8", "shape": [10**9], "b64": ""},
+        {"$type": "ndarray", "dtype": "no such", "shape": [], "b64": ""},
+        {"$type": "npscalar", "dtype": "|O", "b64": "AAAAAAAAAAA="},
+        {"$type": "datetime", "value": 3},
+        {"$type": "datetime", "value": "2026-01-01", "tz": "UTC"},
+        {"$type": "zoneinfo", "key": "../../etc/passwd"},
+        {"$type": "pattern", "pattern": "(", "flags": 0},
+        {"$type": "dict", "items": [[1]]},
+        {"$type": "dict", "items": [[[], 1]]},
+        {"$type": "set", "items": [[]]},
+        {"$type": "defaultdict", "factory": "eval", "items": []},
+        {"$type": "int", "hex": "zz"},
+        {"$type": "path", "class": "Path"},
+        {"$type": "exception", "class": "builtins:BaseExceptionGroup", "args": []},
+        {"$type": "nothing"},
+        {"$type": ["tuple"]},
+        {"$type": None},
+        {"a": {1, 2}},
+        object(),
+    ],
+    ids=lambda encoded: json.dumps(encoded, default=repr)[:40],
+)
+def test_codec_refuses_malformed_input(encoded: Any) -> None:
+    """Broken objects are refused as such; no other error gets out."""
+    with pytest.raises(Unserializable):
+        decode(encoded)
+
+
+tagged = st.recursive(
+    st.none() | st.integers() | st.text(max_size=6) | st.sampled_from(TARGETS),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.builds(
+            lambda tag, members: {"$type": tag, **members},
+            st.sampled_from([row.tag for row in ROWS]),
+            st.dictionaries(
+                st.sampled_from(
+                    ["class", "items", "value", "fields", "args", "b64", "of", "base", "shape", "dtype", "text"]
+                ),
+                inner,
+                max_size=4,
+            ),
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(tagged)
+def test_codec_decodes_anything_or_refuses(encoded: Any) -> None:
+    """Whatever a recording contains, decoding gives a value or one kind of error."""
+    with contextlib.suppress(Unserializable):
+        decode(encoded)
+
+
+def test_codec_class_lookup_is_by_namespace() -> None:
+    """A class is found under the name that its module holds."""
+    assert load_class("collections:OrderedDict").__name__ == "OrderedDict"
