@@ -9,12 +9,16 @@ import click
 
 from spanreplay.cli.app import COMMANDS, app
 from spanreplay.config import SETTINGS
+from spanreplay.dialects import find_dialect
 from spanreplay.report.shape import EXIT_STATUS
+from spanreplay.seams._table import SEAMS
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
+PATHS = ("/chat/completions", "/responses", "/embeddings", "/v1/messages")
+PROTOCOLS = {path: dialect.name for path in PATHS if (dialect := find_dialect("POST", f"http://host{path}"))}
 
 
 def _help(context: click.Context) -> str:
@@ -46,9 +50,22 @@ def render_settings() -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_coverage() -> str:
+    """The page of what is recorded without a change to the code."""
+    lines = [f"{HEAD}# What is recorded\n", "## Libraries\n"]
+    lines += ["A library is covered from its import on, in whatever version is installed; `spanreplay doctor -- CMD`"]
+    lines += ["tells which took.\n", "| Seam | Package | Records |", "| --- | --- | --- |"]
+    lines += [f"| {s.name} | `{s.distribution}` | {s.records} |" for s in SEAMS]
+    lines += ["\n## Protocols of models\n"]
+    lines += ["A request is read as a call of a model by its path, at any host; every other request is kind `http`.\n"]
+    lines += ["| POST | Read as |", "| --- | --- |"]
+    lines += [f"| `…{suffix}` | {name} |" for suffix, name in PROTOCOLS.items()]
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: list[str]) -> int:
     """Write the pages, or with --check tell which are stale."""
-    pages = {"cli.md": render_commands(), "settings.md": render_settings()}
+    pages = {"cli.md": render_commands(), "settings.md": render_settings(), "coverage.md": render_coverage()}
     if "--check" not in argv:
         OUT.mkdir(parents=True, exist_ok=True)
         for name, content in pages.items():

@@ -183,9 +183,16 @@ def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
     return lines
 
 
+def _is_cut_short(verdict: Verdict) -> bool:
+    """Whether the agent was stopped at a call, so that what it printed had to end there."""
+    cause = first_cause(verdict)
+    goes_on = verdict.get("plan", {}).get("on_change", "stop") != "stop"
+    return cause is not None and cause.get("kind") in ("changed_call", "extra_call") and not goes_on
+
+
 def _stdout_lines(verdict: Verdict) -> list[Text]:
     stdout = verdict["stdout"]
-    if not stdout.get("compared") or stdout.get("equal"):
+    if not stdout.get("compared") or stdout.get("equal") or _is_cut_short(verdict):
         return []
     lines = [
         _line(
