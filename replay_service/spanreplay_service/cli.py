@@ -81,8 +81,10 @@ def up(is_json: bool, **options: Any) -> None:
         if is_json:
             click.echo(status.to_json())
 
-    asyncio.run(run_up(Up(settings, say=say, working=working), announce))
-    say("stopped")
+    was_ready = asyncio.run(run_up(Up(settings, say=say, working=working), announce))
+    say("stopped" if was_ready else "stopped before everything was ready")
+    if not was_ready:
+        raise click.exceptions.Exit(1)
 
 
 def build_settings(

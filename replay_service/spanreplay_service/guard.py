@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from spanreplay import wire
-from spanreplay.errors import AccessDenied, SpanreplayError
+from spanreplay.errors import AccessDenied, ConfigError, SpanreplayError
 from spanreplay_collector.receive.auth import Authenticator
 from spanreplay_service.limits import (
     DEADLINE_S_MAX,
@@ -114,30 +115,35 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
         return None if handler is None else self._wrap(handler)
 
     def _wrap(self, handler: Any) -> Any:
-        codec = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
+        # Requests are parsed here: gRPC would log a traceback for each that is garbage.
+        parse = _parser(handler.request_deserializer)
+        serializer = handler.response_serializer
         if handler.response_streaming:
 
-            async def stream(request: Any, context: Any) -> None:
+            async def stream(request: bytes, context: Any) -> None:
                 async def pump() -> None:
                     # Written here, not yielded: a reader that never reads also meets the deadline.
-                    async for response in handler.unary_stream(request, context):
+                    async for response in handler.unary_stream(parse(request), context):
                         await context.write(response)
 
                 await self._bounded(pump(), context)
 
-            return grpc.unary_stream_rpc_method_handler(stream, **codec)
-
-        inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
-
-        async def unary(request: Any, context: Any) -> Any:
-            return await self._bounded(inner(request, context), context)
-
+            return grpc.unary_stream_rpc_method_handler(stream, response_serializer=serializer)
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(unary, **codec)
-        return grpc.unary_unary_rpc_method_handler(unary, **codec)
+
+            async def collect(requests: AsyncIterator[bytes], context: Any) -> Any:
+                parsed = (parse(request) async for request in requests)
+                return await self._bounded(handler.stream_unary(parsed, context), context)
+
+            return grpc.stream_unary_rpc_method_handler(collect, response_serializer=serializer)
+
+        async def unary(request: bytes, context: Any) -> Any:
+            async def answer() -> Any:
+                return await handler.unary_unary(parse(request), context)
+
+            return await self._bounded(answer(), context)
+
+        return grpc.unary_unary_rpc_method_handler(unary, response_serializer=serializer)
 
     async def _bounded(self, work: Awaitable[Any], context: Any) -> Any:
         try:
@@ -157,6 +163,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
             logger.exception("a call failed")
             await abort(context, status="INTERNAL", reason="INTERNAL", message="the service failed; its log says why")
         return None
+
+
+def _parser(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parse(request: bytes) -> Any:
+        try:
+            return deserialize(request)
+        except DecodeError as exc:
+            raise ConfigError("the request is no message of this method") from exc
+
+    return parse
 
 
 def _deny(*, status: str, reason: str, message: str, hint: str = "") -> Any:

@@ -244,8 +244,8 @@ def _write_status(path: Path, status: UpStatus) -> None:
     part.replace(path)
 
 
-async def run_up(up: Up, announce: Callable[[UpStatus], None]) -> None:
-    """Start, announce, and stop at SIGINT or SIGTERM, also in the middle of starting."""
+async def run_up(up: Up, announce: Callable[[UpStatus], None]) -> bool:
+    """Start, announce, and stop at SIGINT or SIGTERM; False if that came before it was ready."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
 
@@ -264,9 +264,10 @@ async def run_up(up: Up, announce: Callable[[UpStatus], None]) -> None:
             starting.cancel()
             with suppress(asyncio.CancelledError):
                 await starting
-            return
+            return False
         announce(await starting)
         await waiting
+        return True
     finally:
         waiting.cancel()
         await up.stop()

@@ -26,7 +26,7 @@ from spanreplay_service.listen import can_listen, find_free_port
 from spanreplay_service.phoenix import PhoenixProcess, PhoenixSettings
 from support.runs import make_call, make_payload, make_recording, make_run_id
 from support.spool_tools import wait_until
-from support.up_server import UpServer, start_up
+from support.up_server import UpServer, command, start_up
 
 WAIT_S = 180.0
 
@@ -230,6 +230,31 @@ def test_a_taken_phoenix_port_is_one_line(tmp_path: Path) -> None:
         pytest.raises(AssertionError, match=r"ended with 1 [^\n]*\nerror: port \d+ [^\n]*\nhint: [^\n]*\n$"),
     ):
         start_up(tmp_path, phoenix=True, arguments=("--phoenix-port", str(listener.getsockname()[1])))
+
+
+@pytest.mark.slow
+@pytest.mark.phoenix
+def test_a_signal_while_starting_stops_everything(tmp_path: Path) -> None:
+    """Ctrl-C while Phoenix is being waited for ends `up` with status 1, and Phoenix with it."""
+    port = find_free_port("127.0.0.1")
+    with subprocess.Popen(
+        command(tmp_path / "server", ("--phoenix-port", str(port)), phoenix=True),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert "waiting for Phoenix" in process.stderr.readline()
+        child = _child_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 1
+        assert process.stdout.read() == ""
+        assert process.stderr.read() == "stopped before everything was ready\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert can_listen("127.0.0.1", port)
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,19 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from spanreplay import errors, wire
 from spanreplay.call import RootRecord
 from spanreplay.catalog import RunQuery, summarize
-from spanreplay.client import AsyncServiceClient, ServiceCatalog
+from spanreplay.client import AsyncServiceClient, ServiceCatalog, map_error
 from spanreplay.config import CALL_BATCH_ITEMS
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_collector.receive.auth import DEFAULT_TENANT, TlsFiles, Token
 from spanreplay_service import guard, runs
+from spanreplay_service.limits import FRESHEN_S_MAX
 from spanreplay_service.server import OPTIONS, ReplayServer, ServerSettings
 from support.certificates import make_certificates
 from support.memory_store import MemoryStore
@@ -297,6 +300,11 @@ def test_a_taken_port_is_one_clear_error(store: MemoryStore, server: ReplayServe
                 pass
 
 
+def _run_id_field(text: str) -> bytes:
+    """A message whose first field, the run id in every request, is any text."""
+    return pb.GetRequest(run_id=text).SerializeToString()
+
+
 class Sink:
     """Keeps the verdicts it is given."""
 
@@ -435,6 +443,22 @@ def test_a_run_larger_than_a_message_is_streamed(catalog: ServiceCatalog, monkey
     assert catalog.load(make_run_id(1)) == make_recording(make_run_id(1))
 
 
+def test_reads_wait_for_what_was_acknowledged(store: MemoryStore) -> None:
+    """Each read first waits for the newest spans, and goes on without them if they take too long."""
+    number = iter(range(10, 20))
+
+    async def freshen(timeout_s: float) -> None:
+        assert timeout_s == FRESHEN_S_MAX
+        fill(store, next(number))
+        raise TimeoutError
+
+    with serve(store, freshen=freshen) as server, ServiceCatalog(server.address) as client:
+        assert client.load(make_run_id(10)).run_id == make_run_id(10)
+        assert make_run_id(11) in [s.root.run_id for s in client.search(RunQuery())]
+        assert client.export(make_run_id(12))
+        client.report_replay(run_id=make_run_id(13), replay_run_id="", verdict="identical", report="{}")
+
+
 def test_reflection_and_unknown_methods_are_closed(server: ReplayServer) -> None:
     """Nothing but the three services answers."""
     with grpc.insecure_channel(server.address) as channel:
@@ -460,14 +484,32 @@ def test_r6_oversized_requests_are_refused(server: ReplayServer, size: int, comp
     assert len(found.runs) == 2
 
 
-def test_r6_garbage_requests_are_refused(server: ReplayServer) -> None:
-    """Bytes that are no message end the call and nothing else."""
+def test_r6_garbage_requests_are_refused(server: ReplayServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that are no message end the call by name and fill no log."""
     with grpc.insecure_channel(server.address) as channel:
-        for method in ("Runs/Search", "Runs/Get"):
-            call = channel.unary_unary(f"/spanreplay.v1.{method}")
-            with pytest.raises(grpc.RpcError):
-                call(b"\xff\xff\xff\xff", timeout=30)
+        for method in ("Replay/ReplayRun", "Replay/ReportReplay", "Runs/Search", "Runs/Get", "Runs/Import"):
+            call = channel.stream_stream(f"/spanreplay.v1.{method}")
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(iter([b"\xff\xff\xff\xff"]), timeout=30))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert len(replay_pb2_grpc.RunsStub(channel).Search(pb.SearchRequest(), timeout=30).runs) == 2
+    assert caplog.records == []
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    method=st.sampled_from(["Replay/ReplayRun", "Replay/ReportReplay", "Runs/Get", "Runs/Export", "Runs/Import"]),
+    content=st.binary(max_size=200) | st.text(max_size=60).map(_run_id_field),
+)
+def test_r6_fuzzed_requests_end_in_an_error_of_ours(server: ReplayServer, method: str, content: bytes) -> None:
+    """Whatever a request holds, it is answered or refused by name, never by a failure of the service."""
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.stream_stream(f"/spanreplay.v1.{method}")
+        try:
+            list(call(iter([content]), timeout=30))
+        except grpc.RpcError as exc:
+            error = map_error(exc, server.address)
+            assert not isinstance(error, errors.ServiceError), error
 
 
 def test_r6_a_port_of_a_browser_gets_no_answer(server: ReplayServer) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from spanreplay_service.replay import VerdictSink
-from spanreplay_service.runs import RunStore
+from spanreplay_service.runs import Freshen, RunStore
 from spanreplay_service.server import ReplayServer, ServerSettings
 
 T = TypeVar("T")
@@ -37,12 +37,15 @@ class LoopThread:
 
 @contextmanager
 def serve(
-    store: RunStore, settings: ServerSettings | None = None, sink: VerdictSink | None = None
+    store: RunStore,
+    settings: ServerSettings | None = None,
+    sink: VerdictSink | None = None,
+    freshen: Freshen | None = None,
 ) -> Iterator[ReplayServer]:
     """A running service on a free port of loopback."""
     loop = LoopThread()
     try:
-        server = ReplayServer(store, settings or ServerSettings(port=0), sink=sink)
+        server = ReplayServer(store, settings or ServerSettings(port=0), sink=sink, freshen=freshen)
         loop.run(server.start())
         try:
             yield server
