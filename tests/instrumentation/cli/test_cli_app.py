@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -139,3 +140,26 @@ def test_pipe_that_closes_early_is_no_error(here: Path, data_dir: Path) -> None:
         env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
     )
     assert "Traceback" not in done.stdout
+
+
+def test_u5_colours_only_on_a_terminal(here: Path, data_dir: Path) -> None:
+    """On a terminal there are colours and short ids; with NO_COLOR, or in a pipe, there are none."""
+    recording = make_incident()
+    write_spool(data_dir, recording)
+
+    def look(**environ: str) -> str:
+        """What a terminal of 120 columns shows of `spanreplay ls`."""
+        controller, terminal = os.openpty()
+        command = [sys.executable, "-c", "from spanreplay.cli import main; main()", "ls"]
+        environ = {"TERM": "xterm-256color", "COLUMNS": "120", "LC_ALL": "C.UTF-8", **environ}
+        subprocess.run(command, cwd=here, check=True, stdin=terminal, stdout=terminal, stderr=terminal, env=environ)
+        os.close(terminal)
+        shown = os.read(controller, 65536).decode()
+        os.close(controller)
+        return shown
+
+    coloured = look()
+    assert "\x1b[32mok" in coloured
+    assert recording.run_id[:13] in coloured
+    assert recording.run_id not in coloured
+    assert "\x1b[32m" not in look(NO_COLOR="1")
