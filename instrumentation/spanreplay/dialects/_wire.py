@@ -92,4 +92,5 @@ def error_text(status: int, document: dict[str, Any], chunks: Sequence[str]) -> 
     if status < 400:
         return ""
     said = as_str(document.get("message")) or as_str(document.get("detail")) or "".join(chunks)[:ERROR_CHARS_MAX]
-    return f"HTTP {status}: {said.strip()}"[:ERROR_CHARS_MAX]
+    said = said.strip()
+    return f"HTTP {status}: {said}"[:ERROR_CHARS_MAX] if said else f"HTTP {status}"
