@@ -63,6 +63,7 @@ class Collector:
         self.grpc_port = settings.grpc_port
         self._store = store
         self._loader: Loader | None = None
+        self._fanout: PhoenixFanout | None = None
         self._parts = AsyncExitStack()
 
     async def start(self) -> None:
@@ -87,7 +88,7 @@ class Collector:
     async def stop(self) -> None:
         """Refuse new requests, finish those in progress, load what there is, and close."""
         await self._parts.aclose()
-        self._loader = None
+        self._loader = self._fanout = None
 
     async def flush(self, timeout_s: float = 30.0) -> None:
         """Return when everything acknowledged so far is in the store. Raises: TimeoutError."""
@@ -95,6 +96,12 @@ class Collector:
             raise ConfigError("the collector is not running")
         if not await asyncio.to_thread(self._loader.flush, timeout_s):
             raise TimeoutError(f"the store has not taken everything within {timeout_s:g} s")
+
+    async def flush_phoenix(self, timeout_s: float = 30.0) -> None:
+        """Return when Phoenix has accepted everything acknowledged so far. Raises: TimeoutError."""
+        fanout = self._fanout
+        if fanout is not None and not await asyncio.to_thread(fanout.flush, timeout_s):
+            raise TimeoutError(f"Phoenix has not taken everything within {timeout_s:g} s")
 
     async def _open_parts(self, parts: AsyncExitStack) -> None:
         settings, metrics = self.settings, self.metrics
@@ -110,9 +117,9 @@ class Collector:
         self._loader.start()
         parts.push_async_callback(_in_thread(self._loader.stop))
         if settings.phoenix_url:
-            fanout = PhoenixFanout(log, settings.phoenix_url, settings.phoenix_token, metrics)
-            fanout.start()
-            parts.push_async_callback(_in_thread(fanout.stop))
+            self._fanout = PhoenixFanout(log, settings.phoenix_url, settings.phoenix_token, metrics)
+            self._fanout.start()
+            parts.push_async_callback(_in_thread(self._fanout.stop))
 
         admission = Admission(log, inflight_bytes_max=settings.inflight_bytes_max)
         acceptor = Acceptor(log, Authenticator(settings.tokens), admission, metrics)
@@ -121,9 +128,7 @@ class Collector:
         metrics.gauge("log_bytes", lambda: log.bytes_on_disk)
         metrics.gauge("loader_lag_bytes", self._read_lag)
 
-        grpc_receiver = GrpcReceiver(
-            acceptor, resolve_host(settings.host)[1], settings.grpc_port, settings.tls
-        )
+        grpc_receiver = GrpcReceiver(acceptor, resolve_host(settings.host)[1], settings.grpc_port, settings.tls)
         await grpc_receiver.start()
         parts.push_async_callback(grpc_receiver.stop)
         self.grpc_port = grpc_receiver.port

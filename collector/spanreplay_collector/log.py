@@ -356,9 +356,7 @@ class SegmentLog:
     def _is_before_end(self, position: Position) -> bool:
         return any(Position(segment, size) > position for segment, size in self._sizes.items())
 
-    def read(
-        self, position: Position, *, bytes_max: int, records_max: int, until: Position | None = None
-    ) -> Batch:
+    def read(self, position: Position, *, bytes_max: int, records_max: int, until: Position | None = None) -> Batch:
         """The next records of one segment, at least one if there is any; empty at the end of the log."""
         with self._lock:
             later = [segment for segment in sorted(self._sizes) if segment >= position.segment]
@@ -378,9 +376,7 @@ class SegmentLog:
         with self._lock:
             return Batch(tuple(records), self._normalize(Position(position.segment, end)))
 
-    def _read_segment(
-        self, start: Position, limit: int, bytes_max: int, records_max: int
-    ) -> tuple[list[Record], int]:
+    def _read_segment(self, start: Position, limit: int, bytes_max: int, records_max: int) -> tuple[list[Record], int]:
         records: list[Record] = []
         segment, offset = start
         stop = offset + bytes_max
@@ -437,9 +433,7 @@ class SegmentLog:
         with self._lock:
             for cursor in self._cursors.values():
                 self._limit_lag(cursor)
-            oldest_needed = min(
-                (c.position.segment for c in self._cursors.values()), default=self._next_segment
-            )
+            oldest_needed = min((c.position.segment for c in self._cursors.values()), default=self._next_segment)
             passed = [s for s in self._sizes if s < oldest_needed and s != self._active]
             for segment in passed:
                 del self._sizes[segment]

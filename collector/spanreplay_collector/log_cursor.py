@@ -28,9 +28,7 @@ class Cursor:
     def persist(self) -> None:
         """Write the place down; durable when this returns. Raises: OSError."""
         planned = list(self.planned) if self.planned else None
-        replace_file(
-            self._path, json.dumps({"position": list(self.position), "planned": planned}).encode() + b"\n"
-        )
+        replace_file(self._path, json.dumps({"position": list(self.position), "planned": planned}).encode() + b"\n")
 
 
 def _read(path: Path) -> tuple[Position, Position | None]:

@@ -115,9 +115,7 @@ class PhoenixFanout:
 
     def _follow(self, position: Position) -> Position:
         position = max(position, self._log.position_of(self._cursor))
-        batch = self._log.read(
-            position, bytes_max=limits.PHOENIX_BATCH_BYTES, records_max=limits.PHOENIX_BATCH_SPANS
-        )
+        batch = self._log.read(position, bytes_max=limits.PHOENIX_BATCH_BYTES, records_max=limits.PHOENIX_BATCH_SPANS)
         now_s = time.monotonic()
         ready: list[ReadySpan] = []
         for record in batch.records:
@@ -139,9 +137,7 @@ class PhoenixFanout:
         except DecodeError:
             self._metrics.add("phoenix_dropped_spans_total", reason="unreadable")
             return []
-        return [
-            ready for filed in iter_spans(request) for ready in self._book.add(filed, record.start, now_s)
-        ]
+        return [ready for filed in iter_spans(request) for ready in self._book.add(filed, record.start, now_s)]
 
     def _send(self, ready: Sequence[ReadySpan]) -> None:
         by_project: dict[str, list[_ShownSpan]] = {}
@@ -210,9 +206,7 @@ class PhoenixFanout:
 
     def _note_absence(self, why: str) -> None:
         if not self._is_away:
-            logger.warning(
-                "Phoenix at %s cannot take spans: %s; they wait in the log", self._client.base, why
-            )
+            logger.warning("Phoenix at %s cannot take spans: %s; they wait in the log", self._client.base, why)
         self._is_away = True
 
     def _note_presence(self) -> None:

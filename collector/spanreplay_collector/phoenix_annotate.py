@@ -37,13 +37,9 @@ class PhoenixAnnotator:
         The spans need not be in Phoenix yet: it keeps annotations for about ten minutes.
         Raises: ServiceUnavailable, AccessDenied, ServiceError.
         """
-        annotations = [
-            _build(root_span_id, "replay.verdict", verdict, _SCORES.get(verdict), explanation, metadata)
-        ]
+        annotations = [_build(root_span_id, "replay.verdict", verdict, _SCORES.get(verdict), explanation, metadata)]
         if diverging_span_id:
-            annotations.append(
-                _build(diverging_span_id, "replay.divergence", divergence, 0.0, explanation, metadata)
-            )
+            annotations.append(_build(diverging_span_id, "replay.divergence", divergence, 0.0, explanation, metadata))
         body = json.dumps({"data": annotations}).encode()
         try:
             reply = self._client.request(
@@ -51,14 +47,12 @@ class PhoenixAnnotator:
             )
         except OSError as exc:
             raise ServiceUnavailable(f"Phoenix does not answer at {self._client.base}: {exc}") from exc
+        finally:
+            self._client.close()  # verdicts are rare
         if reply.status in (401, 403):
             raise AccessDenied("Phoenix refuses the token", hint="give it PHOENIX_ADMIN_SECRET or an API key")
         if not reply.is_ok:
             raise ServiceError(f"Phoenix answered {reply.status} to an annotation")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
 
 
 def _build(

@@ -65,6 +65,10 @@ class RunningCollector:
         """Everything acknowledged is in the store."""
         self._loop.run(self.collector.flush(WAIT_S))
 
+    def flush_phoenix(self) -> None:
+        """Everything acknowledged was accepted by Phoenix."""
+        self._loop.run(self.collector.flush_phoenix(WAIT_S))
+
     def count(self, name: str, **labels: str) -> int:
         """A counter of the collector."""
         return self.collector.metrics.value(name, **labels)

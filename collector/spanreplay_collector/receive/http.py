@@ -244,12 +244,14 @@ async def _discard_body(proto: Any, size_max: int) -> None:
 
 
 def _send_message(proto: Any, status: int, kind: str, message: Message, headers: Headers | None = None) -> None:
-    if kind == JSON:
-        body = json.dumps(json_format.MessageToDict(message)).encode()
-    else:
-        body = message.SerializeToString()
     with contextlib.suppress(RuntimeError):  # the client is gone
-        proto.response_bytes(status, [("content-type", kind), *(headers or [])], body)
+        proto.response_bytes(status, [("content-type", kind), *(headers or [])], _encode(message, kind))
+
+
+def _encode(message: Message, kind: str) -> bytes:
+    if kind == JSON:
+        return json.dumps(json_format.MessageToDict(message)).encode()
+    return message.SerializeToString()
 
 
 def _send_refusal(proto: Any, kind: str, refusal: _Refusal) -> None:
