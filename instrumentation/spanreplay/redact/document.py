@@ -59,16 +59,17 @@ def flatten(value: object, scalars: Scalars, is_masked: bool = False) -> None:
 
     Raises: TypeError for anything that JSON (or an OpenTelemetry attribute) cannot hold.
     """
-    if isinstance(value, str):
-        scalars.add(value, is_masked)
+    kind = type(value)
+    if kind is str:
+        scalars.add(value, is_masked)  # type: ignore[arg-type]  # a str: `type(x) is` does not narrow
+    elif isinstance(value, (Pairs, Mapping)):
+        _flatten_members(value, scalars, is_masked)
+    elif kind is list:
+        _flatten_items(value, scalars, is_masked)  # type: ignore[arg-type]  # a list, as above
     elif _is_empty(value):
         return
-    elif isinstance(value, (int, float)):
+    elif isinstance(value, (int, float, str)):
         scalars.add(value, is_masked)
-    elif isinstance(value, Pairs):
-        _flatten_members(value, _members_of(value), scalars, is_masked)
-    elif isinstance(value, Mapping):
-        _flatten_members(value.items(), value, scalars, is_masked)
     elif isinstance(value, (bytes, bytearray)):
         scalars.add(value.decode("utf-8", "surrogateescape"), is_masked)
     elif isinstance(value, Sequence):
@@ -82,35 +83,29 @@ def _is_empty(value: object) -> bool:
     return value is None or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value))
 
 
-def _members_of(pairs: Pairs) -> Mapping[str, Any]:
-    return dict(pairs)
-
-
-def _flatten_members(
-    pairs: Iterable[tuple[Any, Any]], members: Mapping[Any, Any], scalars: Scalars, is_masked: bool
-) -> None:
-    for key, value in pairs:
+def _flatten_members(members: Pairs | Mapping[Any, Any], scalars: Scalars, is_masked: bool) -> None:
+    for key, value in members if isinstance(members, Pairs) else members.items():
         if not isinstance(key, str):
             flatten(value, scalars, is_masked)
             continue
-        scalars.add(key, False)
+        scalars.items.append(key)
         if is_masked:
             flatten(value, scalars, True)
             continue
         strength = secret_name(key)
         if strength is not None:
             flatten(value, scalars, _is_secret_member(strength, value, members))
-        elif isinstance(value, list) and not isinstance(value, Pairs) and key.lower() == "headers":
+        elif type(value) is list and key.lower() == "headers":
             _flatten_headers(value, scalars)
         else:
             flatten(value, scalars)
 
 
-def _is_secret_member(strength: Strength, value: object, siblings: Mapping[Any, Any]) -> bool:
+def _is_secret_member(strength: Strength, value: object, siblings: Pairs | Mapping[Any, Any]) -> bool:
     if strength is Strength.WEAK:
-        return isinstance(value, str) and "logprob" not in siblings and looks_like_credential(value)
+        return isinstance(value, str) and looks_like_credential(value) and "logprob" not in dict(siblings)
     if isinstance(value, Pairs):
-        return not is_json_schema(_members_of(value))
+        return not is_json_schema(dict(value))
     if isinstance(value, Mapping):
         return not is_json_schema(value)
     return True

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ..config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
 from .document import NOT_JSON, Scalars, TextEdit, flatten, graft, parse_json, place_in_json, splice
+from .events import Part, cut_events, distribute, group_pieces
 from .names import secret_name
 from .rules import RULES, Rule
 from .scanner import Edit, Scanner, resolve
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 PASSES_MAX: Final = 5
 JSON_DEPTH_MAX: Final = 6
+STRUCTURE_STARTS: Final = '{[" \t\r\n' + "deir:"
+"""What JSON begins with; and `data:`, `event:`, `id:`, `retry:`, `:`."""
 TEXT_CHARS_MIN: Final = 6
 """No rule can match a shorter text."""
 KNOWN_ITEMS_MAX: Final = 256
@@ -42,10 +45,11 @@ class Redactor:
     def __init__(self, key: bytes, key_id: str, rules: Sequence[Rule] = RULES) -> None:
         self._tokenizer = Tokenizer(key, key_id)
         self._scanner = Scanner(rules)
+        self._warned: set[str] = set()  # shared by all runs: one warning per cause, not per run
 
     def run(self) -> RunRedactor:
         """A redactor for one run, with nothing remembered yet."""
-        return RunRedactor(self._tokenizer, self._scanner)
+        return RunRedactor(self._tokenizer, self._scanner, self._warned)
 
 
 class _Memo:
@@ -82,13 +86,23 @@ class _Memo:
 
 
 class _Document:
-    """The scalars of one value, and the JSON texts among them as documents of their own."""
+    """The scalars of one value, and the JSON texts and event streams among them as documents of their own."""
 
-    __slots__ = ("nested", "scalars")
+    __slots__ = ("nested", "scalars", "suspects")
 
     def __init__(self, scalars: Scalars) -> None:
         self.scalars = scalars
-        self.nested: dict[int, _Document] = {}
+        self.suspects: list[int] = []
+        """Texts that are new, or in which something was found before."""
+        self.nested: dict[int, _Document | _Stream] = {}
+
+
+class _Stream(NamedTuple):
+    """A text of events; each part is a document whose only scalar, or whose JSON, is the part's text."""
+
+    parts: list[Part]
+    documents: list[_Document]
+    depth: int
 
 
 class RunRedactor:
@@ -102,14 +116,14 @@ class RunRedactor:
     Every method adds what it redacted to `counts` (rule → hits), where given.
     """
 
-    def __init__(self, tokenizer: Tokenizer, scanner: Scanner) -> None:
+    def __init__(self, tokenizer: Tokenizer, scanner: Scanner, warned: set[str]) -> None:
         self._tokenizer = tokenizer
         self._scanner = scanner
         self._memo = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         self._known: dict[bytes, None] = {}
         self._errors = 0
         self._errors_lock = threading.Lock()
-        self._warned: set[str] = set()
+        self._warned = warned
 
     @property
     def errors(self) -> int:
@@ -206,14 +220,27 @@ class RunRedactor:
         for index, item in enumerate(scalars.items):
             if not isinstance(item, str) or len(item) < TEXT_CHARS_MIN or index in masked:
                 continue
-            if depth < JSON_DEPTH_MAX and item[0] in '{[" \t\r\n':
-                parsed = parse_json(item)
-                if parsed is not NOT_JSON:
-                    document.nested[index] = self._open(parsed, depth + 1, unseen)
+            if depth < JSON_DEPTH_MAX and item[0] in STRUCTURE_STARTS:
+                nested = self._open_structure(item, depth + 1, unseen)
+                if nested is not None:
+                    document.nested[index] = nested
                     continue
-            if item not in unseen and known(item) is None:
+            found = known(item)
+            if found is None:
                 unseen[item] = None
+            if found != ():
+                document.suspects.append(index)
         return document
+
+    def _open_structure(self, text: str, depth: int, unseen: dict[str, None]) -> _Document | _Stream | None:
+        parsed = parse_json(text)
+        if parsed is not NOT_JSON:
+            return self._open(parsed, depth, unseen)
+        parts = cut_events(text)
+        if parts is None:
+            return None
+        documents = [self._open([part.text] if part.tree is NOT_JSON else part.tree, depth, unseen) for part in parts]
+        return _Stream(parts, documents, depth)
 
     def _scan(self, texts: list[str]) -> None:
         """Scan new texts as one, separated by NUL, and remember what was found in each."""
@@ -277,24 +304,52 @@ class RunRedactor:
             if edit is not None:
                 edits[index] = (edit,)
                 _count(counts, (edit,))
-        masked = set(scalars.masked)
-        recall = self._memo.get
-        for index, item in enumerate(scalars.items):
-            if not isinstance(item, str) or len(item) < TEXT_CHARS_MIN or index in masked:
-                continue
-            nested = document.nested.get(index)
-            if nested is not None:
-                inner = self._edits_of(nested, counts)
-                if inner:
-                    edits[index] = place_in_json(item, nested.scalars, inner)
-                continue
-            found = recall(item)
+        for index, nested in document.nested.items():
+            if isinstance(nested, _Stream):
+                inner = self._edits_of_stream(nested, counts)
+            else:
+                inner = _place(str(scalars.items[index]), nested, self._edits_of(nested, counts))
+            if inner:
+                edits[index] = inner
+        for index in document.suspects:
+            item = str(scalars.items[index])
+            found = self._memo.get(item)
             if found is None:  # forgotten since it was read
                 found = self._scan_alone(item)
             if found:
                 edits[index] = found
                 _count(counts, found)
         return edits
+
+    def _edits_of_stream(self, stream: _Stream, counts: Counts | None) -> list[TextEdit]:
+        """What is in one event first; when nothing is left there, what is cut into pieces over several."""
+        edits = [self._edits_of(document, counts) for document in stream.documents]
+        if not any(edits):
+            for pieces in group_pieces(stream.parts):
+                self._edit_pieces(stream, pieces, edits, counts)
+        placed: list[TextEdit] = []
+        for part, document, found in zip(stream.parts, stream.documents, edits, strict=True):
+            if found:
+                inner = found[0] if part.tree is NOT_JSON else _place(part.text, document, found)
+                placed.extend(e._replace(start=e.start + part.start, end=e.end + part.start) for e in inner)
+        return placed
+
+    def _edit_pieces(
+        self,
+        stream: _Stream,
+        pieces: Sequence[tuple[int, int]],
+        edits: list[dict[int, Sequence[TextEdit]]],
+        counts: Counts | None,
+    ) -> None:
+        texts = [str(stream.documents[part].scalars.items[scalar]) for part, scalar in pieces]
+        unseen: dict[str, None] = {}
+        joined = self._open(["".join(texts)], stream.depth, unseen)
+        if unseen:
+            self._scan(list(unseen))
+        found = self._edits_of(joined, counts).get(0, ())
+        for piece, edit in distribute([len(text) for text in texts], found):
+            part, scalar = pieces[piece]
+            edits[part][scalar] = [*edits[part].get(scalar, ()), edit]
 
     def _mask(self, item: str | int | float) -> TextEdit | None:
         """A scalar that is secret by its key name becomes one token, unless it is empty or one already."""
@@ -343,6 +398,10 @@ class RunRedactor:
         if kind not in self._warned and len(self._warned) < 16:
             self._warned.add(kind)
             logger.warning("redaction failed with %s; the value was dropped", kind)
+
+
+def _place(text: str, document: _Document, edits: Mapping[int, Sequence[TextEdit]]) -> list[TextEdit]:
+    return place_in_json(text, document.scalars, edits) if edits else []
 
 
 def _count(counts: Counts | None, edits: Iterable[TextEdit]) -> None:
