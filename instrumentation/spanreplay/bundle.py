@@ -144,9 +144,7 @@ def _parse_header(text: bytes, name: str) -> dict[str, object]:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise _damaged(name, f"{_HEADER_NAME} has no version")
     if version > VERSION:
-        raise NewerSchema(
-            f"{name} has version {version}, this spanreplay reads up to {VERSION}", hint=_HINT_NEWER
-        )
+        raise NewerSchema(f"{name} has version {version}, this spanreplay reads up to {VERSION}", hint=_HINT_NEWER)
     if not isinstance(header.get("run_id"), str) or not is_run_id(header["run_id"]):
         raise _damaged(name, f"{_HEADER_NAME} has no run id")
     if not isinstance(header.get("spans"), int) or not isinstance(header.get("sha256"), str):
@@ -200,9 +198,7 @@ def _load(payloads: Iterable[bytes], run_id: str, name: str) -> Recording:
     try:
         return build_recording((parse_payload(p, name) for p in payloads), run_id)
     except RunNotFound as exc:
-        raise RunNotFound(
-            f"{name} holds no recorded calls", hint="the run was killed before its first call"
-        ) from exc
+        raise RunNotFound(f"{name} holds no recorded calls", hint="the run was killed before its first call") from exc
 
 
 def _only_run(payloads: Sequence[bytes], path: Path) -> str:

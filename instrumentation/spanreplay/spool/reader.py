@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spanreplay import bundle
+from spanreplay import bundle as bundle_file
 from spanreplay.catalog import RUNS_MAX, Imported, RunQuery, RunSummary, matches, summarize
 from spanreplay.errors import AmbiguousRun, RunNotFound, SourceError
 from spanreplay.spool.directory import (
@@ -110,9 +110,9 @@ class SpoolCatalog:
             whole_id = self._resolve(run_id, files)
             # A record may lie here twice: as recorded and in a file that was imported.
             payloads = dict.fromkeys(p for _, p in self._iter_run(whole_id, files[whole_id]))
-        return bundle.pack(whole_id, payloads)
+        return bundle_file.pack(whole_id, payloads)
 
-    def import_bundle(self, data: bytes, *, to_ship: bool = False) -> Imported:
+    def import_bundle(self, bundle: bytes, *, to_ship: bool = False) -> Imported:
         """Take in a `.replay` file; importing the same one twice changes nothing.
 
         The file stays on this machine unless `to_ship`.
@@ -120,7 +120,7 @@ class SpoolCatalog:
         """
         from spanreplay.otlp import build_recording
 
-        read = bundle.read_bundle(data)
+        read = bundle_file.read_bundle(bundle)
         requests = [parse_payload(p, "the bundle") for p in read.payloads]
         build_recording(requests, read.run_id)
         try:
