@@ -3,69 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
 from spanreplay import report as report_package
 from support.provider import Provider
-
-AGENT = """\
-import sys, openai
-client = openai.OpenAI(max_retries=0)
-for question in sys.argv[2:]:
-    answer = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": question}])
-    print(question, "->", answer.choices[0].message.content)
-print("done", file=sys.stderr)
-sys.exit(int(sys.argv[1]))
-"""
-TIMEOUT_S = 120
-
-
-class Shell:
-    """A user's shell in a directory with an agent."""
-
-    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
-        self.folder = folder
-        self.environ = environ
-
-    def spanreplay(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Type a command, to its end."""
-        command = [sys.executable, "-c", "from spanreplay.cli import main; main()", *arguments]
-        return subprocess.run(
-            command,
-            cwd=self.folder,
-            env={**self.environ, **environ},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-
-    def runs(self, *options: str) -> list[dict[str, Any]]:
-        """What `ls --json` lists."""
-        rows: list[dict[str, Any]] = json.loads(self.spanreplay("ls", "--json", *options).stdout)
-        return rows
+from support.shell import AGENT, Shell, open_shell
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shell, str]:
     """A shell in whose directory one run was recorded, and what it printed; the provider is stopped."""
-    folder = tmp_path_factory.mktemp("agent")
-    (folder / "agent.py").write_text(AGENT)
     with Provider() as provider:
-        environ = {
-            **provider.environ(),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        shell = Shell(folder, environ)
+        shell = open_shell(tmp_path_factory.mktemp("agent"), provider)
         done = shell.spanreplay("record", "--", "python", "agent.py", "0", "sell 1,000", "report")
         assert done.returncode == 0, done.stderr
         assert "recorded 2 calls in run " in done.stderr

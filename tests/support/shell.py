@@ -1,0 +1,61 @@
+"""A user's shell: a directory with an agent, and `spanreplay` typed into it as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.provider import Provider
+
+AGENT = """\
+import sys, openai
+client = openai.OpenAI(max_retries=0)
+for question in sys.argv[2:]:
+    answer = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": question}])
+    print(question, "->", answer.choices[0].message.content)
+print("done", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+TIMEOUT_S = 120
+
+
+class Shell:
+    """A user's shell in a directory with an agent."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self.folder = folder
+        self.environ = environ
+
+    def spanreplay(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Type a command, to its end."""
+        command = [sys.executable, "-c", "from spanreplay.cli import main; main()", *arguments]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**self.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def runs(self, *options: str) -> list[dict[str, Any]]:
+        """What `ls --json` lists."""
+        rows: list[dict[str, Any]] = json.loads(self.spanreplay("ls", "--json", *options).stdout)
+        return rows
+
+
+def open_shell(folder: Path, provider: Provider) -> Shell:
+    """A shell in a folder with agent.py, whose SDK finds the provider."""
+    (folder / "agent.py").write_text(AGENT)
+    environ = {
+        **provider.environ(),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return Shell(folder, environ)
