@@ -236,10 +236,6 @@ class PhoenixSink:
         )
         return deep_link(self._url, root.span_id)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._annotator.close()
-
 
 def find_first_divergence(report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The divergence that the others may follow from; empty if the report has none; pure."""

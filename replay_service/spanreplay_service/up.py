@@ -25,6 +25,8 @@ from spanreplay_service.server import ReplayServer, ServerSettings
 
 STATUS_FILE: Final = "up.json"
 LOCK_FILE: Final = "up.lock"
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+IMPATIENT_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,6 @@ class Up:
             await collector.start()
             parts.push_async_callback(collector.stop)
             sink = PhoenixSink(phoenix_url, settings.phoenix_token) if phoenix_url else None
-            if sink is not None:
-                parts.callback(sink.close)
             server = ReplayServer(store, self._server_settings(phoenix_url), sink=sink, freshen=collector.flush)
             await server.start()
             parts.push_async_callback(server.stop)
@@ -250,11 +250,14 @@ async def run_up(up: Up, announce: Callable[[UpStatus], None]) -> bool:
     asked = asyncio.Event()
 
     def ask() -> None:
+        if asked.is_set():
+            return
         asked.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)  # a second signal ends us at once
+        # A terminal and a wrapper may both pass one on; whoever asks again later wants us gone at once.
+        for number in SIGNALS:
+            loop.call_later(IMPATIENT_S, loop.remove_signal_handler, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         loop.add_signal_handler(number, ask)
     waiting = asyncio.create_task(asked.wait())
     starting = asyncio.create_task(up.start())

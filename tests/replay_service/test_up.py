@@ -138,8 +138,9 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
         assert status == running.status
         assert status["pid"] == running.process.pid
         running.export(make_payload(RECORDINGS[0]))
-        running.process.send_signal(number)
-        assert running.stop() == 0
+        for _ in range(2):  # a terminal and a wrapper may both pass one on
+            running.process.send_signal(number)
+        assert running.process.wait(60) == 0
     assert not (running.data_dir / "up.json").exists()
     assert "Traceback" not in running.log
     with start_up(tmp_path) as again, ServiceCatalog(again.endpoint) as client:

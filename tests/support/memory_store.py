@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from spanreplay import otlp
 from spanreplay.catalog import RunQuery, RunSummary, matches, summarize
 from spanreplay.errors import AmbiguousRun, RunNotFound
+from spanreplay_collector.receive.auth import DEFAULT_TENANT
+from support.runs import make_payload, make_recording, make_run_id
 
 
 class MemoryStore:
@@ -61,3 +64,10 @@ class MemoryStore:
         ]
         found.sort(key=lambda s: s.root.start_ns, reverse=True)
         return [s for s in found if matches(s, query)][: query.limit]
+
+
+def fill(store: MemoryStore, *numbers: int, tenant: str = DEFAULT_TENANT, **root: Any) -> None:
+    """Put complete runs into a store."""
+    for n in numbers:
+        payload = make_payload(make_recording(make_run_id(n), **root))
+        store.load(tenant, [payload], f"{tenant}-{n}")
