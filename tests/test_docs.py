@@ -1,0 +1,76 @@
+"""The documents are true: links lead somewhere, commands and options exist, the README comes to the point."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+
+from spanreplay.cli.app import COMMANDS, app
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    p for p in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if p.name not in ("REQUIREMENTS.md", "STATUS.md")
+)
+WRITTEN_BY_TESTS = {ROOT / "docs" / "STATUS.md"}
+_LINK = re.compile(r"\]\(([^)#\s]+)")
+_FENCE = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+
+
+def _commands(page: Path) -> list[list[str]]:
+    """Every `spanreplay …` line of a page's shell blocks, as words."""
+    lines = [line for block in _FENCE.findall(page.read_text(encoding="utf-8")) for line in block.splitlines()]
+    split = [shlex.split(line, comments=True) for line in lines]
+    return [words for words in split if words[:1] == ["spanreplay"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_docs_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file of the repository."""
+    targets = [t for t in _LINK.findall(page.read_text(encoding="utf-8")) if "://" not in t]
+    broken = [t for t in targets if not (page.parent / t).exists() and page.parent / t not in WRITTEN_BY_TESTS]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_docs_commands_exist(page: Path) -> None:
+    """Every command in a shell block exists and has the options that it is shown with."""
+    others = {point.name for point in entry_points(group="spanreplay.commands")}
+    for words in _commands(page):
+        name = words[1]
+        assert name in COMMANDS or name in others, words
+        if name not in COMMANDS:
+            continue
+        command = app.get_command(click.Context(app), name)
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        ours = words[2 : words.index("--")] if "--" in words else words[2:]
+        assert {w for w in ours if w.startswith("-")} <= known, words
+
+
+def test_u4_readme_comes_to_the_point() -> None:
+    """Under 150 words and one picture stand before the first command."""
+    head = (ROOT / "README.md").read_text(encoding="utf-8").partition("```sh")[0]
+    assert len(head.split()) < 150
+    assert head.count("![") == 1
+
+
+def test_docs_reference_is_current() -> None:
+    """The generated pages are those of the code."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "reference.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_docs_make_lists_its_verbs() -> None:
+    """`make` alone shows every verb with what it does."""
+    done = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for verb in ("demo", "test", "check", "bench", "e2e", "matrix", "proto", "docs"):
+        assert f"  make {verb} " in done.stdout, verb
