@@ -1,0 +1,36 @@
+"""The way in and the real store together: what an SDK sends is what a reader gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from spanreplay.catalog import RunQuery
+from spanreplay.otlp import build_recording
+from spanreplay_collector.store import Store
+from support.collector import run_collector
+from support.recordings import make_incident, split_request
+from support.runs import make_request
+from support.stores import fresh_chdb_url
+
+PROTOBUF = {"content-type": "application/x-protobuf"}
+
+
+def test_c1_acknowledged_run_is_read_back_whole(tmp_path: Path) -> None:
+    """Sent span by span, loaded in batches, some of it twice: the recording is the one that was made."""
+    incident = make_incident(7)
+    payloads = split_request(make_request(incident))
+    with Store.open(fresh_chdb_url()) as store:
+        store.migrate()
+        with run_collector(tmp_path, store) as running:
+            with httpx.Client(trust_env=False, timeout=30) as client:
+                for payload in [*payloads, *payloads[:2]]:
+                    url = running.http + "/v1/traces"
+                    assert client.post(url, content=payload, headers=PROTOBUF).status_code == 200
+            running.flush()
+            found = store.read_run("default", incident.run_id)
+            listed = store.search("default", RunQuery())
+    assert build_recording(map(ExportTraceServiceRequest.FromString, found)) == incident
+    assert [summary.root.run_id for summary in listed] == [incident.run_id]
