@@ -17,9 +17,7 @@ def test_network_outside_loopback_is_denied() -> None:
         socket.getaddrinfo("example.com", 443)
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "::1", "localhost", b"localhost", None, "127.8.8.8", "0.0.0.0"]
-)
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", b"localhost", None, "127.8.8.8", "0.0.0.0"])
 def test_network_loopback_is_local(host: object) -> None:
     """Every spelling of this machine stays allowed."""
     assert is_local(host)

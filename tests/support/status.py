@@ -59,11 +59,7 @@ def read_titles(path: Path) -> dict[str, str]:
         match = _TABLE_ROW.match(line)
         if match and match.group(1) not in titles:
             text = re.sub(r"[*`]", "", match.group(2).split(" | ")[0]).strip()
-            short = (
-                text
-                if len(text) <= _TITLE_CHARACTERS_MAX
-                else text[: _TITLE_CHARACTERS_MAX - 1].rstrip() + "…"
-            )
+            short = text if len(text) <= _TITLE_CHARACTERS_MAX else text[: _TITLE_CHARACTERS_MAX - 1].rstrip() + "…"
             titles[match.group(1)] = short
     return titles
 
