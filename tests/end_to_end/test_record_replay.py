@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from spanreplay.call import Recording
 from support.agents import AGENTS, PYTHONS
+from support.ports import free_port, wait_for_port
 from support.provider import Provider
 from support.replaying import Replayed, Workplace
 
@@ -261,7 +263,6 @@ def test_s62_replay_file_needs_no_server_and_no_directory(
     provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """An exported `.replay` file replays in an empty directory with nothing running."""
-    import subprocess
 
     agent = workplace.write("agent.py", READS_ON)
     workplace.write("limit", "2")
@@ -312,3 +313,26 @@ def test_an_api_key_is_nowhere_in_the_data_directory(provider: Provider, workpla
     files = [p for p in (workplace.path / ".spanreplay").rglob("*") if p.is_file()]
     assert files
     assert [p for p in files if key.encode() in p.read_bytes()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("generation", PYTHONS)
+def test_u1_mcp_over_streamable_http_replays_with_the_server_gone(generation: str, workplace: Workplace) -> None:
+    """An MCP session over streamable HTTP replays without its server; its HTTP traffic is no boundary of its own."""
+
+    python = PYTHONS[generation]
+    if not python.exists():
+        pytest.skip(f"no {python}: `make matrix` builds it")
+    there = Workplace(workplace.path, workplace.environ, python)
+    port = free_port()
+    server = subprocess.Popen([str(python), str(AGENTS / "mcp_http_server.py"), str(port)], env=there.environ)
+    try:
+        wait_for_port(port)
+        url = f"http://127.0.0.1:{port}/mcp"
+        recorded = there.record(AGENTS / "mcp_http_agent.py", AGENT_MCP_URL=url)
+    finally:
+        server.kill()
+        server.wait()
+    recording = there.recording()
+    assert {c.kind for c in recording.calls} == {"mcp"}
+    assert_identical(there.replay(AGENTS / "mcp_http_agent.py", AGENT_MCP_URL=url), recorded.stdout, recording)

@@ -23,11 +23,21 @@ _TRANSPORTS: Final = {
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch whichever transports a module defines."""
+    """Patch whichever transports a module defines; in mcp 2, the stream that carries a sender's context to them."""
+    if module.__name__ == "mcp.shared._context_streams":
+        patches.wrap(module.ContextSendStream, "send", _send)
+        return
     for name, yields in _TRANSPORTS.items():
         function = vars(module).get(name)
         if function is not None and getattr(function, "__module__", "") == module.__name__:
             patches.wrap(module, name, _wrapper(yields))
+
+
+async def _send(wrapped: Any, stream: Any, args: Any, kwargs: Any) -> Any:
+    if active_run() is None:
+        return await wrapped(*args, **kwargs)
+    with plumbing():  # the transport makes its request in the context that is captured here
+        return await wrapped(*args, **kwargs)
 
 
 def _wrapper(yields: int) -> Any:
@@ -49,10 +59,12 @@ async def _live(inner: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
     try:
         yield streams
     except BaseException as exc:
-        if not await inner.__aexit__(type(exc), exc, exc.__traceback__):
-            raise
+        with plumbing():
+            if not await inner.__aexit__(type(exc), exc, exc.__traceback__):
+                raise
     else:
-        await inner.__aexit__(None, None, None)
+        with plumbing():  # ending the session is a request, too
+            await inner.__aexit__(None, None, None)
 
 
 @asynccontextmanager

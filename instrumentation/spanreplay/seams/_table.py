@@ -62,7 +62,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "mcp-transports",
         "mcp",
-        ("mcp.client.stdio", "mcp.client.sse", "mcp.client.streamable_http"),
+        ("mcp.client.stdio", "mcp.client.sse", "mcp.client.streamable_http", "mcp.shared._context_streams"),
         "spanreplay.seams._mcp_transports",
         "nothing: in a replay no server is started or dialled",
     ),
