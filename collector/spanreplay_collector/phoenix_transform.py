@@ -21,6 +21,7 @@ from spanreplay import attributes as names
 from spanreplay.call import Outcome
 from spanreplay.otlp import FiledSpan, encode_value
 from spanreplay_collector import limits
+from spanreplay_collector.phoenix_boundary import derive_attributes
 
 SPAN_KIND: Final = "openinference.span.kind"
 INPUT: Final = "input.value"
@@ -96,6 +97,8 @@ def present_span(filed: FiledSpan, preview: Preview) -> Span:
     span.name = _shorten(span.name, note)
     span.status.message = _shorten(span.status.message, note)
     del span.links[:]
+    derived = derive_attributes(filed.span.attributes)
+    span.attributes.extend(KeyValue(key=key, value=value) for key, value in derived.items())
     shown = _present_attributes(span.attributes, note)
     for event in span.events:
         event.name = _shorten(event.name, note)

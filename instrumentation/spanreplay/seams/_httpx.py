@@ -17,14 +17,8 @@ from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, begin, is_plumbing
 from spanreplay.errors import ReplayMiss
 from spanreplay.run import Run, active_run
-from spanreplay.seams.http_wire import (
-    HttpExchange,
-    HttpReply,
-    decode_reply,
-    describe_request,
-    encode_reply,
-    read_meta,
-)
+from spanreplay.seams.http_reply import HttpReply, decode_reply
+from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, read_meta
 from spanreplay.seams.telemetry import is_telemetry
 
 
