@@ -18,12 +18,12 @@ __all__ = ["migrate"]
     envvar="SPANREPLAY_STORE",
     metavar="URL",
     help="chdb:///absolute/directory or http://user:password@host:8123/database; "
-    "default: the directory `store` in SPANREPLAY_DIR.",
+    "default: the directory `chdb` in SPANREPLAY_DIR, as for `spanreplay up`.",
 )
 def migrate(url: str | None) -> None:
     """Make or update the tables of the store."""
     try:
-        with Store.open(url or f"chdb://{read_data_dir() / 'store'}") as store:
+        with Store.open(url or f"chdb://{read_data_dir() / 'chdb'}") as store:
             applied = store.migrate()
     except SpanreplayError as exc:
         raise click.ClickException(f"{exc}\n{exc.hint}" if exc.hint else str(exc)) from exc

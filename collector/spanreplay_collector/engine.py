@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
@@ -64,17 +64,13 @@ def parse_address(url: str) -> StoreAddress:
 
     `chdb:///absolute/directory[?database=name]` or `http[s]://[user:password@]host[:port][/database]`.
     """
+    if url.startswith("chdb:"):
+        return _parse_embedded(url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as exc:
         raise ConfigError("the store's URL cannot be read", hint=_URL_HINT) from exc
-    if parts.scheme == "chdb":
-        path = unquote(parts.path)
-        if parts.netloc or not Path(path).is_absolute():
-            raise ConfigError("the directory of an embedded store must be absolute", hint=_URL_HINT)
-        database = dict(parse_qsl(parts.query)).get("database", DATABASE)
-        return StoreAddress("chdb", "", 0, "", "", str(Path(path).resolve()), _checked_name(database))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"a store's URL cannot begin with {parts.scheme!r}", hint=_URL_HINT)
     return StoreAddress(
@@ -89,6 +85,16 @@ def parse_address(url: str) -> StoreAddress:
 
 
 _URL_HINT: Final = "use chdb:///absolute/directory or http://user:password@host:8123/database"
+
+
+def _parse_embedded(url: str) -> StoreAddress:
+    """The directory is taken as it is written: `%` and `#` are letters of a path."""
+    path, _, database = url.removeprefix("chdb://").partition("?database=")
+    if not Path(path).is_absolute():
+        raise ConfigError("the directory of an embedded store must be absolute", hint=_URL_HINT)
+    if "?" in path or "\0" in path:
+        raise ConfigError("the directory of an embedded store cannot have a `?` in its name", hint=_URL_HINT)
+    return StoreAddress("chdb", "", 0, "", "", str(Path(path).resolve()), _checked_name(database or DATABASE))
 
 
 def _checked_name(database: str) -> str:

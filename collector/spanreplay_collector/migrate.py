@@ -99,9 +99,7 @@ def check_schema(engine: Engine) -> None:
 
 
 def _read_applied(client: Client) -> dict[int, tuple[str, str]]:
-    return {
-        int(number): (str(name), str(digest)) for number, name, digest in client.query(_APPLIED).result_rows
-    }
+    return {int(number): (str(name), str(digest)) for number, name, digest in client.query(_APPLIED).result_rows}
 
 
 def _check(known: list[Migration], applied: dict[int, tuple[str, str]]) -> None:

@@ -36,7 +36,9 @@ __all__ = [
 ]
 
 QUERY_TEXT_CHARS_MAX: Final = 1024
-"""Longer attribute values are not repeated in the columns that queries use."""
+"""Longer names and ids are cut in the columns that queries use."""
+MAP_TEXT_CHARS_MAX: Final = 256
+"""Longer attribute values are left out of the map that queries use: they are content."""
 ATTRIBUTES_MAX: Final = 64
 """Attributes of one span that are repeated in the query map."""
 SEQ_FOREIGN: Final = 2**32 - 1
@@ -237,7 +239,8 @@ def _add_span(batch: Batch, filed: _Filed, span: Span) -> None:
             _word(filed.scope),
             _word(filed.resource.get("service.name")),
             span.status.code & 0xFF,
-            _scalars(attributes),
+            # A boundary's own attributes are columns of `boundaries` already.
+            _scalars({k: v for k, v in attributes.items() if not k.startswith("spanreplay.")}),
             size,
             _add_blob(blobs, filed.resource_header),
             _add_blob(blobs, filed.scope_header),
@@ -353,9 +356,7 @@ def _word(value: object) -> str:
 
 
 def _size(value: object) -> int:
-    return (
-        len(value if value.isascii() else value.encode("utf-8", "replace")) if isinstance(value, str) else 0
-    )
+    return len(value if value.isascii() else value.encode("utf-8", "replace")) if isinstance(value, str) else 0
 
 
 def _scalars(values: Mapping[str, Any]) -> dict[str, str]:
@@ -366,7 +367,7 @@ def _scalars(values: Mapping[str, Any]) -> dict[str, str]:
             text = "true" if value else "false"
         elif isinstance(value, (int, float)):
             text = repr(value)
-        elif isinstance(value, str) and len(value) <= QUERY_TEXT_CHARS_MAX:
+        elif isinstance(value, str) and len(value) <= MAP_TEXT_CHARS_MAX:
             text = value
         else:
             continue

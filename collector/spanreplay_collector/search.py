@@ -45,9 +45,7 @@ _PAGE_ORDER: Final = """
 """
 # The page is found from a few narrow columns; the counts, a set for each run, are merged for it alone.
 _PAGE: Final = "SELECT run_id" + _PAGE_FILTER + _PAGE_ORDER
-_PAGE_OF_STATUS: Final = (
-    "SELECT run_id" + _PAGE_FILTER + "AND " + _STATUS + " = {status:String}" + _PAGE_ORDER
-)
+_PAGE_OF_STATUS: Final = "SELECT run_id" + _PAGE_FILTER + "AND " + _STATUS + " = {status:String}" + _PAGE_ORDER
 _COUNTS: Final = (
     """
 SELECT
@@ -155,13 +153,9 @@ def _prefix_bounds(prefix: str) -> tuple[str, str] | None:
 
 
 def _summary(counts: Sequence[Any], root: Sequence[Any] | None) -> RunSummary:
-    run_id, _, calls, llm_calls, errors, tokens_in, tokens_out, status, tools, app, user, session, replay = (
-        counts
-    )
+    run_id, _, calls, llm_calls, errors, tokens_in, tokens_out, status, tools, app, user, session, replay = counts
     if root is None:
-        record = RootRecord(
-            run_id=run_id.lower(), app=app, user_id=user, session_id=session, replay_of=replay
-        )
+        record = RootRecord(run_id=run_id.lower(), app=app, user_id=user, session_id=session, replay_of=replay)
     else:
         record = _root_record(root)
     return RunSummary(

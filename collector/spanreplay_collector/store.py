@@ -108,9 +108,7 @@ class Store:
         if not batch.spans:
             return 0
         if not token:
-            raise ConfigError(
-                "a load needs a token", hint="name the content that is loaded, e.g. its log segment"
-            )
+            raise ConfigError("a load needs a token", hint="name the content that is loaded, e.g. its log segment")
         # The engine compares tokens per table: without the tenant, one could swallow another's load.
         scoped = f"{tenant}/{token}"
         stored: list[tuple[str, bytes, bytes]] = []

@@ -65,9 +65,9 @@ def test_open_a_file_is_no_store(tmp_path: Path) -> None:
         Store.open(f"chdb://{tmp_path / 'file' / 'store'}")
 
 
-def test_open_makes_the_directory_private() -> None:
-    """A new store's directory is readable by its owner only."""
-    url = f"chdb://{make_directory() / 'new'}"
+def test_open_makes_a_private_directory_of_that_name() -> None:
+    """A new store's directory is readable by its owner only, whatever characters its name has."""
+    url = f"chdb://{make_directory() / 'new 50%20 #1 ü'}"
     script = "import sys\nfrom spanreplay_collector.store import Store\nStore.open(sys.argv[1]).migrate()"
     subprocess.run([sys.executable, "-c", script, url], check=True, timeout=60)
     assert Path(url.removeprefix("chdb://")).stat().st_mode & 0o777 == 0o700
@@ -110,6 +110,7 @@ def test_a_server_that_goes_away_is_an_error_and_may_come_back() -> None:
         "http://u:geheim@h:port/d",
         "http://u:geheim@h/data-base",
         "chdb:///tmp/x?database=a b",
+        "chdb:///tmp/x?y",
     ],
 )
 def test_parse_address_refuses_what_is_no_store(url: str) -> None:

@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS spans (
     status UInt8 COMMENT 'OTLP status code: 0 unset, 1 ok, 2 error',
     start_ns UInt64 CODEC(Delta(8), ZSTD(1)),
     end_ns UInt64 CODEC(Delta(8), ZSTD(1)),
-    attributes Map(LowCardinality(String), String) CODEC(ZSTD(1)) COMMENT 'short scalar attributes, for queries only',
+    attributes Map(LowCardinality(String), String) CODEC(ZSTD(1)) COMMENT 'short scalar attributes of other instrumentors, for queries only',
     span_bytes UInt32 CODEC(T64, ZSTD(1)),
     resource FixedString(16) CODEC(ZSTD(1)) COMMENT 'blob: ResourceSpans without its scopes',
     scope_header FixedString(16) CODEC(ZSTD(1)) COMMENT 'blob: ScopeSpans without its spans',
