@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from spanreplay.errors import AccessDenied, ConfigError
+from spanreplay_collector import limits
 
 DEFAULT_TENANT: Final = "default"
 
@@ -25,6 +26,10 @@ class Token:
     tenant: str
     sha256: bytes = field(repr=False)
     expires_at_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.tenant.encode()) <= limits.TENANT_BYTES_MAX:
+            raise ConfigError(f"a tenant's name has 1 to {limits.TENANT_BYTES_MAX} bytes, not {self.tenant[:40]!r}")
 
     @classmethod
     def of(cls, secret: str, tenant: str = DEFAULT_TENANT, *, expires_at_s: float | None = None) -> Token:
