@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .engine import Redactor, RunRedactor
-from .rules import RULES, Anchor, Rule
-from .streams import redact_chunks
-from .tokens import TOKEN, load_or_create_key
+from spanreplay.redact.engine import Redactor, RunRedactor
+from spanreplay.redact.rules import RULES, Anchor, Rule
+from spanreplay.redact.streams import redact_chunks
+from spanreplay.redact.tokens import TOKEN, load_or_create_key
 
 if TYPE_CHECKING:
-    from .processor import RedactingSpanProcessor
+    from spanreplay.redact.processor import RedactingSpanProcessor
 
 __all__ = [
     "RULES",
@@ -34,7 +34,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "RedactingSpanProcessor":
-        from .processor import RedactingSpanProcessor
+        from spanreplay.redact.processor import RedactingSpanProcessor
 
         return RedactingSpanProcessor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from .names import Strength, is_json_schema, looks_like_credential, secret_name
+from spanreplay.redact.names import Strength, is_json_schema, looks_like_credential, secret_name
 
 __all__ = ["Scalars", "TextEdit", "flatten", "graft", "parse_json", "place_in_json", "splice"]
 

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from ..config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
-from .document import NOT_JSON, Scalars, TextEdit, flatten, graft, parse_json, place_in_json, splice
-from .events import Part, cut_events, distribute, group_pieces
-from .names import secret_name
-from .rules import RULES, Rule
-from .scanner import Edit, Scanner, resolve
-from .tokens import TOKEN, Tokenizer
+from spanreplay.config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
+from spanreplay.redact.document import NOT_JSON, Scalars, TextEdit, flatten, graft, parse_json, place_in_json, splice
+from spanreplay.redact.events import Part, cut_events, distribute, group_pieces
+from spanreplay.redact.names import secret_name
+from spanreplay.redact.rules import RULES, Rule
+from spanreplay.redact.scanner import Edit, Scanner, resolve
+from spanreplay.redact.tokens import TOKEN, Tokenizer
 
 __all__ = ["Redactor", "RunRedactor"]
 
@@ -165,7 +165,7 @@ class RunRedactor:
 
     def chunks(self, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
         """The chunks of one text, redacted as that text; see `streams.redact_chunks`."""
-        from .streams import redact_chunks  # here, because streams needs the engine
+        from spanreplay.redact.streams import redact_chunks  # here, because streams needs the engine
 
         return redact_chunks(self, chunks, counts)
 
@@ -244,6 +244,9 @@ class RunRedactor:
 
     def _scan(self, texts: list[str]) -> None:
         """Scan new texts as one, separated by NUL, and remember what was found in each."""
+        if len(texts) == 1:
+            self._scan_alone(texts[0])
+            return
         try:
             joined = "\x00".join(texts).encode("utf-8", "surrogatepass")
             touched = [(edit.start, edit.end) for edit in self._scan_bytes(joined)]

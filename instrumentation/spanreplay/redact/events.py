@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from .document import NOT_JSON, Pairs, TextEdit, parse_json
+from spanreplay.redact.document import NOT_JSON, Pairs, TextEdit, parse_json
 
 __all__ = ["Part", "cut_events", "distribute", "group_pieces"]
 

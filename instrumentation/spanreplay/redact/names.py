@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -115,13 +115,15 @@ def looks_like_credential(value: str) -> bool:
     return any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
 
 
-_SCHEMA_TYPES: Final = frozenset(["string", "number", "integer", "boolean", "object", "array", "null"])
-_SCHEMA_MARKS: Final = ("$ref", "anyOf", "oneOf", "allOf", "any_of", "enum", "const")
+_SCHEMA_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _SCHEMA_WORDS: Final = frozenset(
     {
-        "title", "description", "default", "example", "examples", "type", "format", "nullable",
-        "deprecated", "readOnly", "writeOnly", "minLength", "maxLength", "minimum", "maximum",
-        "pattern", "items", "properties", "required", "additionalProperties",
+        "$ref", "$defs", "$id", "$schema", "$comment", "allof", "anyof", "oneof", "not", "if", "then", "else",
+        "enum", "const", "type", "title", "description", "default", "example", "examples", "format", "nullable",
+        "deprecated", "readonly", "writeonly", "minlength", "maxlength", "pattern", "minimum", "maximum",
+        "exclusiveminimum", "exclusivemaximum", "multipleof", "items", "prefixitems", "minitems", "maxitems",
+        "uniqueitems", "properties", "required", "additionalproperties", "patternproperties", "propertynames",
+        "propertyordering", "contentencoding", "contentmediatype",
     }
 )  # fmt: skip
 
@@ -129,13 +131,16 @@ _SCHEMA_WORDS: Final = frozenset(
 def is_json_schema(members: Mapping[str, object]) -> bool:
     """Whether the object under a secret key name describes a parameter instead of holding a value.
 
-    The tool definitions in nearly every request contain `"password": {"type": "string", …}`.
+    The tool definitions in nearly every request contain `"password": {"type": "string", …}`. One member that is
+    no word of JSON Schema makes it a value: `{"type": "string", "value": "hunter2"}`.
     """
-    kind = members.get("type")
-    if isinstance(kind, str) and kind.lower() in _SCHEMA_TYPES:
-        return True
-    if isinstance(kind, Sequence) and not isinstance(kind, str):
-        return all(isinstance(k, str) and k.lower() in _SCHEMA_TYPES for k in kind)
-    if any(mark in members for mark in _SCHEMA_MARKS):
-        return True
-    return bool(members) and "type" not in members and _SCHEMA_WORDS.issuperset(members)
+    if not members or not all(
+        isinstance(key, str) and key.lower().replace("_", "") in _SCHEMA_WORDS for key in members
+    ):
+        return False
+    kinds = members.get("type", "string")
+    if isinstance(kinds, str):
+        kinds = [kinds]
+    if not isinstance(kinds, (list, tuple)):
+        return False
+    return bool(kinds) and all(isinstance(kind, str) and kind.lower() in _SCHEMA_TYPES for kind in kinds)

@@ -14,8 +14,8 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, Status
 
-from ..attributes import SCOPE
-from .engine import RunRedactor
+from spanreplay.attributes import SCOPE
+from spanreplay.redact.engine import RunRedactor
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from .names import Strength, looks_like_credential, secret_name
+from spanreplay.redact.names import Strength, looks_like_credential, secret_name
 
 __all__ = ["RULES", "Anchor", "Rule"]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from .rules import RULES, TOKEN_RUN_MIN, Anchor, Rule
-from .tokens import TOKEN, TOKEN_CHARS
+from spanreplay.redact.rules import RULES, TOKEN_RUN_MIN, Anchor, Rule
+from spanreplay.redact.tokens import TOKEN, TOKEN_CHARS
 
 __all__ = ["Edit", "Hit", "Scanner", "resolve"]
 

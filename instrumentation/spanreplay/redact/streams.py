@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .document import TextEdit
-from .engine import PASSES_MAX, Counts, RunRedactor
+from spanreplay.redact.document import TextEdit
+from spanreplay.redact.engine import PASSES_MAX, Counts, RunRedactor
 
 __all__ = ["redact_chunks"]
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from ..errors import ConfigError
+from spanreplay.errors import ConfigError
 
 __all__ = ["TOKEN", "Tokenizer", "key_id_of", "load_or_create_key"]
 

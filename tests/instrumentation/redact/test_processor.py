@@ -235,3 +235,20 @@ def test_lone_surrogates_do_not_cost_an_attribute(
     assert forwarded.name == "x?"
     assert forwarded.attributes == {"a": ("ok ?", "é")}
     assert b"ok ?" in encode_spans([forwarded]).SerializeToString()
+
+
+def test_run_is_named_in_every_resource(run: RunRedactor, exporter: InMemorySpanExporter) -> None:
+    """What names the run is merged into the resource of foreign spans, and redacted like the rest."""
+    named = Resource({"spanreplay.run_id": "a" * 32, "user.id": LEAK})
+    processor = RedactingSpanProcessor(run, [], run_resource=named)
+    processor.add(SimpleSpanProcessor(exporter))
+    provider = TracerProvider(shutdown_on_exit=False, resource=Resource({"service.name": "agent"}))
+    provider.add_span_processor(processor)
+    for scope in ("lib", "spanreplay"):
+        with provider.get_tracer(scope).start_as_current_span("span"):
+            pass
+    for span in exporter.get_finished_spans():
+        attributes = span.resource.attributes
+        assert (attributes["service.name"], attributes["spanreplay.run_id"]) == ("agent", "a" * 32)
+        assert CANARY not in str(attributes["user.id"])
+    provider.shutdown()

@@ -15,7 +15,20 @@ from support.secret_samples import SECRETS, SURVIVORS
 _SEPARATORS = (
     *("", " ", "\n", ",", ".", ":", '"', "'", "-", "_", "=", "@", "/", "\\", "\\n", "(", ")", "1", "a", "é", "取"),
     *("\x00", "%40", "&", ";", "<", ">", "{", "}", "[", "]", "password=", "token: ", "Bearer ", "basic ", "rdx-"),
-    *("+", "12", "sk-", "--api-key ", "://", "-----BEGIN ", "\ud800", "secret => ", '"api_key": "'),
+    *(
+        "+",
+        "12",
+        "sk-",
+        "--api-key ",
+        "://",
+        "-----BEGIN ",
+        "\ud800",
+        "secret => ",
+        '"api_key": "',
+        "data: ",
+        "\n\ndata: ",
+        "event: x\n",
+    ),
 )
 _fragments = st.one_of(
     st.sampled_from([sample.text for sample in SECRETS]),

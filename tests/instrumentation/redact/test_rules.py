@@ -95,6 +95,16 @@ def test_r2_tool_definitions_survive(run: RunRedactor) -> None:
     assert run.json_text(text) is text
 
 
+@pytest.mark.parametrize("kind", ["string", [], {}, "bearer", ["string"]], ids=repr)
+def test_r1_value_dressed_as_a_schema_is_replaced(run: RunRedactor, kind: object) -> None:
+    """An object under a secret name that says its type but holds a value is no schema."""
+    value: dict[str, Any] = {"password": {"type": kind, "value": "a b c", "n": 12345}}
+    redacted = run.value(value)
+    assert redacted["password"]["value"].startswith("rdx-k")
+    assert redacted["password"]["n"].startswith("rdx-k")
+    assert json.loads(run.json_text(json.dumps(value))) == redacted
+
+
 def test_r2_log_probabilities_and_streamed_tokens_survive(run: RunRedactor) -> None:
     """A key `token` that holds a piece of model output is no secret."""
     value = {
