@@ -6,6 +6,7 @@ tools/setup.sh
 tools/browser.sh
 options=(-n auto --maxprocesses 8 --dist loadfile -q)
 if [[ $# -eq 0 ]]; then
-    options+=(--status-file docs/STATUS.md)
+    # With a blank in place of `=` pytest would take an existing page for a folder of tests.
+    options+=(--status-file=docs/STATUS.md)
 fi
 exec .venv/bin/python -m pytest "${options[@]}" "$@"

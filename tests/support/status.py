@@ -88,6 +88,7 @@ class StatusPage:
     def __init__(self, path: Path, config: pytest.Config) -> None:
         self._path = path
         self._config = config
+        self._is_collected = True
         self._proofs: defaultdict[str, defaultdict[str, Proof]] = defaultdict(lambda: defaultdict(Proof))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -98,6 +99,10 @@ class StatusPage:
         for row in rows_of(function):
             self._proofs[row][function].add(report.nodeid, report.outcome)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note that a file of tests could not be read."""
+        self._is_collected = self._is_collected and not report.failed
+
     def _is_whole_suite(self) -> bool:
         option = self._config.option
         return not (option.keyword or option.markexpr or option.collectonly) and (
@@ -107,7 +112,7 @@ class StatusPage:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write the page, unless tests were picked or the run was cut short."""
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if ended and self._is_whole_suite():
+        if ended and self._is_collected and self._is_whole_suite():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             proofs = {row: dict(tests) for row, tests in self._proofs.items()}
             self._path.write_text(render(proofs, read_titles(REQUIREMENTS)), encoding="utf-8")
