@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["Strength", "is_json_schema", "looks_like_credential", "secret_name"]
 
@@ -128,7 +128,7 @@ _SCHEMA_WORDS: Final = frozenset(
 )  # fmt: skip
 
 
-def is_json_schema(members: Mapping[str, object]) -> bool:
+def is_json_schema(members: Mapping[Any, object]) -> bool:
     """Whether the object under a secret key name describes a parameter instead of holding a value.
 
     The tool definitions in nearly every request contain `"password": {"type": "string", …}`. One member that is
