@@ -1,0 +1,194 @@
+"""What recording an LLM call costs its caller, beside the OpenInference instrumentor on the same calls.
+
+A conversation grows by 3 KB a turn to 40 KB and beyond; the OpenAI SDK talks to a transport in memory.
+
+Run: python -m bench.record_llm
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from time import thread_time_ns
+from typing import Any
+
+from bench.figures import Figure, main, make_text, recording
+
+from spanreplay._patch import Patches
+
+CONVERSATIONS = 30
+FIRST_BYTES = 28_000
+TURN_BYTES = 3_000
+TURNS = 8
+ANSWER_CHARACTERS = 600
+
+
+def make_client() -> Any:
+    """The SDK on a transport that answers at once."""
+    import httpx2
+    import openai
+
+    answer = make_text(random.Random(3), ANSWER_CHARACTERS)
+    body = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1790000000,
+        "model": "gpt-x-2026",
+        "system_fingerprint": "fp_1",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}],
+        "usage": {"prompt_tokens": 9000, "completion_tokens": 150, "total_tokens": 9150},
+    }
+    content = json.dumps(body).encode()
+
+    def respond(request: Any) -> Any:
+        return httpx2.Response(200, content=content, headers={"content-type": "application/json"})
+
+    http_client = httpx2.Client(transport=httpx2.MockTransport(respond))
+    return openai.OpenAI(api_key="sk-bench", base_url="http://localhost:9/v1", http_client=http_client)
+
+
+def make_tool(rng: random.Random, number: int) -> dict[str, Any]:
+    """A tool definition of about 700 bytes."""
+    properties = {f"argument_{n}": {"type": "string", "description": make_text(rng, 60)} for n in range(4)}
+    schema = {"type": "object", "properties": properties, "required": ["argument_0"]}
+    function = {"name": f"tool_{number}", "description": make_text(rng, 200), "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def make_turn(rng: random.Random, number: int) -> list[dict[str, Any]]:
+    """What one turn adds: a tool call, its result, and the next question; about 3 KB."""
+    call_id = f"call_{number}_{rng.getrandbits(40):x}"
+    arguments = json.dumps({"argument_0": make_text(rng, 200)})
+    call = {"id": call_id, "type": "function", "function": {"name": "tool_1", "arguments": arguments}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call_id, "content": make_text(rng, TURN_BYTES - 1_000)},
+        {"role": "user", "content": make_text(rng, 500)},
+    ]
+
+
+class Conversation:
+    """The requests of one conversation, never seen before."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self._rng = rng
+        self.tools = [make_tool(rng, n) for n in range(6)]
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": make_text(rng, 4_000)}]
+        while len(json.dumps(self.messages)) + len(json.dumps(self.tools)) < FIRST_BYTES:
+            self.messages += make_turn(rng, len(self.messages))
+
+    def grow(self) -> None:
+        """Add one turn."""
+        self.messages = self.messages + make_turn(self._rng, len(self.messages))
+
+    def size(self) -> int:
+        """Bytes of the request."""
+        return len(json.dumps({"messages": self.messages, "tools": self.tools}))
+
+
+def time_turns(client: Any, conversation: Conversation) -> list[float]:
+    """Thread CPU time of each turn but the first, which has no history, in microseconds."""
+    times = []
+    for _ in range(TURNS + 1):
+        start = thread_time_ns()
+        client.chat.completions.create(
+            model="gpt-x", messages=conversation.messages, tools=conversation.tools, temperature=0.2
+        )
+        times.append((thread_time_ns() - start) / 1000)
+        conversation.grow()
+    return times[1:]
+
+
+@contextmanager
+def instrumented_by_openinference() -> Iterator[None]:
+    """OpenInference's instrumentor with a batch processor that throws away; undone afterwards."""
+    from openinference.instrumentation.openai import OpenAIInstrumentor
+
+    OpenAIInstrumentor().instrument(tracer_provider=_provider(), skip_dep_check=True)
+    try:
+        yield
+    finally:
+        OpenAIInstrumentor().uninstrument()
+
+
+_providers: list[Any] = []
+
+
+def _provider() -> Any:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class Nowhere(SpanExporter):
+        exported = 0
+
+        def export(self, spans: Any) -> SpanExportResult:
+            Nowhere.exported += len(spans)
+            return SpanExportResult.SUCCESS
+
+    if not _providers:
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(Nowhere()))
+        _providers.append(provider)
+    return _providers[0]
+
+
+@contextmanager
+def recorded_by_us(run: Any) -> Iterator[None]:
+    """Our seam in place and the run active; undone afterwards."""
+    import httpx2
+
+    from spanreplay.run import set_process_run
+    from spanreplay.seams import _httpx
+
+    patches = Patches()
+    _httpx.install(httpx2, patches)
+    set_process_run(run)
+    try:
+        yield
+    finally:
+        set_process_run(None)
+        patches.undo()
+
+
+def measure() -> Sequence[Figure]:
+    """Our overhead over OpenInference's."""
+    # Its spans run into the SDK's attribute limit; the log lines about that would count against it
+    logging.getLogger("opentelemetry").setLevel(logging.ERROR)
+    with recording() as installed:
+        installed.seams.uninstall()  # the cases install and remove what they measure
+        run = installed.run
+        cases: dict[str, Callable[[], Any]] = {
+            "plain": nullcontext,
+            "OpenInference": instrumented_by_openinference,
+            "spanreplay": lambda: recorded_by_us(run),
+        }
+        client = make_client()
+        best: dict[str, list[float]] = {name: [float("inf")] * TURNS for name in cases}
+        for seed in range(CONVERSATIONS + 1):
+            for name, instrument in cases.items():
+                with instrument():
+                    times = time_turns(client, Conversation(seed))
+                if seed:  # the first one warms up
+                    best[name] = [min(a, b) for a, b in zip(best[name], times, strict=True)]
+        if installed._spool._writer.appended < (CONVERSATIONS + 1) * TURNS or run.emitter.dropped:
+            raise RuntimeError(f"only {installed._spool._writer.appended} records were written")
+    mean = {name: statistics.mean(times) for name, times in best.items()}
+    ours, theirs = (mean[name] - mean["plain"] for name in ("spanreplay", "OpenInference"))
+    sizes = Conversation(1), Conversation(1)
+    for _ in range(TURNS):
+        sizes[1].grow()
+    detail = (
+        f"{ours:.0f} µs beside OpenInference's {theirs:.0f} µs on a call of {mean['plain']:.0f} µs; request"
+        f" {sizes[0].size() / 1000:.0f} to {sizes[1].size() / 1000:.0f} KB, {TURN_BYTES / 1000:g} KB new; best of"
+        f" {CONVERSATIONS}, thread CPU"
+    )
+    return [Figure("record an LLM call, over OpenInference's overhead", ours / theirs, "x", 1.0, detail)]
+
+
+if __name__ == "__main__":
+    main(measure)

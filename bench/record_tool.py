@@ -1,0 +1,98 @@
+"""What recording a tool call costs its caller, in bare SDK spans.
+
+Run: python -m bench.record_tool
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bench.figures import Figure, main, recording, time_interleaved
+
+GOAL_SPANS = 3.0
+ROUNDS = 60
+CALLS = 200
+
+
+def make_bare_span() -> Callable[[], object]:
+    """A span of the SDK: no attributes, batch processor, an exporter that throws it away."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class Nowhere(SpanExporter):
+        def export(self, spans: Any) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(Nowhere()))
+    tracer = provider.get_tracer("bench")
+    return lambda: tracer.start_span("call").end()
+
+
+def make_tools(installed: Any) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """Name → (recorded call, the same call bare)."""
+    import spanreplay
+
+    numbers = itertools.count()
+
+    def quote(symbol: str, amount: int) -> dict[str, Any]:
+        return {"symbol": symbol, "amount": amount, "price": 190.25}
+
+    write = spanreplay.boundary("tool", name="quote")(quote)
+    read = spanreplay.boundary("tool", name="quote_read", effect="read")(quote)
+    from langchain_core.tools import tool
+
+    @tool
+    def lookup(symbol: str, amount: int) -> dict[str, Any]:
+        """Look a price up."""
+        return quote(symbol, amount)
+
+    bare_run = type(lookup)._run.__wrapped__
+    arguments = {"symbol": "ACME"}
+    from langchain_core.runnables import RunnableConfig
+
+    config = RunnableConfig()
+    return {
+        "declared, effect read": (
+            lambda: read("ACME", next(numbers)),
+            lambda: quote("ACME", next(numbers)),
+        ),
+        "declared, effect write (two records)": (
+            lambda: write("ACME", next(numbers)),
+            lambda: quote("ACME", next(numbers)),
+        ),
+        "LangChain tool._run, effect write (two records)": (
+            lambda: lookup._run(**arguments, amount=next(numbers), config=config),
+            lambda: bare_run(lookup, **arguments, amount=next(numbers), config=config),
+        ),
+    }
+
+
+def measure() -> Sequence[Figure]:
+    """Boundary record over bare span, the bare call subtracted."""
+    with recording() as installed:
+        tools = make_tools(installed)
+        span = make_bare_span()
+        cases = {"span": span}
+        for name, (recorded, bare) in tools.items():
+            cases[name], cases[f"{name} bare"] = recorded, bare
+        times = time_interleaved(cases, rounds=ROUNDS, calls=CALLS)
+        expected = (ROUNDS * CALLS + min(CALLS, 50)) * 5
+        if installed.run.emitter.dropped or installed._spool._writer.appended < expected:
+            raise RuntimeError(f"{installed._spool._writer.appended} of {expected} records were written")
+    best = {name: min(values) for name, values in times.items()}
+    figures = []
+    for name in tools:
+        cost = best[name] - best[f"{name} bare"]
+        detail = (
+            f"{cost:.1f} µs beyond the bare call ({best[f'{name} bare']:.1f} µs);"
+            f" a bare span costs {best['span']:.1f} µs; best of {ROUNDS} x {CALLS} calls, thread CPU"
+        )
+        figures.append(Figure(f"record a tool call, {name}", cost / best["span"], "spans", GOAL_SPANS, detail))
+    return figures
+
+
+if __name__ == "__main__":
+    main(measure)

@@ -1,0 +1,200 @@
+"""What resolving one call of a replay costs, and whether that grows with the run.
+
+Run: python -m bench.resolve
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import thread_time_ns
+from typing import Any
+
+from bench.figures import Figure, lower_quartile, main
+
+GOAL_MICROS = 60.0
+GOAL_GROWTH = 1.3
+FEW = 100
+MANY = 100_000
+ROUNDS = 200
+
+
+def quote(symbol: str, amount: int) -> dict[str, Any]:
+    """The function behind the boundary."""
+    return {"symbol": symbol, "amount": amount, "price": 190.25}
+
+
+class _Kept:
+    """A span processor that keeps nothing."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+
+    def on_end(self, span: Any) -> None:
+        self.spans.append(span.attributes)
+
+
+def record(calls: int) -> Any:
+    """A recording of so many calls of one declared boundary in one lane."""
+    from spanreplay import attributes as names
+    from spanreplay.call import CallRecord, Recording, RootRecord
+
+    kept = _Kept()
+    run = _make_run([kept], None)
+    _call_all(run, calls)
+    spans = [s for s in kept.spans if s[names.KIND] != names.KIND_RUN and s[names.OUTCOME] != "open"]
+    records = tuple(
+        CallRecord(
+            run_id=run.run_id,
+            **{
+                field.name: span[getattr(names, field.name.upper())]
+                for field in dataclasses.fields(CallRecord)
+                if field.name in _FIELDS
+            },
+        )
+        for span in spans
+    )
+    run.finish()
+    return Recording(RootRecord(run.run_id, "bench", manifest={"calls": calls}), records)
+
+
+_FIELDS = frozenset(
+    [
+        "seq",
+        "kind",
+        "name",
+        "lane",
+        "index",
+        "key",
+        "keyspec",
+        "request",
+        "response",
+        "outcome",
+        "effect",
+        "end_seq",
+        "code",
+    ]
+)
+
+
+def _make_run(processors: Sequence[Any], session: Any) -> Any:
+    from opentelemetry.sdk.resources import Resource
+
+    from spanreplay.record import Emitter
+    from spanreplay.redact import Redactor
+    from spanreplay.run import Run
+
+    redactor = Redactor(b"k" * 32, "k").run()
+    return Run(app="bench", emitter=Emitter(processors, Resource({})), redactor=redactor, session=session)
+
+
+def _call_all(run: Any, calls: int) -> list[float]:
+    """Thread CPU time per call in microseconds, by hundreds."""
+    import spanreplay
+    from spanreplay.run import set_process_run
+
+    boundary = spanreplay.boundary("tool", name="quote", effect="read")(quote)
+    set_process_run(run)
+    times = []
+    try:
+        for first in range(0, calls, FEW):
+            start = thread_time_ns()
+            for number in range(first, first + FEW):
+                boundary("ACME", number)
+            times.append((thread_time_ns() - start) / FEW / 1000)
+    finally:
+        set_process_run(None)
+    return times
+
+
+def _replay(recording: Any, calls: int, folder: Path) -> tuple[list[float], Any]:
+    """Times per call of a replay, through the whole crossing, into a real spool."""
+    from spanreplay.replay.plan import read_plan
+    from spanreplay.replay.session import Session
+    from spanreplay.spool import SpoolWriter
+    from spanreplay.spool.processor import SpoolSpanProcessor
+
+    session = Session(recording, read_plan(""))
+    run = _make_run([SpoolSpanProcessor(SpoolWriter(folder, _run_id()))], session)
+    times = _call_all(run, calls)
+    if session.counts["exact"] != calls or session.divergences:
+        raise RuntimeError(f"the replay was not exact: {session.counts}")
+    run.finish()
+    return times, session
+
+
+def _run_id() -> str:
+    from spanreplay import ids
+
+    return ids.new_run_id()
+
+
+class _Asked:
+    """As much of a crossing as the session looks at."""
+
+    __slots__ = ("boundary", "index", "key", "lane", "paired", "served", "spec")
+
+
+def _time_resolve(recording: Any) -> Callable[[], list[float]]:
+    """Times of `Session.resolve` alone, by hundreds."""
+    from spanreplay.canonical import Key
+    from spanreplay.crossing import Spec
+    from spanreplay.lanes import Lane
+    from spanreplay.replay.plan import read_plan
+    from spanreplay.replay.session import Session
+
+    lane, spec = Lane("main"), Spec("tool", "quote", "read", "tool/1", {}, "{}")
+    asked = []
+    for call in recording.calls:
+        each = _Asked()
+        each.boundary, each.index, each.key, each.lane, each.spec = call.boundary, call.index, Key(call.key), lane, spec
+        asked.append(each)
+
+    def run() -> list[float]:
+        session: Any = Session(recording, read_plan(""))
+        times = []
+        for first in range(0, len(asked), FEW):
+            start = thread_time_ns()
+            for each in asked[first : first + FEW]:
+                session.resolve(each)
+            times.append((thread_time_ns() - start) / FEW / 1000)
+        return times
+
+    return run
+
+
+def measure() -> Sequence[Figure]:
+    """Cost of a resolved call, and its growth from 100 to 100,000 calls."""
+    os.environ.pop("SPANREPLAY_MODE", None)
+    few, many = record(FEW), record(MANY)
+    _replay(few, FEW, Path(tempfile.gettempdir()) / "spanreplay-bench")
+    with tempfile.TemporaryDirectory() as folder:
+        whole_few = [t for _ in range(ROUNDS // 2) for t in _replay(few, FEW, Path(folder))[0]]
+        whole_many, _ = _replay(many, MANY, Path(folder))
+        whole_few += [t for _ in range(ROUNDS // 2) for t in _replay(few, FEW, Path(folder))[0]]
+    resolve_few, resolve_many = _time_resolve(few), _time_resolve(many)
+    pure_few = [t for _ in range(ROUNDS) for t in resolve_few()]
+    pure_many = resolve_many()
+    late = slice(len(whole_many) // 2, None)  # the second half: what has grown shows there
+    growth = lower_quartile(whole_many[late]) / lower_quartile(whole_few)
+    pure_growth = lower_quartile(pure_many[late]) / lower_quartile(pure_few)
+    return [
+        Figure("resolve one call: whole crossing, declared boundary served", min(whole_few), "µs", GOAL_MICROS,
+               f"lower quartile {lower_quartile(whole_few):.1f} µs; thread CPU, replay record to the spool included"),
+        Figure("resolve one call: Session.resolve alone", min(pure_few), "µs", GOAL_MICROS,
+               f"lower quartile {lower_quartile(pure_few):.1f} µs"),
+        Figure("the same at 100,000 calls, over 100 calls: whole crossing", growth, "x", GOAL_GROWTH,
+               f"lower quartiles of hundreds: {lower_quartile(whole_many[late]):.1f} µs, "
+               f"{lower_quartile(whole_few):.1f} µs"),
+        Figure("the same at 100,000 calls, over 100 calls: Session.resolve", pure_growth, "x", GOAL_GROWTH,
+               f"{lower_quartile(pure_many[late]):.2f} µs, {lower_quartile(pure_few):.2f} µs"),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(measure)

@@ -1,0 +1,97 @@
+"""What our entry points add to the start of a process.
+
+`opentelemetry-instrument python -c pass`, three ways in turn: with us recording, with SPANREPLAY_MODE=off, and
+with an SDK tracer provider but without us. In the last one a distribution of the same name, first on the path,
+hides our entry points. The OpenInference instrumentors are disabled in all of them.
+
+Run: python -m bench.startup
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter_ns
+
+from bench.figures import Figure, main
+
+GOAL_RATIO = 1.25
+ROUNDS = 15
+_INSTRUMENTORS = "langchain,openai,anthropic"
+_SDK = "def pre():\n    from opentelemetry import trace\n    from opentelemetry.sdk.trace import TracerProvider\n    trace.set_tracer_provider(TracerProvider())\n"
+
+
+def make_bare(folder: Path) -> dict[str, str]:
+    """An environment in which an SDK provider is installed instead of spanreplay."""
+    (folder / "bench_bare.py").write_text(_SDK, encoding="utf-8")
+    info = folder / "spanreplay-0.0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spanreplay\nVersion: 0.0.0\n", encoding="utf-8")
+    entry = "[opentelemetry_pre_instrument]\nspanreplay = bench_bare:pre\n"
+    (info / "entry_points.txt").write_text(entry, encoding="utf-8")
+    return {"PYTHONPATH": str(folder)}
+
+
+def time_start(environ: dict[str, str], folder: Path, program: str = "pass") -> tuple[float, float]:
+    """Wall and CPU milliseconds of one process."""
+    command = [str(Path(sys.executable).parent / "opentelemetry-instrument"), sys.executable, "-c", program]
+    start = perf_counter_ns()
+    process = subprocess.Popen(command, env=environ, cwd=folder)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = perf_counter_ns() - start
+    process.returncode = status
+    if status:
+        raise RuntimeError(f"the process ended with {status}")
+    return wall / 1e6, (usage.ru_utime + usage.ru_stime) * 1e3
+
+
+def check_modes(cases: dict[str, dict[str, str]], folder: Path) -> None:
+    """Each case is what its name says: recording installs us, the others do not."""
+    question = (
+        "import sys; sys.exit(('spanreplay.install' in sys.modules) * 2 + ('opentelemetry.sdk.trace' in sys.modules))"
+    )
+    wanted = {"recording": 3, "off": 0, "bare": 1}
+    command = [str(Path(sys.executable).parent / "opentelemetry-instrument"), sys.executable, "-c", question]
+    for name, environ in cases.items():
+        status = subprocess.run(command, env=environ, cwd=folder).returncode
+        if status != wanted[name]:
+            raise RuntimeError(f"case {name} is not set up as it should be: {status}")
+
+
+def measure() -> Sequence[Figure]:
+    """Ratios to the bare case."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SPANREPLAY_", "PYTHON"))}
+    common = {**kept, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": _INSTRUMENTORS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        work, shim = folder / "work", folder / "shim"
+        work.mkdir()
+        shim.mkdir()
+        cases = {
+            "bare": {**common, **make_bare(shim)},
+            "recording": common,
+            "off": {**common, "SPANREPLAY_MODE": "off"},
+        }
+        check_modes(cases, work)
+        wall: dict[str, float] = dict.fromkeys(cases, float("inf"))
+        cpu = dict(wall)
+        for _ in range(ROUNDS):
+            for case, environ in cases.items():
+                wall_ms, cpu_ms = time_start(environ, work)
+                wall[case], cpu[case] = min(wall[case], wall_ms), min(cpu[case], cpu_ms)
+    figures = []
+    for case in ("recording", "off"):
+        detail = (
+            f"{cpu[case]:.0f} ms CPU over {cpu['bare']:.0f} ms with the SDK alone; wall {wall[case]:.0f} over"
+            f" {wall['bare']:.0f} ms ({wall[case] / wall['bare']:.2f}x); best of {ROUNDS}"
+        )
+        figures.append(Figure(f"start of a process, {case}", cpu[case] / cpu["bare"], "x", GOAL_RATIO, detail))
+    return figures
+
+
+if __name__ == "__main__":
+    main(measure)
