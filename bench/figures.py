@@ -113,55 +113,12 @@ def make_text(rng: Any, size: int) -> str:
     return " ".join(words)
 
 
-_WORDS: Final = [
-    "the",
-    "order",
-    "was",
-    "placed",
-    "at",
-    "market",
-    "and",
-    "agent",
-    "asked",
-    "for",
-    "a",
-    "quote",
-    "before",
-    "it",
-    "called",
-    "tool",
-    "that",
-    "returns",
-    "position",
-    "of",
-    "account",
-    "in",
-    "USD",
-    "because",
-    "limit",
-    "had",
-    "been",
-    "set",
-    "on",
-    "Monday",
-    "by",
-    "risk",
-    "desk;",
-    "please",
-    "check",
-    "inventory,",
-    "invoice,",
-    "refund,",
-    "customer",
-    "said:",
-    "delivery",
-    "is",
-    "late",
-    "again.",
-    "Total:",
-    "number",
-    "item",
-]
+_SENTENCES: Final = (
+    "the order was placed at market and agent asked for a quote before it called tool that returns position of "
+    "account in USD because limit had been set on Monday by risk desk; please check inventory, invoice, refund, "
+    "customer said: delivery is late again. Total: number item"
+)
+_WORDS: Final = _SENTENCES.split()
 
 
 def describe_machine() -> dict[str, Any]:

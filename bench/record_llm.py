@@ -32,7 +32,7 @@ def make_client() -> Any:
     import httpx2
     import openai
 
-    answer = make_text(random.Random(3), ANSWER_CHARACTERS)
+    answer = make_text(random.Random(3), ANSWER_CHARACTERS)  # noqa: S311 - a corpus, no key
     body = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -75,7 +75,7 @@ class Conversation:
     """The requests of one conversation, never seen before."""
 
     def __init__(self, seed: int) -> None:
-        rng = random.Random(seed)
+        rng = random.Random(seed)  # noqa: S311 - a corpus, no key
         self._rng = rng
         self.tools = [make_tool(rng, n) for n in range(6)]
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": make_text(rng, 4_000)}]

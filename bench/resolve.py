@@ -63,23 +63,8 @@ def record(calls: int) -> Any:
     return Recording(RootRecord(run.run_id, "bench", manifest={"calls": calls}), records)
 
 
-_FIELDS = frozenset(
-    [
-        "seq",
-        "kind",
-        "name",
-        "lane",
-        "index",
-        "key",
-        "keyspec",
-        "request",
-        "response",
-        "outcome",
-        "effect",
-        "end_seq",
-        "code",
-    ]
-)
+_NAMES = "seq kind name lane index key keyspec request response outcome effect end_seq code"
+_FIELDS = frozenset(_NAMES.split())
 
 
 def _make_run(processors: Sequence[Any], session: Any) -> Any:

@@ -22,7 +22,13 @@ from bench.figures import Figure, main
 GOAL_RATIO = 1.25
 ROUNDS = 15
 _INSTRUMENTORS = "langchain,openai,anthropic"
-_SDK = "def pre():\n    from opentelemetry import trace\n    from opentelemetry.sdk.trace import TracerProvider\n    trace.set_tracer_provider(TracerProvider())\n"
+_SDK = """
+def pre():
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    trace.set_tracer_provider(TracerProvider())
+"""
 
 
 def make_bare(folder: Path) -> dict[str, str]:
@@ -52,6 +58,9 @@ def time_start(environ: dict[str, str], folder: Path, program: str = "pass") -> 
 def check_modes(cases: dict[str, dict[str, str]], folder: Path) -> None:
     """Each case is what its name says: recording installs us, the others do not."""
     question = (
+        "import sys; is_ours = 'spanreplay.install' in sys.modules; "
+        "sys.exit(is_ours * 2 + ('opentelemetry.sdk.trace' in sys.modules))"
+    )
         "import sys; sys.exit(('spanreplay.install' in sys.modules) * 2 + ('opentelemetry.sdk.trace' in sys.modules))"
     )
     wanted = {"recording": 3, "off": 0, "bare": 1}
