@@ -1,7 +1,7 @@
 """A recorded span as Phoenix is to show it; pure functions.
 
 Phoenix drops resources, scopes and links, keeps the first write of a span, files a whole trace under the
-project of the span that arrives first, and cannot store NUL or bytes (facts: docs/phoenix.md).
+project of the span that arrives first, and cannot store NUL or bytes.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from spanreplay.errors import ConfigError
 from spanreplay_collector.log import LogUnavailable, Position, Record, SegmentLog
 from spanreplay_collector.log_segment import list_segments, segment_path
 from spanreplay_collector.metrics import Metrics
+from support.collector import wait_until
 
 LOADER: Mapping[str, int | None] = {"loader": None}
 
@@ -157,6 +158,17 @@ def test_log_cursor_survives_and_repeats_the_planned_batch(tmp_path: Path) -> No
         log.advance(cursor, again.next)
         rest = log.read(cursor.position, bytes_max=1 << 20, records_max=9)
         assert [r.payload for r in rest.records] == [b"three"]
+
+
+def test_log_closes_an_idle_segment_so_that_it_can_go(tmp_path: Path) -> None:
+    """What everybody has read does not lie on the disk until the next request comes."""
+    with open_log(tmp_path, segment_age_s=0.05) as log:
+        append(log, b"one")
+        log.advance(log.cursor("loader"), log.end)
+        wait_until(lambda: list_segments(tmp_path) == [])
+        assert log.bytes_on_disk == 0
+        append(log, b"two")
+        assert read_payloads(log) == [b"two"]
 
 
 def test_log_identity_changes_only_when_nothing_is_left(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+from spanreplay_collector import limits
 from spanreplay_collector.collector import Token
 from support.collector import RunningCollector, SwitchStore, count_spans, make_payload, run_collector
 
@@ -282,13 +283,8 @@ def test_c6_http_full_disk_says_when_to_come_back(tmp_path: Path, store: SwitchS
 def test_c6_http_too_much_at_once_says_when_to_come_back(tmp_path: Path, store: SwitchStore) -> None:
     """Beyond the bytes in flight: 429 with Retry-After, while a slow sender holds its share."""
     with run_collector(tmp_path, store, inflight_bytes_max=1_000_000) as running:
-        address = urlsplit(running.http)
-        slow = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
-        slow.putrequest("POST", "/v1/traces")
         body = make_payload(1, text="x" * 900_000)
-        slow.putheader("content-type", "application/x-protobuf")
-        slow.putheader("content-length", str(len(body)))
-        slow.endheaders(body[:100])
+        slow = start_upload(running, body, part=100)
         small = make_payload(2, text="x" * 200_000)
         for _ in range(1000):  # the slow request may not have been seen yet
             answer = post(running, small, PROTOBUF)
@@ -299,6 +295,43 @@ def test_c6_http_too_much_at_once_says_when_to_come_back(tmp_path: Path, store: 
         assert slow.getresponse().status == 200
         slow.close()
         assert post(running, small, PROTOBUF).status_code == 200
+
+
+def start_upload(running: RunningCollector, body: bytes, part: int) -> http.client.HTTPConnection:
+    address = urlsplit(running.http)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
+    connection.putrequest("POST", "/v1/traces")
+    connection.putheader("content-type", "application/x-protobuf")
+    connection.putheader("content-length", str(len(body)))
+    connection.endheaders(body[:part])
+    return connection
+
+
+def test_r6_http_slow_sender_is_cut_off(
+    running: RunningCollector, store: SwitchStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that does not come is answered 408 and gives its share of memory back."""
+    monkeypatch.setattr(limits, "BODY_TIMEOUT_S", 0.1)
+    slow = start_upload(running, make_payload(1, text="x" * 10_000), part=500)
+    assert slow.getresponse().status == 408
+    slow.close()
+    page = running.collector.metrics.render()
+    assert "spanreplay_inflight_bytes 0" in page
+    assert store.payloads() == []
+
+
+def test_http_stops_while_clients_hang(tmp_path: Path, store: SwitchStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections and unfinished uploads do not keep the collector from stopping."""
+    monkeypatch.setattr(limits, "STOP_GRACE_S", 0.2)
+    with run_collector(tmp_path, store) as running:
+        idle = http.client.HTTPConnection("127.0.0.1", running.collector.http_port, timeout=20)
+        idle.request("GET", "/healthz")
+        assert idle.getresponse().read() == b"ok\n"
+        hanging = start_upload(running, make_payload(1, text="x" * 10_000), part=500)
+        assert post(running, make_payload(2), PROTOBUF).status_code == 200
+    idle.close()
+    hanging.close()
+    assert store.payloads() == [make_payload(2)]
 
 
 def test_http_many_clients_at_once(running: RunningCollector, store: SwitchStore) -> None:

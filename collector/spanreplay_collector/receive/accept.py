@@ -25,7 +25,8 @@ class Acceptor:
         self.admission = admission
         self.metrics = metrics
         self._log = log
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="spanreplay-check")
+        # One: parsing holds the interpreter lock anyway, and hostile JSON takes twenty times its size.
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spanreplay-check")
 
     async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
         """Do CPU work here, or on a thread if it would keep other requests waiting."""
@@ -51,5 +52,5 @@ class Acceptor:
         return checked
 
     def close(self) -> None:
-        """Release the threads."""
+        """Release the thread."""
         self._threads.shutdown(wait=False)

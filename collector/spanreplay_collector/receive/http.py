@@ -31,7 +31,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from spanreplay.config import OTLP_MESSAGE_BYTES_MAX
-from spanreplay.errors import AccessDenied
+from spanreplay.errors import AccessDenied, SpanreplayError
 from spanreplay_collector import limits
 from spanreplay_collector.metrics import CONTENT_TYPE as METRICS_TYPE
 from spanreplay_collector.receive.accept import Acceptor
@@ -99,21 +99,29 @@ class HttpReceiver:
             ssl_protocol_min=SSLProtocols.tls12,
         )
         self._serving: asyncio.Task[None] | None = None
+        self._is_stopping = False
 
     def start(self) -> None:
         """Answer requests from now on; needs the running event loop."""
         self._serving = asyncio.get_running_loop().create_task(self._server.serve())
+        self._serving.add_done_callback(self._note_end)
 
     async def stop(self) -> None:
         """Close the socket and end, after the requests in progress."""
         if self._serving is None:
             return
+        self._is_stopping = True
         self._server.stop()  # type: ignore[no-untyped-call]  # granian leaves it untyped
         done, _ = await asyncio.wait({self._serving}, timeout=limits.STOP_GRACE_S)
         if not done:
             self._serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._serving
+
+    def _note_end(self, serving: asyncio.Task[None]) -> None:
+        if not self._is_stopping:
+            cause = None if serving.cancelled() else serving.exception()
+            logger.error("the OTLP/HTTP server ended by itself (%s); restart the collector", cause)
 
     async def _answer(self, scope: Any, proto: Any) -> None:
         kind = _read_content_type(scope)
@@ -161,27 +169,29 @@ class HttpReceiver:
     async def _receive_traces(self, scope: Any, proto: Any, kind: str, tenant: str) -> None:
         if kind not in _CHECKS:
             raise _Refusal(415, INVALID_ARGUMENT, f"content-type must be {PROTOBUF} or {JSON}")
+        try:
+            checked = await self._take_in(scope, proto, kind, tenant)
+        except (Busy, TooLarge, UnknownEncoding, BadRequest) as exc:
+            refusal = _explain(exc)
+        else:
+            _send_message(proto, 200, kind, checked.response())
+            return
+        # Out here, because a chained exception would keep the body in memory while the rest is discarded.
+        raise refusal
+
+    async def _take_in(self, scope: Any, proto: Any, kind: str, tenant: str) -> CheckedRequest:
         encoding = scope.headers.get("content-encoding") or ""
         size_max = _SIZES_MAX[kind]
-        try:
-            with self._acceptor.admission.request() as claim:
-                body = await asyncio.wait_for(_read_body(scope, proto, claim, size_max), limits.BODY_TIMEOUT_S)
-                if encoding:
-                    is_long = len(body) > limits.INFLATE_INLINE_BYTES_MAX
-                    packed = body
-                    body = await self._acceptor.run(lambda: inflate(packed, encoding, size_max), is_long=is_long)
-                    claim.grow_to(len(body))
-                checked = await self._acceptor.accept(tenant, body, _CHECKS[kind], transport="http")
-        except Busy as exc:
-            status, code = (429, RESOURCE_EXHAUSTED) if exc.reason == "inflight" else (503, UNAVAILABLE)
-            raise _Refusal(status, code, str(exc), [("retry-after", str(exc.retry_after_s))]) from exc
-        except TooLarge as exc:
-            raise _Refusal(413, FAILED_PRECONDITION, str(exc)) from exc
-        except UnknownEncoding as exc:
-            raise _Refusal(415, INVALID_ARGUMENT, str(exc), [("accept-encoding", ENCODINGS)]) from exc
-        except BadRequest as exc:
-            raise _Refusal(400, INVALID_ARGUMENT, str(exc)) from exc
-        _send_message(proto, 200, kind, checked.response())
+        with self._acceptor.admission.request() as claim:
+            body = await asyncio.wait_for(_read_body(scope, proto, claim, size_max), limits.BODY_TIMEOUT_S)
+            if encoding:
+                packed = body
+                body = await self._acceptor.run(
+                    lambda: inflate(packed, encoding, size_max),
+                    is_long=len(packed) > limits.INFLATE_INLINE_BYTES_MAX,
+                )
+                claim.grow_to(len(body))
+            return await self._acceptor.accept(tenant, body, _CHECKS[kind], transport="http")
 
     async def _discard_signal(self, proto: Any, kind: str, signal: str) -> None:
         await _discard_body(proto, limits.DISCARD_BYTES_MAX)
@@ -196,6 +206,17 @@ def build_discarded(signal: str) -> Message:
         f"spanreplay keeps traces only; {signal} are thrown away"
     )
     return response
+
+
+def _explain(exc: SpanreplayError) -> _Refusal:
+    if isinstance(exc, Busy):
+        status, code = (429, RESOURCE_EXHAUSTED) if exc.reason == "inflight" else (503, UNAVAILABLE)
+        return _Refusal(status, code, str(exc), [("retry-after", str(exc.retry_after_s))])
+    if isinstance(exc, TooLarge):
+        return _Refusal(413, FAILED_PRECONDITION, str(exc))
+    if isinstance(exc, UnknownEncoding):
+        return _Refusal(415, INVALID_ARGUMENT, str(exc), [("accept-encoding", ENCODINGS)])
+    return _Refusal(400, INVALID_ARGUMENT, str(exc))
 
 
 def _require_method(scope: Any, method: str) -> None:
