@@ -13,7 +13,6 @@ IDENTIFIER: Final = "replay:latest"
 """Constant: a second identifier would make Phoenix show a mean instead of the label."""
 _TIMEOUT_S: Final = 10.0
 _EXPLANATION_CHARS_MAX: Final = 4000
-_SCORES: Final[dict[str, float]] = {"identical": 1.0, "diverged": 0.0}
 
 
 class PhoenixAnnotator:
@@ -37,9 +36,9 @@ class PhoenixAnnotator:
         The spans need not be in Phoenix yet: it keeps annotations for about ten minutes.
         Raises: ServiceUnavailable, AccessDenied, ServiceError.
         """
-        annotations = [_build(root_span_id, "replay.verdict", verdict, _SCORES.get(verdict), explanation, metadata)]
+        annotations = [_build(root_span_id, "replay.verdict", verdict, explanation, metadata)]
         if diverging_span_id:
-            annotations.append(_build(diverging_span_id, "replay.divergence", divergence, 0.0, explanation, metadata))
+            annotations.append(_build(diverging_span_id, "replay.divergence", divergence, explanation, metadata))
         body = json.dumps({"data": annotations}).encode()
         try:
             reply = self._client.request(
@@ -56,11 +55,10 @@ class PhoenixAnnotator:
 
 
 def _build(
-    span_id: str, name: str, label: str, score: float | None, explanation: str, metadata: Mapping[str, Any]
+    span_id: str, name: str, label: str, explanation: str, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
+    # No score: with one, Phoenix shows a mean instead of the label
     result: dict[str, Any] = {"label": label, "explanation": explanation[:_EXPLANATION_CHARS_MAX]}
-    if score is not None:
-        result["score"] = score
     return {
         "span_id": span_id,
         "name": name,

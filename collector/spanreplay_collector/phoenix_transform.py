@@ -183,14 +183,32 @@ def _replace(pairs: Any, shown: Mapping[str, AnyValue]) -> None:
     pairs.extend(KeyValue(key=key, value=value) for key, value in shown.items())
 
 
+def _read_object(span: Span, key: str) -> dict[str, Any]:
+    try:
+        value = json.loads(read_text(span, key) or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_argv(span: Span) -> str:
+    argv = _read_object(span, names.ENV).get("argv")
+    return " ".join(map(str, argv)) if isinstance(argv, list) else ""
+
+
+def _read_stdout(span: Span) -> str:
+    stdout = _read_object(span, names.MANIFEST).get("stdout")
+    return str(stdout.get("text", "")) if isinstance(stdout, dict) else ""
+
+
 def _complete_root(shown: dict[str, AnyValue], filed: FiledSpan, preview: Preview) -> None:
     def add(key: str, text: str) -> None:
         if text and key not in shown:
             shown[key] = AnyValue(string_value=_shorten(text, _describe_source(filed.run_id)))
 
     add(SPAN_KIND, "AGENT")
-    add(INPUT, preview.asked)
-    add(OUTPUT, preview.answered)
+    add(INPUT, preview.asked or _read_argv(filed.span))
+    add(OUTPUT, preview.answered or _read_stdout(filed.span))
     metadata = {"run_id": filed.run_id, "app": read_text(filed.span, names.APP)}
     replay_of = read_text(filed.span, names.REPLAY_OF)
     if replay_of:

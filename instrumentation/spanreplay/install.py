@@ -104,7 +104,7 @@ class Installation:
     def _processors(
         self, provider: TracerProvider, data_dir: Path, run_id: str, redactor: RunRedactor, resource: Any
     ) -> list[SpanProcessor]:
-        """Our spool and the user's own exporters, all behind the redactor; returns the redacted side."""
+        """Our spool and the user's own exporters, all behind the redactor."""
         from spanreplay.redact.processor import RedactingSpanProcessor
         from spanreplay.spool import SpoolWriter
         from spanreplay.spool.processor import SpoolSpanProcessor
@@ -123,7 +123,7 @@ class Installation:
         provider._active_span_processor._span_processors = (chain,)
         # What is added later must not see raw spans either
         self.patches.replace(provider, "add_span_processor", chain.add)
-        return [self._spool, *kept]
+        return [chain]
 
     def _shipper(self, data_dir: Path) -> Any:
         from spanreplay.spool.target import read_target

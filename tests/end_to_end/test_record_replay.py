@@ -306,10 +306,11 @@ def test_s11_one_variable_switches_off_record_replay(provider: Provider, workpla
 def test_an_api_key_is_nowhere_in_the_data_directory(provider: Provider, workplace: Workplace) -> None:
     """The key that the agent authenticates with is in no file of the recording, nor in a replay's."""
     key = "sk-proj-Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7"
+    workplace.environ["OTEL_RESOURCE_ATTRIBUTES"] = f"deployment.token={key},team=blue"
     recorded = workplace.record(AGENTS / "openai_agent.py", "create", "stream", OPENAI_API_KEY=key)
     provider.stop()
     replayed = workplace.replay(AGENTS / "openai_agent.py", "create", "stream", OPENAI_API_KEY=key)
-    assert replayed.stdout == recorded.stdout
+    assert replayed.stdout == recorded.stdout, replayed.stderr
     files = [p for p in (workplace.path / ".spanreplay").rglob("*") if p.is_file()]
     assert files
     assert [p for p in files if key.encode() in p.read_bytes()] == []

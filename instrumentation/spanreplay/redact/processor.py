@@ -65,6 +65,11 @@ class RedactingSpanProcessor(SpanProcessor):
         """Put one more processor behind the redactor."""
         self._downstream = (*self._downstream, processor)
 
+    @property
+    def dropped(self) -> int:
+        """Spans that the processors behind this one say they lost."""
+        return sum(int(getattr(p, "dropped", 0)) for p in self._downstream)
+
     # ── The interface of a span processor ───────────────────────────────────────────────────────────
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Forward the live span unchanged."""

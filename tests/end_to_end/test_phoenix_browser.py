@@ -1,0 +1,134 @@
+"""The whole path with the real Phoenix in the real Chromium: record, ship, look, replay, see the verdict."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.agents import AGENTS
+from support.browser import find_chromium, open_page
+from support.provider import Provider
+from support.replaying import BIN, Workplace
+from support.up_server import UpServer, start_up
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.phoenix]
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpServer]:
+    """One `spanreplay up` with Phoenix for all tests here."""
+    server = start_up(tmp_path_factory.mktemp("up"), phoenix=True)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def shipped(provider: Provider, workplace: Workplace, up: UpServer) -> Workplace:
+    """A directory whose agents ship to the collector and replay from the service."""
+    workplace.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = up.otlp_endpoint
+    workplace.environ["SPANREPLAY_ENDPOINT"] = up.endpoint
+    return workplace
+
+
+def cli(workplace: Workplace, *args: str) -> str:
+    """A spanreplay command that must succeed; its standard output."""
+    done = subprocess.run(
+        [str(BIN / "spanreplay"), *args],
+        cwd=workplace.path,
+        env=workplace.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def wait_for_annotation(up: UpServer, project: str, name: str) -> dict[str, object]:
+    """The first annotation of that name in a Phoenix project, once it is there."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            url = f"{up.phoenix_url}/v1/projects/{project}/spans"
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                ids = [s["context"]["span_id"] for s in json.load(answer)["data"]]
+            query = "&".join(f"span_ids={i}" for i in ids)
+            url = f"{up.phoenix_url}/v1/projects/{project}/span_annotations?{query}"
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                for annotation in json.load(answer)["data"]:
+                    if annotation["name"] == name:
+                        return dict(annotation)
+        except OSError:
+            pass
+        time.sleep(0.5)  # polling with a deadline: Phoenix takes annotations in when it likes
+    raise AssertionError(f"no {name} in {project}")
+
+
+def test_u2_deep_link_shows_messages_and_verdict(shipped: Workplace, up: UpServer, provider: Provider) -> None:
+    """The deep link of `show` opens the LLM span with its messages; the replay's verdict is on the run's root."""
+    # Without other instrumentors, the messages can only come from our own span
+    shipped.environ["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"] = "openai,langchain,anthropic,mcp"
+    recorded = shipped.record(AGENTS / "openai_agent.py", "tools")
+    provider.stop()
+    run = next(r for r in json.loads(cli(shipped, "ls", "--json")) if r["app"] == "openai_agent")
+    replayed = shipped.replay(AGENTS / "openai_agent.py", "tools", source=run["run_id"])
+    assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    annotation = wait_for_annotation(up, "openai_agent", "replay.verdict")
+    assert annotation["result"]["label"] == "identical"  # type: ignore[index]  # JSON
+    shown = json.loads(cli(shipped, "show", run["run_id"], "--json"))
+    call = next(c for c in shown["calls"] if c["kind"] == "llm" and c["seq"] > 1)
+    picture = shipped.path / "phoenix.png"
+    with open_page(shipped.path / "profile") as page:
+        page.goto(call["phoenix"], wait_until="domcontentloaded", timeout=60_000)
+        page.get_by_text("You are terse.").first.wait_for(timeout=60_000)
+        page.locator("text=Tool Result >> visible=true").first.wait_for(timeout=60_000)
+        page.screenshot(path=str(picture))
+        page.goto(shown["run"]["phoenix"], wait_until="domcontentloaded", timeout=60_000)
+        page.locator("text=identical >> visible=true").first.wait_for(timeout=60_000)
+        page.screenshot(path=str(shipped.path / "verdict.png"))
+    assert picture.stat().st_size > 20_000
+
+
+def test_u2_run_is_one_trace_with_llm_and_tool_spans(shipped: Workplace, up: UpServer) -> None:
+    """A recorded run is one Phoenix trace: a root, LLM spans with messages, TOOL spans, tokens counted once."""
+    shipped.record(AGENTS / "langgraph_agent.py", "parallel", SPANREPLAY_APP="one-trace")
+    deadline = time.monotonic() + DEADLINE_S
+    spans: list[dict[str, object]] = []
+    while time.monotonic() < deadline and not any(s["span_kind"] == "AGENT" for s in spans):
+        try:
+            url = f"{up.phoenix_url}/v1/projects/one-trace/spans?limit=1000"
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                spans = json.load(answer)["data"]
+        except OSError:
+            time.sleep(0.5)  # the project appears with its first span
+    assert len({s["context"]["trace_id"] for s in spans}) == 1  # type: ignore[index]  # JSON
+    kinds = [s["span_kind"] for s in spans]
+    assert kinds.count("AGENT") == 1
+    assert "LLM" in kinds
+    assert kinds.count("TOOL") >= 5
+    llm = [s["attributes"] for s in spans if s["span_kind"] == "LLM"]
+    assert all("llm.input_messages.0.message.content" in a for a in llm)  # type: ignore[operator]  # JSON
+
+
+def test_every_stored_file_is_free_of_the_api_key(shipped: Workplace, up: UpServer, provider: Provider) -> None:
+    """An agent's API key is in no file of the agent's directory, the collector, the store or Phoenix."""
+    key = "sk-proj-Qw3Er4Ty5Ui6Op7As8Df9Gh0Jk1Lz2Xc3Vb4Nm5"
+    shipped.record(AGENTS / "openai_agent.py", "create", "tools", OPENAI_API_KEY=key, SPANREPLAY_APP="keyed")
+    assert any(r["app"] == "keyed" for r in json.loads(cli(shipped, "ls", "--json")))
+    folders: list[Path] = [shipped.path / ".spanreplay", up.data_dir]
+    files = [p for folder in folders for p in folder.rglob("*") if p.is_file()]
+    assert len(files) > 10
+    assert [str(p) for p in files if key.encode() in p.read_bytes()] == []
+
+
+if not find_chromium():
+    pytestmark.append(pytest.mark.skip(reason="no Chromium: apt-get install chromium"))
