@@ -29,7 +29,7 @@ bench: ## measure the figures of the requirements
 e2e: ## run the end-to-end tests only
 	@tools/test.sh tests/end_to_end
 
-matrix: ## run the agent-side tests under every Python found
+matrix: ## run the tests of agents under every Python found, and with older SDKs
 	@tools/matrix.sh
 
 proto: ## generate spanreplay/v1 from replay.proto

@@ -34,7 +34,7 @@ HEAVY = (
     "pydantic",
 )
 PUBLIC_NAMES = {
-    "spanreplay": ["ReplayMiss", "SpanreplayError", "__version__", "boundary"],
+    "spanreplay": ["ReplayMiss", "SpanreplayError", "VERSION", "boundary"],
 }
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # The figures of the requirements, one benchmark after the other; nothing runs beside them.
+# tools/bench.sh [NAME…] runs those named, e.g. `tools/bench.sh resolve`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
-shopt -s nullglob
-benches=(tests/bench/bench_*.py)
-if [[ ${#benches[@]} -eq 0 ]]; then
-    printf 'there are no benchmarks yet: they are scripts named tests/bench/bench_*.py\n' >&2
-    exit 0
+names=("$@")
+if [[ ${#names[@]} -eq 0 ]]; then
+    for path in bench/*.py; do
+        grep -q '__main__' "$path" && names+=("$(basename "$path" .py)")
+    done
 fi
-for bench in "${benches[@]}"; do
-    printf '\n── %s\n' "$bench" >&2
-    PYTHONPATH=tests .venv/bin/python "$bench" "$@"
+failed=()
+for name in "${names[@]}"; do
+    printf '\n── bench.%s\n' "$name" >&2
+    PYTHONPATH=tests .venv/bin/python -m "bench.$name" || failed+=("$name")
 done
-printf '\n%d benchmarks ran; name hardware, versions and commit where you quote a figure\n' "${#benches[@]}" >&2
+printf '\n%d benchmarks ran, missed: %s; name hardware, versions and commit where you quote a figure\n' \
+    "${#names[@]}" "${failed[*]:-none}" >&2
+[[ ${#failed[@]} -eq 0 ]]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agent-side tests under every Python 3.10–3.14 that is installed here.
+# The agent-side tests under every Python 3.10–3.14 that is installed here, then the agents of older SDKs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ran=()
@@ -16,5 +16,9 @@ for version in 3.10 3.11 3.12 3.13 3.14; do
     "$venv/bin/python" -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/instrumentation
     ran+=("$version")
 done
+tools/agents.sh
+printf '\n── older SDKs\n' >&2
+.venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/end_to_end/test_agents.py \
+    tests/end_to_end/test_record_replay.py
 printf '\npassed with Python: %s; not installed here: %s\n' "${ran[*]:-none}" "${missing[*]:-none}" >&2
 [[ ${#ran[@]} -gt 0 ]]

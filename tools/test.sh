@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
+tools/agents.sh
 tools/browser.sh
 options=(-n auto --maxprocesses 8 --dist loadfile -q)
 if [[ $# -eq 0 ]]; then

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Makes .venvs/NAME for each generation of agents' SDKs in tests/agents/requirements; says so where it cannot.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/setup.sh
+for requirements in tests/agents/requirements/*.txt; do
+    name=$(basename "$requirements" .txt)
+    venv=.venvs/$name
+    wanted=$(cat pyproject.toml "$requirements" | cksum)
+    [[ -x $venv/bin/python && -f $venv/.stamp && $(cat "$venv/.stamp") == "$wanted" ]] && continue
+    printf 'making %s for agents of %s\n' "$venv" "$requirements" >&2
+    [[ -x $venv/bin/python ]] || { rm -rf "$venv" && .venv/bin/python -m venv "$venv"; }
+    if "$venv/bin/python" -m pip install -q --disable-pip-version-check -e . -r "$requirements"; then
+        printf '%s' "$wanted" >"$venv/.stamp"
+    else
+        rm -rf "$venv"
+        printf '%s cannot be had for this Python: its tests will be skipped\n' "$name" >&2
+    fi
+done
