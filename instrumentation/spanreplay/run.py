@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import json
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from spanreplay import attributes as names
 from spanreplay import guard, ids
+from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.lanes import Lane
 from spanreplay.seal.tree import hash_root
@@ -162,10 +162,12 @@ class Run:
             names.NAME: self.app,
             names.APP: self.app,
             names.OUTCOME: outcome.value,
-            names.ENV: _dump(self.redactor.value(dict(self.environment))),
+            names.ENV: dump(
+                {**self.redactor.value(dict(self.environment)), names.REDACTION_KEY: self.redactor.fingerprint}
+            ),
         }
         if manifest:
-            attributes[names.MANIFEST] = _dump(manifest)
+            attributes[names.MANIFEST] = dump(manifest)
         if self.session is not None:
             attributes[names.REPLAY_OF] = self.session.recording.run_id
         if self.user_id:
@@ -181,10 +183,6 @@ class Run:
             end_ns=ids.now_ns() if manifest else self.start_ns,
             is_error=outcome is Outcome.ERROR,
         )
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _new_key_memo() -> Any:

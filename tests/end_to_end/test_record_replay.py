@@ -337,3 +337,25 @@ def test_u1_mcp_over_streamable_http_replays_with_the_server_gone(generation: st
     recording = there.recording()
     assert {c.kind for c in recording.calls} == {"mcp"}
     assert_identical(there.replay(AGENTS / "mcp_http_agent.py", AGENT_MCP_URL=url), recorded.stdout, recording)
+
+
+PASSWORD_IN_PROMPT = """
+from openai import OpenAI
+messages = [{"role": "user", "content": "log in with password=Tr0ub4dor&3x"}]
+print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content)
+"""
+
+
+def test_redacted_request_replays_and_another_key_is_named(provider: Provider, workplace: Workplace) -> None:
+    """A prompt with a secret replays where the redaction key is; elsewhere the report says that the key is another."""
+    agent = workplace.write("agent.py", PASSWORD_IN_PROMPT)
+    workplace.record(agent)
+    provider.stop()
+    recording = workplace.recording()
+    assert "Tr0ub4dor" not in recording.calls[0].request
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["counts"]["exact"] == 1, replayed.stderr
+    elsewhere = workplace.replay(agent, SPANREPLAY_REDACT_KEY=str(workplace.path / "other.key"))
+    assert elsewhere.status == 3
+    assert elsewhere.causes() == [("changed_call", "llm:openai.chat.completions")]
+    assert "SPANREPLAY_REDACT_KEY" in elsewhere.verdict["divergences"][0]["hint"]

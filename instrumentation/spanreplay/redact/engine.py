@@ -126,6 +126,11 @@ class RunRedactor:
         self._warned = warned
 
     @property
+    def fingerprint(self) -> str:
+        """Which key the tokens are made with: equal keys give equal fingerprints, and nothing of a key is told."""
+        return self._tokenizer.token(b"\0the fingerprint of a redaction key")
+
+    @property
     def errors(self) -> int:
         """How often a value was dropped because its redaction failed."""
         return self._errors

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from spanreplay import attributes as names
 from spanreplay.call import CallRecord, Outcome, Recording
 from spanreplay.errors import ReplayMiss
 from spanreplay.replay.diverge import Diff, Divergence, diff_json, leaf_strings
@@ -167,7 +168,9 @@ class Session:
         hint = f"spanreplay show {run_id}"
         if call is not None:
             hint += f" --call {call.seq}"
-        if kind == "changed_call":
+        if kind == "changed_call" and self._has_other_key(crossing, diff):
+            hint = "the recording's redaction key is another: set SPANREPLAY_REDACT_KEY to the file it was made with"
+        elif kind == "changed_call":
             hint += ", or serve it by position with --on-change serve"
         self._add(
             Divergence(
@@ -186,6 +189,11 @@ class Session:
             )
         )
         self._new_texts |= {d.now for d in diff if isinstance(d.now, str) and len(d.now) >= 8}
+
+    def _has_other_key(self, crossing: Crossing, diff: tuple[Diff, ...]) -> bool:
+        key = self.recording.root.env.get(names.REDACTION_KEY)
+        differs = bool(key) and key != crossing.run.redactor.fingerprint
+        return differs and any("rdx-" in str(d.recorded) and "rdx-" in str(d.now) for d in diff)
 
     def _add(self, divergence: Divergence) -> None:
         self.divergences_total += 1
