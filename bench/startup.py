@@ -61,8 +61,6 @@ def check_modes(cases: dict[str, dict[str, str]], folder: Path) -> None:
         "import sys; is_ours = 'spanreplay.install' in sys.modules; "
         "sys.exit(is_ours * 2 + ('opentelemetry.sdk.trace' in sys.modules))"
     )
-        "import sys; sys.exit(('spanreplay.install' in sys.modules) * 2 + ('opentelemetry.sdk.trace' in sys.modules))"
-    )
     wanted = {"recording": 3, "off": 0, "bare": 1}
     command = [str(Path(sys.executable).parent / "opentelemetry-instrument"), sys.executable, "-c", question]
     for name, environ in cases.items():

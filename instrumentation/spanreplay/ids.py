@@ -7,11 +7,12 @@ import random
 import sys
 import sysconfig
 import time
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final
 
 # Ids must never come from the global `random`: agents seed it, and a replay would repeat the recording's ids.
 _random: Final = random.SystemRandom()
+_span_ids: Final = random.Random(os.urandom(32))  # noqa: S311 -- unique, not secret; a system call each is dear
 _now_ns = time.time_ns
 _monotonic_ns = time.monotonic_ns
 
@@ -34,7 +35,10 @@ def new_run_id() -> str:
 
 def new_span_id() -> int:
     """A random non-zero span id of 8 bytes."""
-    return _random.getrandbits(64) or 1
+    return _span_ids.getrandbits(64) or 1
+
+
+os.register_at_fork(after_in_child=lambda: _span_ids.seed(os.urandom(32)))
 
 
 def new_trace_id() -> int:
@@ -74,10 +78,24 @@ def find_caller(depth: int = 2, frames_max: int = 200) -> str:
             return ""
         code = frame.f_code
         if is_agent_file(code.co_filename):
-            name = getattr(code, "co_qualname", code.co_name)
-            return f"{_shorten(code.co_filename)}:{frame.f_lineno} {name}"
+            return _describe_place(code, frame.f_lineno)
         frame = frame.f_back
     return ""
+
+
+_places: dict[tuple[str, str, int], str] = {}
+_PLACES_MAX: Final = 10_000
+
+
+def _describe_place(code: CodeType, line: int) -> str:
+    # Remembered: a place keeps its name when the agent changes its directory
+    at = (code.co_filename, code.co_name, line)
+    place = _places.get(at)
+    if place is None:
+        place = f"{_shorten(code.co_filename)}:{line} {getattr(code, 'co_qualname', code.co_name)}"
+        if len(_places) < _PLACES_MAX:
+            _places[at] = place
+    return place
 
 
 def describe_function(function: object) -> str:

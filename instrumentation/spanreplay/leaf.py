@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spanreplay import codec, guard
+from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin
 from spanreplay.errors import ReplayMiss, Unserializable
@@ -52,7 +53,7 @@ def _describe(run: Run, describe: Callable[[], Leaf]) -> Spec:
         effect=leaf.effect,
         keyspec=keyspec,
         key_fields=redacted if keyspec == _MCP_KEYSPEC else {"name": leaf.name, "arguments": redacted},
-        request=_dump({"arguments": redacted}),
+        request=dump({"arguments": redacted}),
         call_id=leaf.call_id,
         meta=dict(leaf.meta),
         redactions=counts,
@@ -69,7 +70,7 @@ def _close_value(crossing: Crossing, member: str, value: Any, outcome: Outcome) 
     except Unserializable as exc:
         spec.hole = spec.hole or f"{member} {exc}"
         response = {"unserializable": exc.path, "type": exc.type_name}
-    crossing.close(outcome, _dump(response))
+    crossing.close(outcome, dump(response))
 
 
 def _close_ok(crossing: Crossing, value: Any) -> None:
@@ -202,7 +203,7 @@ class _Items:
     def _close(self, end: dict[str, Any], outcome: Outcome) -> None:
         spec = self._crossing.spec
         response = self._crossing.run.redactor.value({"items": self._items, **end}, spec.redactions)
-        guard.guarded("recording a generator", self._crossing.close, outcome, _dump(response))
+        guard.guarded("recording a generator", self._crossing.close, outcome, dump(response))
 
 
 def call_generator(
@@ -289,7 +290,3 @@ async def call_async_generator(
             items.closed_early()
             await generator.aclose()
             raise
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -7,7 +7,6 @@ more than the whole record. While a call runs, a non-recording span with its ids
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 
 from spanreplay import attributes as names
 from spanreplay import guard
+from spanreplay._json import dump
 from spanreplay._version import VERSION
 from spanreplay.call import CallRecord, Outcome
 
@@ -106,11 +106,7 @@ def build_attributes(call: CallRecord, leaf: str, openinference: Mapping[str, An
     if call.code:
         attributes[names.CODE] = call.code
     if call.meta:
-        attributes[names.META] = _dump(call.meta)
+        attributes[names.META] = dump(call.meta)
     if call.redactions:
-        attributes[names.REDACTIONS] = _dump(call.redactions)
+        attributes[names.REDACTIONS] = dump(call.redactions)
     return attributes
-
-
-def _dump(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 
+from spanreplay._json import dump_ascii
 from spanreplay.call import CallRecord
 
 LEAF_VERSION = 1
@@ -16,7 +16,7 @@ def hash_leaf(call: CallRecord) -> str:
 
     The payloads enter by their own SHA-256, so that a proof survives their erasure.
     """
-    record = json.dumps(
+    record = dump_ascii(
         [
             LEAF_VERSION,
             call.run_id,
@@ -31,8 +31,6 @@ def hash_leaf(call: CallRecord) -> str:
             hashlib.sha256(call.response.encode("utf-8", "surrogatepass")).hexdigest(),
             call.outcome,
         ],
-        ensure_ascii=True,
-        separators=(",", ":"),
     )
     return hashlib.sha256(b"\x00" + record.encode("ascii")).hexdigest()
 

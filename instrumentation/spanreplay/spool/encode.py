@@ -1,12 +1,14 @@
 """An SDK span as the bytes of an ExportTraceServiceRequest.
 
-The layers around the span (resource, scope) are encoded once per object and joined as bytes; only
-the span itself goes through a protobuf message. Import lazily: protobuf takes tens of milliseconds.
+The layers around the span (resource, scope) are encoded once per object and joined as bytes. The span itself is
+written field by field (`_plain_span`); one with events, links or nested values goes through a protobuf message,
+which gives the same bytes for the same fields. Import lazily: protobuf takes tens of milliseconds.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,6 +26,8 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _KINDS: Final = {kind: Span.SpanKind.Value(f"SPAN_KIND_{kind.name}") for kind in SpanKind}
 _CODES: Final = {code: Status.StatusCode.Value(f"STATUS_CODE_{code.name}") for code in StatusCode}
+_SHORT_BYTES: Final = 48
+_SHORT_TEXTS_MAX: Final = 1024
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 # Protobuf tags, length-delimited: ExportTraceServiceRequest.resource_spans (1),
@@ -170,6 +174,110 @@ def _span_bytes(span: ReadableSpan) -> bytes:
     return message.SerializeToString()
 
 
+# ── Spans without events and links, written directly: a third of the time ──────────────────────────────────────
+_ATTRIBUTE: Final = b"\x4a"
+_TRUE: Final = b"\x12\x02\x10\x01"
+_FALSE: Final = b"\x12\x02\x10\x00"
+_TIMES: Final = struct.Struct("<cQcQ")
+_DOUBLE: Final = struct.Struct("<d")
+_FLAGS: Final = {
+    flags: b"\x85\x01" + struct.pack("<I", flags) for flags in (_HAS_IS_REMOTE, _HAS_IS_REMOTE | _IS_REMOTE)
+}
+_KIND_BYTES: Final = {kind: b"\x30" + bytes((number,)) for kind, number in _KINDS.items()}
+_STATUS_BYTES: Final = {
+    code: b"\x7a\x02\x08" + bytes((number,)) if number else b"\x7a\x00" for code, number in _CODES.items()
+}
+_keys: dict[str, bytes] = {}
+_short_texts: dict[tuple[str, str], bytes] = {}
+"""Whole attributes that come again and again: names, lanes, versions."""
+
+
+def _plain_span(span: ReadableSpan) -> bytes | None:
+    """The span's bytes; None if it has what only `_span_bytes` writes."""
+    context = span.context
+    if context is None or context.trace_state or span.events or span.links or span.dropped_attributes:
+        return None
+    status, parent, name = span.status, span.parent, span.name
+    if status.description or type(name) is not str or not name or not name.isascii():
+        return None
+    start_ns = span.start_time or 0
+    end_ns = start_ns if span.end_time is None else span.end_time
+    if not start_ns or not end_ns:
+        return None
+    parts = [
+        b"\x0a\x10",
+        context.trace_id.to_bytes(16, "big"),
+        b"\x12\x08",
+        context.span_id.to_bytes(8, "big"),
+        b"" if parent is None else b"\x22\x08" + parent.span_id.to_bytes(8, "big"),
+        b"\x2a" + _varint(len(name)),
+        name.encode("ascii"),
+        _KIND_BYTES[span.kind],
+        _TIMES.pack(b"\x39", start_ns, b"\x41", end_ns),
+    ]
+    if not _write_attributes(parts, span.attributes or {}):
+        return None
+    parts.append(_STATUS_BYTES[status.status_code])
+    parts.append(_FLAGS[_flags(parent)])
+    return b"".join(parts)
+
+
+def _write_attributes(parts: list[bytes], attributes: Mapping[str, object]) -> bool:
+    """Append each attribute's bytes; False at the first that is not a plain value."""
+    for key, value in attributes.items():
+        kind = type(value)
+        if kind is str:
+            known = _short_texts.get((key, value))  # type: ignore[arg-type]  # `type() is` does not narrow
+            if known is not None:
+                parts.append(known)
+                continue
+            written = _text_pair(key, value)  # type: ignore[arg-type]  # as above
+        elif kind is int:
+            written = _int_pair(key, value)  # type: ignore[arg-type]  # as above
+        elif kind is bool:
+            written = [_key_bytes(key) + (_TRUE if value else _FALSE)]
+        elif kind is float:
+            written = [_key_bytes(key) + b"\x12\x09\x21" + _DOUBLE.pack(value)]
+        else:
+            return False
+        if written is None:
+            return False
+        length = sum(map(len, written))
+        parts += (_ATTRIBUTE, _varint(length), *written)
+    return True
+
+
+def _key_bytes(key: str) -> bytes:
+    found = _keys.get(key)
+    if found is None:
+        raw = key.encode()
+        found = b"\x0a" + _varint(len(raw)) + raw
+        if len(_keys) < ENCODER_CACHE_ITEMS_MAX:
+            _keys[key] = found
+    return found
+
+
+def _text_pair(key: str, value: str) -> list[bytes] | None:
+    try:
+        raw = value.encode()
+        prefix = _key_bytes(key)
+    except UnicodeEncodeError:
+        return None
+    length = _varint(len(raw))
+    head = b"\x12" + _varint(1 + len(length) + len(raw)) + b"\x0a" + length
+    if len(raw) < _SHORT_BYTES and len(_short_texts) < _SHORT_TEXTS_MAX:
+        pair = prefix + head + raw
+        _short_texts[(key, value)] = _ATTRIBUTE + _varint(len(pair)) + pair
+    return [prefix, head, raw]
+
+
+def _int_pair(key: str, value: int) -> list[bytes] | None:
+    if value < 0 or value > _INT64_MAX:
+        return None
+    number = _varint(value)
+    return [_key_bytes(key), bytes((0x12, 1 + len(number), 0x18)), number]
+
+
 def _resource_prefix(resource: Any) -> bytes:
     """The fields of ResourceSpans other than its spans."""
     message = Resource()
@@ -202,7 +310,9 @@ class SpanEncoder:
         scope = self._scopes.get(id(span.instrumentation_scope)) or self._remember(
             self._scopes, span.instrumentation_scope, _scope_prefix(span.instrumentation_scope)
         )
-        body = _span_bytes(span)
+        body = _plain_span(span)
+        if body is None:
+            body = _span_bytes(span)
         span_length = _varint(len(body))
         scope_length = len(scope[1]) + len(_SPANS) + len(span_length) + len(body)
         scope_prefix = _varint(scope_length)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from spanreplay.config import SPOOL_BYTES_MAX
-from spanreplay.spool.directory import ack_path, is_run_id, new_spool_name, prepare_directory, usage_of
+from spanreplay.spool.directory import Usage, ack_path, is_run_id, new_spool_name, prepare_directory, usage_of
 from spanreplay.spool.frames import HEADER, MAGIC, frame_header
 from spanreplay.spool.limits import FRAME_BYTES_MAX, FSYNC_INTERVAL_MS, SEGMENT_BYTES_MAX
 
@@ -45,6 +45,7 @@ class _OpenFile:
     descriptor: int
     path: Path
     size: int
+    usage: Usage
     frames: int = 0
     is_dirty: bool = False
 
@@ -75,7 +76,7 @@ def _open_file(directory: Path, run_id: str, *, to_ship: bool) -> _OpenFile:
         for leftover in (hidden, ack_path(path)):
             leftover.unlink(missing_ok=True)
         raise
-    return _OpenFile(descriptor, path, len(MAGIC))
+    return _OpenFile(descriptor, path, len(MAGIC), usage_of(spool))
 
 
 class SpoolWriter:
@@ -207,15 +208,14 @@ class SpoolWriter:
             file = None
         if file is None:
             file = self._open()
-        usage = usage_of(file.path.parent)
-        if not usage.has_room(total, self._bytes_max):
+        if not file.usage.has_room(total, self._bytes_max):
             raise _SpoolFull(f"the spool directory holds its {self._bytes_max} bytes")
         self._write(file, frame_header(payload), payload)
         file.size += total
         file.frames += 1
         file.is_dirty = True
         self.appended += 1
-        usage.add(total)
+        file.usage.add(total)
         if self._fsync == "always":
             file.is_dirty = False
             _sync(file.descriptor)
