@@ -25,6 +25,8 @@ STDOUT_BYTES_MAX: Final = 4 * 1024 * 1024
 SHIP_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 SHIP_INTERVAL_MS: Final = 500
 SHIP_EXIT_TIMEOUT_MS: Final = 5_000
+CANCEL_WAIT_MS: Final = 10_000
+"""A replay waits this much longer than the recorded call took for the program to cancel it again."""
 MEMO_ITEMS_MAX: Final = 20_000
 """Texts remembered as already redacted in one run."""
 CALLS_MAX: Final = 1_000_000

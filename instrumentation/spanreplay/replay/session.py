@@ -213,6 +213,13 @@ class Session:
             self.is_stopped = True
             return ReplayMiss(self.divergences[-1].message)
 
+    def stall(self, crossing: Crossing) -> ReplayMiss:
+        """Note that a call that was cancelled when it was recorded is not cancelled now."""
+        with self._lock:
+            self._diverge(crossing, "order_stall", crossing.paired, "it was cancelled then, and nothing cancels it now")
+            self.is_stopped = True
+            return ReplayMiss(self.divergences[-1].message)
+
     def broken(self, message: str) -> ReplayMiss:
         """Note an error of our own; the replay can't be called identical any more."""
         with self._lock:

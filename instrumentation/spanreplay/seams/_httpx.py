@@ -2,21 +2,27 @@
 
 Above the socket and below the SDK: each call is separate under HTTP/2 and asyncio, chunks are recorded as the agent
 consumes them, and in a replay the SDK itself rebuilds its typed objects, streams, headers and errors.
+
+One call is one `send`. The client's own machinery runs in a replay too (hooks, redirects, authentication, cookies,
+its log line): only the transport below it is exchanged.
 """
 
 from __future__ import annotations
 
-import asyncio
-import datetime as dt
-from collections.abc import AsyncIterator, Iterator
+import contextlib
+from collections import deque
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from typing import Any
 
-from spanreplay import guard, ids
+from spanreplay import codec, guard, ids
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, begin, is_plumbing
-from spanreplay.errors import ReplayMiss
+from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
+from spanreplay.replay.cancel import await_cancellation
 from spanreplay.run import Run, active_run
+from spanreplay.seams._httpx_wires import RecordingTransport, ReplayTransport, build_streams
 from spanreplay.seams.http_reply import HttpReply, decode_reply
 from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, read_meta
 from spanreplay.seams.telemetry import is_telemetry
@@ -27,100 +33,110 @@ class HttpxSeam:
 
     def __init__(self, hx: Any) -> None:
         self.hx = hx
-        tee, replayed = _stream_classes(hx)
-        self._tee = tee
-        self._replayed = replayed
+        self.streams = build_streams(hx)
 
     def install(self, patches: Patches) -> None:
-        """Wrap both clients."""
-        patches.wrap(self.hx.Client, "send", self.send)
-        patches.wrap(self.hx.AsyncClient, "send", self.asend)
+        """Wrap both clients. Raises: AttributeError if they are not as expected."""
+        for client, send in ((self.hx.Client, self.send), (self.hx.AsyncClient, self.asend)):
+            patches.wrap(client, "send", send)
+            patches.wrap(client, "_transport_for_url", self.choose_transport)
+
+    def choose_transport(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        """The transport of the call in flight, or the client's own."""
+        call = _current.get()
+        if call is None or call.seam is not self:
+            return wrapped(*args, **kwargs)
+        if call.is_served:
+            return ReplayTransport(call)
+        return RecordingTransport(wrapped(*args, **kwargs), call)
 
     def send(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
         """`Client.send`, recorded or served."""
         run = active_run()
-        if run is None or is_plumbing(run):
+        if run is None:
             return wrapped(*args, **kwargs)
         request = args[0] if args else kwargs["request"]
-        if is_telemetry(request.url.host, request.url.path):
-            return self._black_hole(request) if _is_replaying() else wrapped(*args, **kwargs)
-        guard.guarded("reading a request", request.read)
+        if self._is_black_hole(run, request):
+            return self.hx.Response(200, request=request, content=b"")
+        if self._is_passed(run, request) or not isinstance(request.stream, self.hx.SyncByteStream):
+            with _carrying(None):
+                return wrapped(*args, **kwargs)
+        request.read()  # what the user's own body iterator raises goes on as it is
         call = _HttpCall(self, request, is_stream=bool(kwargs.get("stream")))
         crossing = call.begin()
         if crossing is None:
-            return wrapped(*args, **kwargs)
-        if crossing.served is not None:
-            response = call.serve(client)
-            for hook in client.event_hooks.get("response", ()):
-                hook(response)
-            if not call.is_stream:
-                response.read()
-            return response
+            with _carrying(None):
+                return wrapped(*args, **kwargs)
         try:
-            with crossing:
+            with crossing, _carrying(call):
+                call.load()
                 response = wrapped(*args, **kwargs)
         except BaseException as exc:
-            call.fail(exc)
+            call.failed(exc)
             raise
-        call.received(response)
+        call.returned(response)
         return response
 
-    def asend(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+    async def asend(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
         """`AsyncClient.send`, recorded or served."""
         run = active_run()
-        if run is None or is_plumbing(run):
-            return wrapped(*args, **kwargs)
-        return self._asend(wrapped, client, args, kwargs)
-
-    async def _asend(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        if run is None:
+            return await wrapped(*args, **kwargs)
         request = args[0] if args else kwargs["request"]
-        if is_telemetry(request.url.host, request.url.path):
-            return self._black_hole(request) if _is_replaying() else await wrapped(*args, **kwargs)
-        try:
-            await request.aread()
-        except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
-            guard.report_failure("reading a request", exc)
+        if self._is_black_hole(run, request):
+            return self.hx.Response(200, request=request, content=b"")
+        if self._is_passed(run, request) or not isinstance(request.stream, self.hx.AsyncByteStream):
+            with _carrying(None):
+                return await wrapped(*args, **kwargs)
+        await request.aread()
         call = _HttpCall(self, request, is_stream=bool(kwargs.get("stream")))
         crossing = call.begin()
         if crossing is None:
-            return await wrapped(*args, **kwargs)
-        if crossing.served is not None:
-            if crossing.served.outcome == Outcome.CANCELLED.value:
-                await asyncio.get_running_loop().create_future()  # the program must cancel it, as it did
-            response = call.serve(client)
-            for hook in client.event_hooks.get("response", ()):
-                await hook(response)
-            if not call.is_stream:
-                await response.aread()
-            return response
+            with _carrying(None):
+                return await wrapped(*args, **kwargs)
         try:
-            with crossing:
+            with crossing, _carrying(call):
+                call.load()
                 response = await wrapped(*args, **kwargs)
         except BaseException as exc:
-            call.fail(exc)
+            call.failed(exc)
             raise
-        call.received(response)
+        call.returned(response)
         return response
 
-    def _black_hole(self, request: Any) -> Any:
-        return self.hx.Response(200, request=request, content=b"")
+    @staticmethod
+    def _is_passed(run: Run, request: Any) -> bool:
+        return is_plumbing(run) or is_telemetry(request.url.host, request.url.path)
+
+    @staticmethod
+    def _is_black_hole(run: Run, request: Any) -> bool:
+        return run.session is not None and is_telemetry(request.url.host, request.url.path)
 
 
-def _is_replaying() -> bool:
-    run = active_run()
-    return run is not None and run.session is not None
+@dataclass
+class _Hop:
+    """One response of a call; `tee` is None where its body was there at once."""
+
+    url: str
+    response: Any
+    tee: Any
+    ms: int
 
 
 class _HttpCall:
-    """One request on its way: what to do when it is answered, fails, or is served."""
+    """One `send` on its way: what its wires tell is recorded, or what was recorded is served to them."""
 
     def __init__(self, seam: HttpxSeam, request: Any, *, is_stream: bool) -> None:
-        self._seam = seam
-        self._request = request
+        self.seam = seam
         self.is_stream = is_stream
+        self._request = request
         self._crossing: Crossing | None = None
         self._exchange = HttpExchange()
-        self.start_ns = ids.monotonic_ns()
+        self._hops: list[_Hop] = []
+        self._failure: BaseException | None = None
+        self._is_returned = False
+        self._pending: deque[HttpReply] = deque()
+        self._start_ns = ids.monotonic_ns()
 
     def begin(self) -> Crossing | None:
         """Open the call; None if nothing is recorded here."""
@@ -134,239 +150,243 @@ class _HttpCall:
         )
         return spec
 
-    # ── live ────────────────────────────────────────────────────────────────────────────────────────
-    def received(self, response: Any) -> None:
-        """A response has come: record it now, or when its stream has been read."""
-        guard.guarded("recording a response", self._received, response)
+    @property
+    def is_served(self) -> bool:
+        """Whether the answer comes from the recording."""
+        return self._crossing is not None and self._crossing.served is not None
 
-    def _received(self, response: Any) -> None:
-        if not self.is_stream:
-            self._finish(self._reply(response, [(self._elapsed_ms(), response.content)], "complete"))
+    # ── live: what the wires tell ───────────────────────────────────────────────────────────────────
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the request."""
+        return (ids.monotonic_ns() - self._start_ns) // 1_000_000
+
+    def answered(self, request: Any, response: Any) -> None:
+        """One response has come."""
+        guard.guarded("recording a response", self._answered, request, response)
+
+    def _answered(self, request: Any, response: Any) -> None:
+        tee = None
+        if not hasattr(response, "_content"):
+            tee = response.stream = self.seam.streams.tee(response.stream, self)
+        self._hops.append(_Hop(str(request.url), response, tee, self.elapsed_ms()))
+
+    def broke(self, exc: BaseException) -> None:
+        """The network gave no response but this."""
+        self._failure = exc
+
+    def ended(self, tee: Any) -> None:
+        """A body ended; if it is the one that the agent reads, so does the call."""
+        if self._is_returned and self._hops and self._hops[-1].tee is tee:
+            guard.guarded("recording a stream", self._finish, None)
+
+    def returned(self, response: Any) -> None:
+        """The client is done: record the call now, or when its stream has been read."""
+        if not self.is_served:
+            guard.guarded("recording a response", self._returned, response)
+
+    def _returned(self, response: Any) -> None:
+        self._is_returned = True
+        if not self._hops:  # answered by something in front of the transport
+            self._hops.append(_Hop(str(self._request.url), response, None, self.elapsed_ms()))
+        tee = self._hops[-1].tee
+        if tee is None or tee.end:
+            self._finish(None)
+        elif self._crossing is not None:
+            self._crossing.on_abandon = lambda: tee.finish("closed")
+
+    def failed(self, exc: BaseException) -> None:
+        """The client raised. The exception itself goes on unchanged."""
+        if not self.is_served:
+            guard.guarded("recording a failure", self._finish, exc)
+
+    def _finish(self, exc: BaseException | None) -> None:
+        crossing = self._crossing
+        if crossing is None:
             return
-        tee = self._seam._tee(response.stream, self, response)
-        if self._crossing is not None:
-            self._crossing.on_abandon = tee.abandon
-        response.stream = tee
+        *hops, reply = [*map(self._reply, self._hops), *([HttpReply(0)] if self._failure or not self._hops else [])]
+        reply.hops = hops
+        failure = self._failure or (exc if not reply.status else None)
+        if failure is not None:
+            reply.error, reply.end = _describe_error(self.seam.hx, failure), "error"
+        last = self._hops[-1].tee if self._hops else None
+        self._hops = []
+        text, texts = encode_reply(crossing.run, reply, crossing.spec.redactions)
+        if reply.status:
+            crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply.status, texts) or {})
+        cause = failure or exc or (last.error if last is not None else None)
+        is_error = cause is not None or reply.error is not None or reply.status >= 400
+        is_cancelled = cause is not None and not isinstance(cause, Exception)
+        outcome = Outcome.CANCELLED if is_cancelled else Outcome.ERROR if is_error else Outcome.OK
+        crossing.close(outcome, text)
 
-    def _elapsed_ms(self) -> int:
-        return (ids.monotonic_ns() - self.start_ns) // 1_000_000
+    def _read_meta(self, status: int, texts: list[str]) -> dict[str, Any]:
+        return read_meta(self._exchange, status, texts, is_stream=self.is_stream)
 
-    def _reply(self, response: Any, chunks: list[tuple[int, bytes]], end: str) -> HttpReply:
-        return HttpReply(
+    def _reply(self, hop: _Hop) -> HttpReply:
+        response, tee = hop.response, hop.tee
+        reply = HttpReply(
             status=response.status_code,
             reason=response.reason_phrase,
             http_version=response.http_version,
             headers=[(k, v) for k, v in response.headers.multi_items()],
-            url=str(response.url),
-            chunks=chunks,
-            end=end,
+            url=hop.url,
         )
-
-    def stream_ended(
-        self, response: Any, chunks: list[tuple[int, bytes]], error: BaseException | None, end: str
-    ) -> None:
-        """The stream was read to its end, broke, or was closed early."""
-        guard.guarded("recording a stream", self._stream_ended, response, chunks, error, end)
-
-    def _stream_ended(
-        self, response: Any, chunks: list[tuple[int, bytes]], error: BaseException | None, end: str
-    ) -> None:
-        reply = self._reply(response, _decoded(self._seam.hx, response, chunks), end)
+        if tee is None:
+            content = getattr(response, "_content", None)
+            reply.chunks = [(hop.ms, content)] if content else []
+            reply.end = "closed" if content is None else "complete"
+            return reply
+        reply.end = tee.end or "closed"
+        reply.chunks, error = _decoded(self.seam.hx, response, tee.chunks)
+        tee.chunks = []
+        error = tee.error or error
         if error is not None:
-            reply.error = _describe_error(error)
-        self._finish(reply)
+            reply.error, reply.end = _describe_error(self.seam.hx, error), "error"
+        if not self.is_stream and len(reply.chunks) > 1:
+            reply.chunks = [(reply.chunks[-1][0], b"".join(chunk for _, chunk in reply.chunks))]
+        return reply
 
-    def _finish(self, reply: HttpReply) -> None:
-        crossing = self._crossing
-        if crossing is None:
-            return
-        spec = crossing.spec
-        text, chunks = encode_reply(crossing.run, reply, spec.redactions)
-        meta = guard.guarded("reading a response", self._read_meta, reply.status, chunks)
-        spec.meta.update(meta or {})
-        is_error = reply.status >= 400 or reply.error is not None
-        crossing.close(Outcome.ERROR if is_error else Outcome.OK, text)
-
-    def _read_meta(self, status: int, chunks: list[str]) -> dict[str, Any]:
-        return read_meta(self._exchange, status, chunks, is_stream=self.is_stream)
-
-    def fail(self, exc: BaseException) -> None:
-        """No response: the request raised. The exception itself goes on unchanged."""
-        guard.guarded("recording a failure", self._fail, exc)
-
-    def _fail(self, exc: BaseException) -> None:
-        crossing = self._crossing
-        if crossing is None:
-            return
-        error = _describe_error(exc)
-        error["message"] = crossing.run.redactor.text(error["message"], crossing.spec.redactions)
-        text = _dump({"error": error})
-        crossing.close(Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED, text)
-
-    # ── served ──────────────────────────────────────────────────────────────────────────────────────
-    def serve(self, client: Any) -> Any:
-        """The recorded response, or the recorded exception raised."""
+    # ── served: what the wires ask ──────────────────────────────────────────────────────────────────
+    def load(self) -> None:
+        """Make the recorded responses ready, if there are any to serve. Raises: ReplayMiss if they can't be."""
         crossing = self._crossing
         if crossing is None or crossing.served is None:
-            raise AssertionError("serve() needs a served crossing")
+            return
         recorded = crossing.served
         crossing.spec.meta.update(recorded.meta)
         crossing.close(Outcome(recorded.outcome), recorded.response)
         try:
             reply = decode_reply(recorded.response)
         except (ValueError, KeyError, TypeError) as exc:
-            raise self._broken(crossing, f"call {recorded.seq} of the recording has no usable response") from exc
-        if reply.status == 0 and reply.error is not None:
-            raise self._to_exception(reply.error)
-        return self._build_response(client, crossing, reply)
+            raise _broken(crossing, f"call {recorded.seq} of the recording has no usable response") from exc
+        self._pending.extend([*reply.hops, reply])
 
-    @staticmethod
-    def _broken(crossing: Crossing, message: str) -> ReplayMiss:
-        session = crossing.run.session
-        return session.broken(message) if session is not None else ReplayMiss(message)
+    def next_failure(self) -> BaseException | None:
+        """What the network gave instead of the next response, if it gave none; takes nothing."""
+        if not self._pending or self._pending[0].status:
+            return None
+        return self._to_exception(self._pending[0].error or {})
 
-    def _to_exception(self, error: dict[str, Any]) -> BaseException:
-        name = str(error.get("type", "")).rpartition(".")[2]
-        cls = getattr(self._seam.hx, name, None)
-        message = str(error.get("message", ""))
-        if isinstance(cls, type) and issubclass(cls, self._seam.hx.RequestError):
-            found: BaseException = cls(message, request=self._request)
-            return found
-        if isinstance(cls, type) and issubclass(cls, Exception):
-            return cls(message)
-        if name == "CancelledError":
-            return asyncio.CancelledError(message)
-        if name == "KeyboardInterrupt":
-            return KeyboardInterrupt(message)
-        failure: BaseException = self._seam.hx.TransportError(message, request=self._request)
-        return failure
-
-    def _build_response(self, client: Any, crossing: Crossing, reply: HttpReply) -> Any:
-        hx = self._seam.hx
-        request = self._request
-        if reply.url and reply.url != str(request.url) and "rdx-" not in reply.url:
-            request = hx.Request(request.method, reply.url, headers=request.headers)
+    def next_response(self, request: Any) -> Any:
+        """The recorded response to this request. Raises: what was raised, or ReplayMiss."""
+        failure = self.next_failure()
+        if failure is not None:
+            raise failure
+        if not self._pending:
+            raise _overrun(self._crossing)
+        reply = self._pending.popleft()
+        hx = self.seam.hx
         response = hx.Response(
             reply.status,
             headers=reply.headers,
-            stream=self._seam._replayed(self, crossing, reply),
+            stream=self.seam.streams.replayed(self, reply),
             request=request,
             extensions={
                 "http_version": reply.http_version.encode("ascii", "replace"),
                 "reason_phrase": reply.reason.encode("ascii", "replace"),
             },
-            default_encoding=getattr(client, "_default_encoding", "utf-8"),
         )
         if "content-encoding" in response.headers:
             # The recorded body is decoded already; headers stay as they were
             response._decoder = hx._decoders.IdentityDecoder()
-        response.elapsed = dt.timedelta(milliseconds=reply.chunks[-1][0] if reply.chunks else 0)
         return response
 
+    def end_of_body(self, reply: HttpReply) -> BaseException | None:
+        """What is raised behind the last recorded chunk."""
+        if reply.error is not None:
+            return self._to_exception(reply.error)
+        return _overrun(self._crossing) if reply.end == "closed" else None
 
-def _decoded(hx: Any, response: Any, chunks: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    async def settle(self, exc: BaseException) -> None:
+        """Wait for a recorded cancellation to happen again."""
+        if self._crossing is not None:
+            await await_cancellation(self._crossing)
+
+    def _to_exception(self, error: dict[str, Any]) -> BaseException:
+        hx = self.seam.hx
+        if "value" in error:
+            try:
+                return codec.decode_exception(error["value"])
+            except (SpanreplayError, ValueError, KeyError, TypeError):
+                return _broken(self._crossing, f"the recorded {error.get('type')} can't be rebuilt")
+        message = str(error.get("message", ""))
+        cls = getattr(hx, str(error.get("type", "")).rpartition(".")[2], None)
+        if isinstance(cls, type) and issubclass(cls, hx.RequestError):
+            found: BaseException = cls(message, request=self._request)
+            return found
+        if isinstance(cls, type) and issubclass(cls, Exception):
+            with contextlib.suppress(TypeError):
+                return cls(message)
+            with contextlib.suppress(TypeError):
+                return cls()
+        failure: BaseException = hx.TransportError(message, request=self._request)
+        return failure
+
+
+_current: ContextVar[_HttpCall | None] = ContextVar("spanreplay_httpx_call", default=None)
+
+
+class _carrying:  # noqa: N801 -- reads as a statement: `with _carrying(call):`
+    """The transports asked for in this block are the call's; None: the client's own."""
+
+    __slots__ = ("_call", "_token")
+
+    def __init__(self, call: _HttpCall | None) -> None:
+        self._call = call
+        self._token: Token[_HttpCall | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._call)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._token is not None:
+            _current.reset(self._token)
+
+
+def _broken(crossing: Crossing | None, message: str) -> ReplayMiss:
+    session = crossing.run.session if crossing is not None else None
+    return session.broken(message) if session is not None else ReplayMiss(message)
+
+
+def _overrun(crossing: Crossing | None) -> ReplayMiss:
+    session = crossing.run.session if crossing is not None else None
+    if crossing is None or session is None:
+        return ReplayMiss("more was read than was recorded")
+    return session.overrun(crossing)
+
+
+def _decoded(
+    hx: Any, response: Any, chunks: list[tuple[int, bytes]]
+) -> tuple[list[tuple[int, bytes]], BaseException | None]:
+    """The body's chunks without their content-encoding, and what the decoder raised."""
     if not response.headers.get("content-encoding"):
-        return chunks
+        return chunks, None
     decoder = hx.Response(200, headers=response.headers)._get_content_decoder()
-    found = [(ms, decoder.decode(chunk)) for ms, chunk in chunks]
-    tail = decoder.flush()
-    return [*found, (chunks[-1][0], tail)] if tail and chunks else found
+    found: list[tuple[int, bytes]] = []
+    try:
+        for ms, chunk in chunks:
+            found.extend((ms, piece) for piece in _pieces(decoder.decode(chunk)))
+        if chunks:
+            found.extend((chunks[-1][0], piece) for piece in _pieces(decoder.flush()))
+    except hx.DecodingError as exc:
+        return found, exc
+    return found, None
 
 
-def _describe_error(exc: BaseException) -> dict[str, Any]:
+def _pieces(decoded: Any) -> list[bytes]:
+    """What a decoder gave: bytes in httpx, pieces of bounded size in httpx2."""
+    pieces = [decoded] if isinstance(decoded, bytes) else decoded
+    return [piece for piece in pieces if piece]
+
+
+def _describe_error(hx: Any, exc: BaseException) -> dict[str, Any]:
     cls = type(exc)
-    return {"type": f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}", "message": str(exc)}
-
-
-def _dump(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _stream_classes(hx: Any) -> tuple[Any, Any]:
-    class Tee(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # hx is one of two modules
-        """Passes chunks on at once and keeps a copy; ends the record exactly once."""
-
-        def __init__(self, inner: Any, call: _HttpCall, response: Any) -> None:
-            self._inner = inner
-            self._call = call
-            self._response = response
-            self._chunks: list[tuple[int, bytes]] = []
-            self._is_done = False
-
-        def _keep(self, chunk: bytes) -> None:
-            self._chunks.append((self._call._elapsed_ms(), chunk))
-
-        def _end(self, error: BaseException | None, end: str) -> None:
-            if not self._is_done:
-                self._is_done = True
-                self._call.stream_ended(self._response, self._chunks, error, end)
-                self._response = None
-
-        def abandon(self) -> None:
-            self._end(None, "closed")
-
-        def __iter__(self) -> Iterator[bytes]:
-            try:
-                for chunk in self._inner:
-                    self._keep(chunk)
-                    yield chunk
-            except GeneratorExit:
-                self._end(None, "closed")
-                raise
-            except BaseException as exc:
-                self._end(exc, "error")
-                raise
-            self._end(None, "complete")
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            try:
-                async for chunk in self._inner:
-                    self._keep(chunk)
-                    yield chunk
-            except GeneratorExit:
-                self._end(None, "closed")
-                raise
-            except BaseException as exc:
-                self._end(exc, "error")
-                raise
-            self._end(None, "complete")
-
-        def close(self) -> None:
-            self._end(None, "closed")
-            self._inner.close()
-
-        async def aclose(self) -> None:
-            self._end(None, "closed")
-            await self._inner.aclose()
-
-    class Replayed(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # as above
-        """Yields the recorded chunks."""
-
-        def __init__(self, call: _HttpCall, crossing: Crossing, reply: HttpReply) -> None:
-            self._call = call
-            self._crossing = crossing
-            self._reply = reply
-
-        def __iter__(self) -> Iterator[bytes]:
-            for _, chunk in self._reply.chunks:
-                yield chunk
-            self._after()
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            for _, chunk in self._reply.chunks:
-                yield chunk
-            self._after()
-
-        def _after(self) -> None:
-            if self._reply.error is not None:
-                raise self._call._to_exception(self._reply.error)
-            session = self._crossing.run.session
-            if self._reply.end == "closed" and session is not None:
-                raise session.overrun(self._crossing)
-
-    return Tee, Replayed
+    root = cls.__module__.partition(".")[0]
+    described: dict[str, Any] = {"type": f"{root}.{cls.__qualname__}", "message": str(exc)}
+    if root != hx.__name__:
+        with contextlib.suppress(Unserializable):
+            described["value"] = codec.encode_exception(exc)
+    return described
 
 
 def install(module: Any, patches: Patches) -> None:

@@ -6,62 +6,90 @@ import base64
 import codecs
 import json
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 
 @dataclass
 class HttpReply:
-    """A response as the agent saw it; chunks are (milliseconds since the request, decoded body bytes)."""
+    """A response as the agent saw it; chunks are (milliseconds since the request, decoded body bytes).
+
+    `status` is 0 where no response came. `hops` are the responses before it: redirects, authentication.
+    """
 
     status: int
-    reason: str
-    http_version: str
-    headers: list[tuple[str, str]]
-    url: str
+    reason: str = ""
+    http_version: str = "HTTP/1.1"
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    url: str = ""
     chunks: list[tuple[int, bytes]] = field(default_factory=list)
     end: str = "complete"
     error: dict[str, Any] | None = None
+    hops: list[HttpReply] = field(default_factory=list)
 
 
-def split_text(chunks: list[bytes]) -> tuple[list[str] | None, list[int]]:
-    """Chunks as text, or None if together they are not UTF-8.
+@dataclass(frozen=True)
+class SplitText:
+    """Chunks of bytes as text: a character that was cut between chunks goes whole to the last of them.
 
-    A character that was cut between two chunks goes whole to the second one; `cuts[i]` says how many bytes of the
-    next text belong to chunk i, so that `join_text` gives the same chunks back.
+    `cuts[i]` is how many bytes of the following texts belong to chunk i; `tail` is a character that never ended.
     """
+
+    texts: list[str]
+    cuts: list[int]
+    tail: bytes = b""
+
+
+def split_text(chunks: list[bytes]) -> SplitText | None:
+    """Chunks as text, or None if together they are not UTF-8; `join_text` gives the same chunks back."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     texts: list[str] = []
     cuts: list[int] = []
     try:
-        for i, chunk in enumerate(chunks):
-            texts.append(decoder.decode(chunk, final=i == len(chunks) - 1))
+        for chunk in chunks:
+            texts.append(decoder.decode(chunk))
             cuts.append(len(decoder.getstate()[0]))
     except UnicodeDecodeError:
-        return None, []
-    return texts, cuts
+        return None
+    return SplitText(texts, cuts, decoder.getstate()[0])
+
+
+def encode_chunks(times_ms: list[int], split: SplitText) -> list[list[Any]]:
+    """Text chunks as they are recorded: [ms, text], and what was cut where it was."""
+    encoded: list[list[Any]] = [
+        [ms, text, cut] if cut else [ms, text] for ms, text, cut in zip(times_ms, split.texts, split.cuts, strict=True)
+    ]
+    if split.tail:
+        encoded[-1] = [*encoded[-1], split.tail.hex()]
+    return encoded
 
 
 def join_text(chunks: list[Any]) -> list[tuple[int, bytes]]:
     """The recorded chunks as (milliseconds, bytes)."""
+    if any(isinstance(c[1], dict) for c in chunks):
+        return [(int(c[0]), base64.b64decode(c[1]["b64"])) for c in chunks]
+    pieces = [str(c[1]).encode("utf-8", "surrogatepass") for c in chunks]
+    tail = bytes.fromhex(chunks[-1][3]) if chunks and len(chunks[-1]) > 3 else b""
+    whole = b"".join(pieces) + tail
     found: list[tuple[int, bytes]] = []
-    skip = 0
-    encoded = [
-        base64.b64decode(c[1]["b64"]) if isinstance(c[1], dict) else str(c[1]).encode("utf-8", "surrogatepass")
-        for c in chunks
-    ]
-    for i, chunk in enumerate(chunks):
+    start = 0
+    for chunk, end in zip(chunks, accumulate(map(len, pieces)), strict=True):
         cut = int(chunk[2]) if len(chunk) > 2 else 0
-        ahead = encoded[i + 1][:cut] if cut and i + 1 < len(encoded) else b""
-        found.append((int(chunk[0]), encoded[i][skip:] + ahead))
-        skip = len(ahead)
+        stop = max(start, min(end + cut, len(whole)))
+        found.append((int(chunk[0]), whole[start:stop]))
+        start = stop
     return found
 
 
 def decode_reply(response: str) -> HttpReply:
-    """A recorded response back as a value. Raises: ValueError, KeyError if it is not one."""
-    value = json.loads(response)
+    """A recorded response back as a value. Raises: ValueError, KeyError, TypeError if it is not one."""
+    return _decode(json.loads(response))
+
+
+def _decode(value: dict[str, Any]) -> HttpReply:
+    hops = [_decode(hop) for hop in value.get("hops", ())]
     if "status" not in value:
-        return HttpReply(0, "", "", [], "", [], "error", value["error"])
+        return HttpReply(0, end="error", error=value["error"], hops=hops)
     return HttpReply(
         status=value["status"],
         reason=value.get("reason", ""),
@@ -71,4 +99,5 @@ def decode_reply(response: str) -> HttpReply:
         chunks=join_text(value["chunks"]),
         end=value["end"],
         error=value.get("error"),
+        hops=hops,
     )

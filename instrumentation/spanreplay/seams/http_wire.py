@@ -6,18 +6,19 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from spanreplay import config
+from spanreplay._json import dump
 from spanreplay.call import Effect, Kind
 from spanreplay.crossing import Spec
 from spanreplay.dialects import Dialect, RequestMeaning, find_dialect, meta
 from spanreplay.keyspec import http_fields
 from spanreplay.redact import RunRedactor
 from spanreplay.run import Run
-from spanreplay.seams.http_reply import HttpReply, split_text
+from spanreplay.seams.http_reply import HttpReply, encode_chunks, split_text
 
 HTTP_KEYSPEC: Final = "http/1"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -44,8 +45,8 @@ def describe_request(
     member, parsed = _body_member(body, redact, counts)
     kept = [(k.lower(), v) for k, v in headers if k.lower() in _REQUEST_HEADERS_KEPT]
     request = (
-        f'{{"method":{_dump(method)},"url":{_dump(clean_url)},'
-        f'"headers":{_dump(dict(redact.headers(kept, counts)))}{member}}}'
+        f'{{"method":{dump(method)},"url":{dump(clean_url)},'
+        f'"headers":{dump(dict(redact.headers(kept, counts)))}{member}}}'
     )
     redacted = parsed.get("body")
     dialect = find_dialect(method, url) if isinstance(redacted, dict) else None
@@ -84,7 +85,7 @@ def _body_member(body: bytes, redact: RunRedactor, counts: dict[str, int]) -> tu
         text = body.decode("utf-8")
     except UnicodeDecodeError:
         encoded = base64.b64encode(body).decode("ascii")
-        return f',"body_b64":{_dump(encoded)}', {"body_b64": encoded}
+        return f',"body_b64":{dump(encoded)}', {"body_b64": encoded}
     if text[:1] in "{[":
         try:
             value = json.loads(text)
@@ -93,9 +94,9 @@ def _body_member(body: bytes, redact: RunRedactor, counts: dict[str, int]) -> tu
         if value is not None:
             redacted = redact.value(value, counts)
             # The text is kept as it was sent unless something in it had to be redacted
-            return f',"body":{text if redacted is value else _dump(redacted)}', {"body": redacted}
+            return f',"body":{text if redacted is value else dump(redacted)}', {"body": redacted}
     clean = redact.text(text, counts)
-    return f',"body_text":{_dump(clean)}', {"body_text": clean}
+    return f',"body_text":{dump(clean)}', {"body_text": clean}
 
 
 def redact_url(url: str, redact: RunRedactor, counts: dict[str, int]) -> str:
@@ -115,26 +116,40 @@ def redact_url(url: str, redact: RunRedactor, counts: dict[str, int]) -> str:
 
 def encode_reply(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[str, list[str]]:
     """A response as redacted JSON text, and its body's chunks as text (none if it is not text)."""
-    texts, cuts = split_text([c for _, c in reply.chunks])
-    if texts is not None:
-        texts = run.redactor.chunks(texts, counts)
-        chunks: list[Any] = [
-            [ms, text, cut] if cut else [ms, text] for (ms, _), text, cut in zip(reply.chunks, texts, cuts, strict=True)
-        ]
-    else:
-        chunks = [[ms, {"b64": base64.b64encode(c).decode("ascii")}] for ms, c in reply.chunks]
-    value: dict[str, Any] = {
-        "status": reply.status,
-        "reason": reply.reason,
-        "http_version": reply.http_version,
-        "headers": run.redactor.headers(reply.headers, counts),
-        "url": redact_url(reply.url, run.redactor, counts),
-        "chunks": chunks,
-        "end": reply.end,
-    }
+    value, texts = _reply_value(run, reply, counts)
+    return dump(value), texts
+
+
+def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[dict[str, Any], list[str]]:
+    value: dict[str, Any] = {}
+    texts: list[str] = []
+    if reply.status:
+        texts, chunks = _encode_body(run, reply, counts)
+        value = {
+            "status": reply.status,
+            "reason": reply.reason,
+            "http_version": reply.http_version,
+            "headers": run.redactor.headers(reply.headers, counts),
+            "url": redact_url(reply.url, run.redactor, counts),
+            "chunks": chunks,
+            "end": reply.end,
+        }
     if reply.error is not None:
-        value["error"] = {**reply.error, "message": run.redactor.text(reply.error["message"], counts)}
-    return _dump(value), texts or []
+        error = {**reply.error, "message": run.redactor.text(str(reply.error["message"]), counts)}
+        if "value" in error:
+            error["value"] = run.redactor.value(error["value"], counts)
+        value["error"] = error
+    if reply.hops:
+        value["hops"] = [_reply_value(run, hop, counts)[0] for hop in reply.hops]
+    return value, texts
+
+
+def _encode_body(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[list[str], list[list[Any]]]:
+    split = split_text([c for _, c in reply.chunks])
+    if split is None:
+        return [], [[ms, {"b64": base64.b64encode(c).decode("ascii")}] for ms, c in reply.chunks]
+    texts = run.redactor.chunks(split.texts, counts)
+    return texts, encode_chunks([ms for ms, _ in reply.chunks], replace(split, texts=texts))
 
 
 def read_meta(exchange: HttpExchange, status: int, texts: list[str], *, is_stream: bool) -> dict[str, Any]:
@@ -144,7 +159,3 @@ def read_meta(exchange: HttpExchange, status: int, texts: list[str], *, is_strea
     response = exchange.dialect.read_response(status, texts, is_stream)
     found: dict[str, Any] = dict(meta(exchange.request_meaning, response))
     return found
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,178 @@
+"""Transports and streams that stand between an httpx client and the network: one records, one serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spanreplay.seams.http_reply import HttpReply
+
+
+class Recorder(Protocol):
+    """A call that is recorded, as its wires see it; none of these raises."""
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the request."""
+
+    def answered(self, request: Any, response: Any) -> None:
+        """One response has come; there are several where the client follows redirects or authenticates."""
+
+    def broke(self, exc: BaseException) -> None:
+        """The network gave no response but this."""
+
+    def ended(self, tee: Any) -> None:
+        """A response's body was read to its end, broke, or was closed early."""
+
+
+class Server(Protocol):
+    """A call that is served from the recording."""
+
+    def next_response(self, request: Any) -> Any:
+        """The recorded response to this request. Raises: what was raised, or ReplayMiss."""
+
+    def next_failure(self) -> BaseException | None:
+        """What the network gave instead of the next response, if it gave none; takes nothing."""
+
+    def end_of_body(self, reply: HttpReply) -> BaseException | None:
+        """What is raised behind the last recorded chunk."""
+
+    async def settle(self, exc: BaseException) -> None:
+        """Wait for a recorded cancellation to happen again."""
+
+
+class RecordingTransport:
+    """Passes requests on and notes what came back."""
+
+    def __init__(self, inner: Any, call: Recorder) -> None:
+        self._inner = inner
+        self._call = call
+
+    def handle_request(self, request: Any) -> Any:
+        """One request to the network."""
+        try:
+            response = self._inner.handle_request(request)
+        except BaseException as exc:
+            self._call.broke(exc)
+            raise
+        self._call.answered(request, response)
+        return response
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """One request to the network."""
+        try:
+            response = await self._inner.handle_async_request(request)
+        except BaseException as exc:
+            self._call.broke(exc)
+            raise
+        self._call.answered(request, response)
+        return response
+
+
+class ReplayTransport:
+    """Answers requests from the recording; the network is never asked."""
+
+    def __init__(self, call: Server) -> None:
+        self._call = call
+
+    def handle_request(self, request: Any) -> Any:
+        """The recorded response, or the recorded exception raised."""
+        return self._call.next_response(request)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """The recorded response, or the recorded exception raised."""
+        failure = self._call.next_failure()
+        if isinstance(failure, asyncio.CancelledError):
+            await self._call.settle(failure)
+        return self._call.next_response(request)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The stream classes for one of the modules httpx and httpx2."""
+
+    tee: Callable[[Any, Recorder], Any]
+    replayed: Callable[[Server, HttpReply], Any]
+
+
+def build_streams(hx: Any) -> Streams:
+    """Streams that a client of `hx` accepts, sync and async."""
+
+    class Tee(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # hx is one of two modules
+        """Passes chunks on at once and keeps a copy; ends the record exactly once."""
+
+        def __init__(self, inner: Any, call: Recorder) -> None:
+            self._inner = inner
+            self._call = call
+            self.chunks: list[tuple[int, bytes]] = []
+            self.end = ""
+            self.error: BaseException | None = None
+
+        def _keep(self, chunk: bytes) -> None:
+            self.chunks.append((self._call.elapsed_ms(), chunk))
+
+        def finish(self, end: str, error: BaseException | None = None) -> None:
+            """The body ended; the first word counts."""
+            if not self.end:
+                self.end, self.error = end, error
+                self._call.ended(self)
+
+        def __iter__(self) -> Iterator[bytes]:
+            try:
+                for chunk in self._inner:
+                    self._keep(chunk)
+                    yield chunk
+            except GeneratorExit:
+                self.finish("closed")
+                raise
+            except BaseException as exc:
+                self.finish("error", exc)
+                raise
+            self.finish("complete")
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            try:
+                async for chunk in self._inner:
+                    self._keep(chunk)
+                    yield chunk
+            except GeneratorExit:
+                self.finish("closed")
+                raise
+            except BaseException as exc:
+                self.finish("error", exc)
+                raise
+            self.finish("complete")
+
+        def close(self) -> None:
+            self.finish("closed")
+            self._inner.close()
+
+        async def aclose(self) -> None:
+            self.finish("closed")
+            await self._inner.aclose()
+
+    class Replayed(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # as above
+        """Yields the recorded chunks."""
+
+        def __init__(self, call: Server, reply: HttpReply) -> None:
+            self._call = call
+            self._reply = reply
+
+        def __iter__(self) -> Iterator[bytes]:
+            for _, chunk in self._reply.chunks:
+                yield chunk
+            failure = self._call.end_of_body(self._reply)
+            if failure is not None:
+                raise failure
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _, chunk in self._reply.chunks:
+                yield chunk
+            failure = self._call.end_of_body(self._reply)
+            if isinstance(failure, asyncio.CancelledError):
+                await self._call.settle(failure)
+            if failure is not None:
+                raise failure
+
+    return Streams(Tee, Replayed)
