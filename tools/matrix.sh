@@ -11,7 +11,7 @@ for version in 3.10 3.11 3.12 3.13 3.14; do
     fi
     venv=.venvs/py$version
     [[ -x $venv/bin/python ]] || "python$version" -m venv "$venv"
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check -e '.[client,dev,test]'
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check -e '.[client,service,dev,test]'
     printf '\n── Python %s\n' "$version" >&2
     "$venv/bin/python" -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/instrumentation
     ran+=("$version")
