@@ -125,7 +125,7 @@ def spawn(python: str, data_dir: Path, store: str) -> Iterator[tuple[subprocess.
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )
     assert process.stdin is not None
     assert process.stdout is not None
