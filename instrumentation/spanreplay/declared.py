@@ -56,12 +56,25 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if _is_off():
-                return function(*args, **kwargs)
-            from spanreplay.leaf import call_async_generator
-
-            return call_async_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            generator = _open_async_generator(function, describe, args, kwargs)
+            sent: Any = None
+            thrown: BaseException | None = None
+            try:
+                while True:
+                    try:
+                        item = await (generator.asend(sent) if thrown is None else generator.athrow(thrown))
+                    except StopAsyncIteration:
+                        return
+                    sent = thrown = None
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as exc:  # noqa: BLE001 -- the body decides
+                        thrown = exc
+            finally:
+                await generator.aclose()
 
     elif inspect.iscoroutinefunction(function):
 
@@ -78,10 +91,10 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if _is_off():
-                return function(*args, **kwargs)
-            from spanreplay.leaf import call_generator
+                return (yield from function(*args, **kwargs))
+            from spanreplay.items import call_generator
 
-            return call_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+            return (yield from call_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs)))
 
     else:
 
@@ -95,6 +108,14 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
 
     result: F = wrapped
     return result
+
+
+def _open_async_generator(function: Any, describe: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if _is_off():
+        return function(*args, **kwargs)
+    from spanreplay.items import open_async_generator
+
+    return open_async_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
 
 
 def _is_off() -> bool:

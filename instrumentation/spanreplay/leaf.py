@@ -1,4 +1,4 @@
-"""Python calls as boundaries: functions, coroutines, generators and async generators.
+"""Python calls as boundaries: functions and coroutines; generators are in `items.py`.
 
 The user's own exception always goes on unchanged. In a replay the body does not run unless the plan says live.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin
 from spanreplay.errors import ReplayMiss, Unserializable
+from spanreplay.replay.cancel import await_cancellation
 from spanreplay.run import Run
 
 T = TypeVar("T")
@@ -37,7 +38,8 @@ class Leaf:
     """The function that does the work, where the caller is a framework: named when no agent code is on the stack."""
 
 
-def _describe(run: Run, describe: Callable[[], Leaf]) -> Spec:
+def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
+    """The call that `describe` gives, redacted, with its key's fields."""
     leaf = describe()
     counts: dict[str, int] = {}
     hole = ""
@@ -82,7 +84,7 @@ def _close_error(crossing: Crossing, exc: BaseException) -> None:
     guard.guarded("recording an exception", _close_value, crossing, "error", exc, outcome)
 
 
-def _load(crossing: Crossing) -> dict[str, Any]:
+def load_response(crossing: Crossing) -> dict[str, Any]:
     """The recorded response; closes the crossing with it. Raises: ReplayMiss if it can't be served."""
     recorded = crossing.served
     session = crossing.run.session
@@ -95,14 +97,15 @@ def _load(crossing: Crossing) -> dict[str, Any]:
     except ValueError as exc:
         raise session.broken(f"the response of call {recorded.seq} is not JSON") from exc
     if "unserializable" in response or "truncated" in response:
-        raise session.broken(
+        raise session.at_hole(
             f"the response of call {recorded.seq} ({recorded.boundary}) was not recorded: "
             f"{response.get('type', 'too long')} at {response.get('unserializable', '$')}"
         )
     return response
 
 
-def _decode(crossing: Crossing, encoded: Any) -> Any:
+def decode_value(crossing: Crossing, encoded: Any) -> Any:
+    """A recorded value rebuilt. Raises: ReplayMiss if it can't be."""
     try:
         return codec.decode(encoded)
     except Exception as exc:
@@ -111,13 +114,8 @@ def _decode(crossing: Crossing, encoded: Any) -> Any:
         raise session.broken(message) if session is not None else ReplayMiss(message) from exc
 
 
-def _raise_or_value(crossing: Crossing, response: dict[str, Any]) -> Any:
-    if "error" in response:
-        raise _decode_exception(crossing, response["error"])
-    return _decode(crossing, response.get("value"))
-
-
-def _decode_exception(crossing: Crossing, encoded: Any) -> BaseException:
+def decode_error(crossing: Crossing, encoded: Any) -> BaseException:
+    """A recorded exception rebuilt. Raises: ReplayMiss if it can't be."""
     try:
         return codec.decode_exception(encoded)
     except Exception as exc:
@@ -128,11 +126,14 @@ def _decode_exception(crossing: Crossing, encoded: Any) -> BaseException:
 
 def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
     """Run or serve a plain call."""
-    crossing = begin(_describe, describe)
+    crossing = begin(describe_leaf, describe)
     if crossing is None:
         return live()
     if crossing.served is not None:
-        value: T = _raise_or_value(crossing, _load(crossing))
+        response = load_response(crossing)
+        if "error" in response:
+            raise decode_error(crossing, response["error"])
+        value: T = decode_value(crossing, response.get("value"))
         return value
     try:
         with crossing:
@@ -146,13 +147,17 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
 
 async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[T]]) -> T:
     """Run or serve a coroutine call."""
-    crossing = begin(_describe, describe)
+    crossing = begin(describe_leaf, describe)
     if crossing is None:
         return await live()
     if crossing.served is not None:
-        if crossing.served.outcome == Outcome.CANCELLED.value:
-            await asyncio.get_running_loop().create_future()  # the program must cancel it, as it did
-        value: T = _raise_or_value(crossing, _load(crossing))
+        response = load_response(crossing)
+        if "error" in response:
+            error = decode_error(crossing, response["error"])
+            if isinstance(error, asyncio.CancelledError):
+                await await_cancellation(crossing)
+            raise error
+        value: T = decode_value(crossing, response.get("value"))
         return value
     try:
         with crossing:
@@ -162,131 +167,3 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
         raise
     _close_ok(crossing, result)
     return result
-
-
-class _Items:
-    """What a generator yielded so far, and the end of its record."""
-
-    def __init__(self, crossing: Crossing) -> None:
-        self._crossing = crossing
-        self._items: list[Any] = []
-        crossing.on_abandon = self.closed_early
-
-    def add(self, item: Any) -> None:
-        guard.guarded("recording an item", self._add, item)
-
-    def _add(self, item: Any) -> None:
-        try:
-            self._items.append(codec.encode(item))
-        except Unserializable as exc:
-            self._crossing.spec.hole = self._crossing.spec.hole or f"item {len(self._items)} {exc}"
-            self._items.append({"$unserializable": exc.path})
-
-    def closed_early(self) -> None:
-        self._close({"end": "closed"}, Outcome.OK)
-
-    def completed(self, value: Any) -> None:
-        try:
-            end: dict[str, Any] = {"end": "complete", "value": codec.encode(value)}
-        except Unserializable:
-            end = {"end": "complete"}
-        self._close(end, Outcome.OK)
-
-    def failed(self, exc: BaseException) -> None:
-        try:
-            end: dict[str, Any] = {"end": "error", "error": codec.encode_exception(exc)}
-        except Unserializable as bad:
-            self._crossing.spec.hole = self._crossing.spec.hole or f"exception {bad}"
-            end = {"end": "error"}
-        self._close(end, Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED)
-
-    def _close(self, end: dict[str, Any], outcome: Outcome) -> None:
-        spec = self._crossing.spec
-        response = self._crossing.run.redactor.value({"items": self._items, **end}, spec.redactions)
-        guard.guarded("recording a generator", self._crossing.close, outcome, dump(response))
-
-
-def call_generator(
-    describe: Callable[[], Leaf], live: Callable[[], Generator[Any, Any, Any]]
-) -> Generator[Any, Any, Any]:
-    """Run or serve a generator; `send` and `throw` reach the live body."""
-    crossing = begin(_describe, describe)
-    if crossing is None:
-        return (yield from live())
-    if crossing.served is not None:
-        return (yield from _serve_items(crossing, _load(crossing)))
-    items = _Items(crossing)
-    generator = live()
-    sent: Any = None
-    throw: BaseException | None = None
-    while True:
-        try:
-            with crossing:
-                item = generator.send(sent) if throw is None else generator.throw(throw)
-        except StopIteration as stop:
-            items.completed(stop.value)
-            return stop.value
-        except BaseException as exc:
-            items.failed(exc)
-            raise
-        items.add(item)
-        throw = None
-        try:
-            sent = yield item
-        except GeneratorExit:
-            items.closed_early()
-            generator.close()
-            raise
-        except BaseException as exc:  # noqa: BLE001 -- handed to the live body, which decides
-            throw = exc
-
-
-def _serve_items(crossing: Crossing, response: dict[str, Any]) -> Generator[Any, Any, Any]:
-    for item in response.get("items", ()):
-        yield _decode(crossing, item)
-    return _end_of_items(crossing, response)
-
-
-def _end_of_items(crossing: Crossing, response: dict[str, Any]) -> Any:
-    if "error" in response:
-        raise _decode_exception(crossing, response["error"])
-    if response.get("end") == "closed" and crossing.run.session is not None:
-        raise crossing.run.session.overrun(crossing)
-    return _decode(crossing, response.get("value"))
-
-
-async def call_async_generator(
-    describe: Callable[[], Leaf], live: Callable[[], AsyncGenerator[Any, Any]]
-) -> AsyncGenerator[Any, Any]:
-    """Run or serve an async generator."""
-    crossing = begin(_describe, describe)
-    if crossing is None:
-        async for item in live():
-            yield item
-        return
-    if crossing.served is not None:
-        response = _load(crossing)
-        for encoded in response.get("items", ()):
-            yield _decode(crossing, encoded)
-        _end_of_items(crossing, response)
-        return
-    items = _Items(crossing)
-    generator = live()
-    sent: Any = None
-    while True:
-        try:
-            with crossing:
-                item = await generator.asend(sent)
-        except StopAsyncIteration:
-            items.completed(None)
-            return
-        except BaseException as exc:
-            items.failed(exc)
-            raise
-        items.add(item)
-        try:
-            sent = yield item
-        except GeneratorExit:
-            items.closed_early()
-            await generator.aclose()
-            raise

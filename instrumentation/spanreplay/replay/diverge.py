@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -61,6 +62,23 @@ def diff_json(recorded: str, now: str) -> tuple[Diff, ...]:
         if len(found) >= DIFFS_MAX:
             break
     return tuple(found)
+
+
+def comparable_response(text: str) -> str:
+    """A response without what differs from call to call: of an HTTP exchange its times and headers."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(value, dict) or not isinstance(value.get("chunks"), list):
+        return text
+    pieces = [chunk[1] for chunk in value["chunks"]]
+    body: Any = "".join(pieces) if all(isinstance(p, str) for p in pieces) else pieces
+    if isinstance(body, str) and body[:1] in ("{", "["):
+        with contextlib.suppress(ValueError):
+            body = json.loads(body)
+    kept = {name: value[name] for name in ("status", "end", "error") if name in value}
+    return json.dumps({**kept, "body": body}, ensure_ascii=False)
 
 
 def _walk(a: Any, b: Any, path: str) -> Iterator[Diff]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from spanreplay import attributes as names
 from spanreplay.call import CallRecord, Outcome, Recording
 from spanreplay.errors import ReplayMiss
-from spanreplay.replay.diverge import Diff, Divergence, diff_json, leaf_strings
+from spanreplay.replay.diverge import Diff, Divergence, comparable_response, diff_json, leaf_strings
 from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.plan import Plan
 from spanreplay.seal.check import find_tampering
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
 
 DIVERGENCES_MAX = 1000
+NEW_TEXTS_MAX = 1000
 
 
 class Session:
@@ -62,17 +63,18 @@ class Session:
         slot = (crossing.lane.path, crossing.boundary, crossing.index)
         exact = index.find_exact(slot, key, crossing.spec.call_id)
         if self.plan.is_live(crossing.boundary):
-            self._go_live(crossing, exact or index.find_in_slot(slot), is_equal=exact is not None)
+            equal = exact or index.find_moved(crossing.boundary, key)
+            self._go_live(crossing, equal or index.find_in_slot(slot), is_equal=equal is not None)
             return
         if exact is not None:
-            self.counts["exact"] += 1
             self._serve(crossing, exact)
+            self.counts["exact"] += 1
             return
         moved = index.find_moved(crossing.boundary, key)
         if moved is not None:
-            self.counts["moved"] += 1
             self._diverge(crossing, "moved", moved, f"was call {moved.index} in lane {moved.lane}")
             self._serve(crossing, moved)
+            self.counts["moved"] += 1
             return
         changed = index.find_in_slot(slot)
         if changed is not None:
@@ -84,6 +86,7 @@ class Session:
         self.index.take(call)
         if call.outcome == Outcome.OPEN.value:
             self.has_reached_frontier = True
+            self.is_stopped = True
             raise ReplayMiss(f"the recording ends inside this call: {_place(crossing)}")
         self._covered.update(c.seq for c in self.index.descendants(call.seq))
         self.counts["served"] += 1
@@ -118,7 +121,7 @@ class Session:
             raise ReplayMiss(self.divergences[-1].message)
 
     def _extra(self, crossing: Crossing) -> None:
-        if not self.completeness.is_complete and not self.divergences:
+        if _is_open_ended(self.recording) and not self.divergences:
             self.has_reached_frontier = True
             self.is_stopped = True
             raise ReplayMiss(f"the recording ends before this call: {_place(crossing)}")
@@ -137,7 +140,7 @@ class Session:
                 return
             if call.outcome == outcome.value and call.response == response:
                 return
-            diff = diff_json(call.response, response)
+            diff = diff_json(comparable_response(call.response), comparable_response(response))
             if not diff and call.outcome == outcome.value:
                 return
             if call.outcome != outcome.value:
@@ -159,10 +162,13 @@ class Session:
                     replay_span_id=f"{crossing.span_context.span_id:016x}",
                 )
             )
-            self._new_texts |= leaf_strings(response) - leaf_strings(call.response)
+            self._taint(leaf_strings(response) - leaf_strings(call.response))
 
-    def _diverge(self, crossing: Crossing, kind: str, call: CallRecord | None, detail: str) -> None:
-        diff = _visible(diff_json(call.request, crossing.spec.request)) if call is not None else ()
+    def _diverge(
+        self, crossing: Crossing, kind: str, call: CallRecord | None, detail: str, diff: tuple[Diff, ...] = ()
+    ) -> None:
+        if call is not None and not diff:
+            diff = _visible(diff_json(call.request, crossing.spec.request))
         detail = detail or _first(diff)
         run_id = self.recording.run_id
         hint = f"spanreplay show {run_id}"
@@ -188,12 +194,16 @@ class Session:
                 replay_span_id=f"{crossing.span_context.span_id:016x}",
             )
         )
-        self._new_texts |= {d.now for d in diff if isinstance(d.now, str) and len(d.now) >= 8}
+        self._taint({d.now for d in diff if isinstance(d.now, str) and len(d.now) >= 8})
 
     def _has_other_key(self, crossing: Crossing, diff: tuple[Diff, ...]) -> bool:
         key = self.recording.root.env.get(names.REDACTION_KEY)
         differs = bool(key) and key != crossing.run.redactor.fingerprint
         return differs and any("rdx-" in str(d.recorded) and "rdx-" in str(d.now) for d in diff)
+
+    def _taint(self, texts: set[str]) -> None:
+        # Bounded, because every later difference is searched for each of them
+        self._new_texts.update(sorted(texts)[: max(0, NEW_TEXTS_MAX - len(self._new_texts))])
 
     def _add(self, divergence: Divergence) -> None:
         self.divergences_total += 1
@@ -205,6 +215,15 @@ class Session:
         if any(_are_related(d.lane, crossing.lane.path) for d in self.divergences):
             return True
         return any(text in str(d.now) for d in diff for text in self._new_texts)
+
+    def check_sent(self, crossing: Crossing, path: str, recorded: object, now: object) -> None:
+        """Note that something else came back into a generator. Raises: ReplayMiss unless the plan serves changes."""
+        with self._lock:
+            self.counts["changed"] += 1
+            self._diverge(crossing, "changed_call", crossing.paired, "", (Diff(path, recorded, now),))
+            if self.plan.on_change != "serve":
+                self.is_stopped = True
+                raise ReplayMiss(self.divergences[-1].message)
 
     def overrun(self, crossing: Crossing) -> ReplayMiss:
         """Note that a stream was read further than it was when it was recorded."""
@@ -219,6 +238,13 @@ class Session:
             self._diverge(crossing, "order_stall", crossing.paired, "it was cancelled then, and nothing cancels it now")
             self.is_stopped = True
             return ReplayMiss(self.divergences[-1].message)
+
+    def at_hole(self, message: str) -> ReplayMiss:
+        """Note that the replay has come to something that was never recorded: it can't go further."""
+        with self._lock:
+            self.has_reached_frontier = True
+            self.is_stopped = True
+        return ReplayMiss(message)
 
     def broken(self, message: str) -> ReplayMiss:
         """Note an error of our own; the replay can't be called identical any more."""
@@ -240,6 +266,14 @@ class Session:
             left = [c for c in self.recording.calls if c.seq not in self.index.used]
             missing = [c for c in left if c.seq not in self._covered]
             return missing, len(left) - len(missing)
+
+
+def _is_open_ended(recording: Recording) -> bool:
+    """Whether calls may have been made that are not in the recording."""
+    manifest = recording.root.manifest
+    expected = manifest.get("calls")
+    is_short = isinstance(expected, int) and expected > len(recording.calls)
+    return not manifest or is_short or bool(manifest.get("dropped"))
 
 
 def _are_related(a: str, b: str) -> bool:
