@@ -33,10 +33,12 @@ def report_failure(part: str, exc: BaseException) -> None:
     while at is not None and at.tb_next is not None:
         at = at.tb_next
     place = f"{at.tb_frame.f_code.co_name}:{at.tb_lineno}" if at is not None else "?"
+    missing = f" {exc.name}" if isinstance(exc, ImportError) and exc.name else ""
     logger.error(
-        "%s failed (%s at %s); the agent runs on, this is counted in the run's manifest",
+        "%s failed (%s%s at %s); the agent runs on, this is counted in the run's manifest",
         part,
         type(exc).__name__,
+        missing,
         place,
     )
 
