@@ -220,12 +220,14 @@ def _format_float(value: float) -> str:
 # id is meaning.
 _ID_FIELDS: Final = frozenset({"id", "tool_call_id", "call_id", "tool_use_id"})
 _OPAQUE_FIELDS: Final = frozenset(
-    {"input", "output", "arguments", "args", "kwargs", "parameters", "metadata", "schema"}
+    {"input", "output", "arguments", "args", "kwargs", "parameters", "metadata", "response", "schema"}
     | {"input_schema", "json_schema"}
 )
 _CALL_TYPES: Final = frozenset(
     {"tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "function", "function_call"}
 )
+# OpenAI's calls, Google's calls, Google's results
+_CALL_FIELDS: Final = frozenset({"function", "args", "response"})
 _OPAQUE_ID: Final = re.compile(
     r"(?:call|toolu|srvtoolu|mcptoolu|fc|ctc|msg|rs|resp|ws|fs|ci|mcp|chatcmpl|run|item)[_-]\S+"
     r"|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}"
@@ -235,7 +237,8 @@ _OPAQUE_ID: Final = re.compile(
 def _is_opaque(name: str, value: str, owner: dict[Any, Any]) -> bool:
     if name != "id":
         return True
-    return owner.get("type") in _CALL_TYPES or "function" in owner or _OPAQUE_ID.fullmatch(value) is not None
+    is_call = owner.get("type") in _CALL_TYPES or not owner.keys().isdisjoint(_CALL_FIELDS)
+    return is_call or _OPAQUE_ID.fullmatch(value) is not None
 
 
 # ── Keys ────────────────────────────────────────────────────────────────────────────────────────────

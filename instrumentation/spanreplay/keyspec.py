@@ -84,6 +84,13 @@ _ROWS: Final = (
         "betas fallbacks",
         renamed="messages",
     ),
+    _api(
+        "google_generate/1",
+        "model stream contents systemInstruction system_instruction generationConfig generation_config "
+        "tools toolConfig tool_config safetySettings safety_settings cachedContent cached_content "
+        "modelArmorConfig model_armor_config",
+        renamed="contents",
+    ),
     KeySpec("http/1", frozenset({"method", "url", "body"})),
     KeySpec("mcp/1", frozenset({"server", "method", "params"})),
     _leaf("tool/1", "name arguments"),

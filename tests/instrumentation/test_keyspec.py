@@ -33,6 +33,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "openai_responses/1": {"model": "m", "input": [{"role": "user", "content": "hi"}], "instructions": "be brief"},
     "openai_embeddings/1": {"model": "m", "input": ["a", "b"], "dimensions": 8},
     "anthropic_messages/1": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
+    "google_generate/1": {"model": "m", "stream": False, "contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
 }
 
 

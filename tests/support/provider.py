@@ -1,4 +1,4 @@
-"""A local model provider for tests: OpenAI- and Anthropic-compatible, real HTTP, every answer unique.
+"""A local model provider for tests: speaks OpenAI, Anthropic and Google, real HTTP, every answer unique.
 
 In a test: `provider = Provider().start()`, then `provider.environ()` for the agent's process.
 By hand: `PYTHONPATH=tests python -m support.provider --port-file F`.
@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.wire_anthropic import answer_messages, count_message_tokens, stream_messages
+from support.wire_google import PATH as GOOGLE_PATH
+from support.wire_google import answer_generate, count_contents, error_body, stream_generate
 from support.wire_openai import (
     answer_chat,
     answer_embeddings,
@@ -83,6 +85,8 @@ class Provider:
             "OPENAI_API_KEY": "sk-test-local-provider",
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": "sk-ant-test-local-provider",
+            "GOOGLE_GEMINI_BASE_URL": self.url,
+            "GEMINI_API_KEY": "AIza-test-local-provider",
         }
 
     def start(self) -> Provider:
@@ -117,7 +121,7 @@ class Provider:
 
     def next_failure(self, path: str, body: Json) -> int:
         """The HTTP status this request must fail with, or 0; counts per identical request."""
-        wanted = _FAILURE.search(json.dumps(body.get("messages", body.get("input", ""))))
+        wanted = _FAILURE.search(_asked(body))
         if wanted is None:
             return 0
         times = {"once": 1, "twice": 2, "always": sys.maxsize}.get(wanted[2]) or int(wanted[3])
@@ -128,6 +132,12 @@ class Provider:
                 return 0
             self._failures[key] += 1
         return int(wanted[1])
+
+
+def _asked(body: Json) -> str:
+    """The conversation of a request, in any protocol, as text."""
+    fields = ("messages", "input", "contents")
+    return json.dumps(next((body[name] for name in fields if name in body), ""))
 
 
 class _Server(ThreadingHTTPServer):
@@ -207,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str, body: Json) -> None:
         is_stream = bool(body.get("stream"))
         fingerprint = self.server.provider.fingerprint
-        asked = json.dumps(body.get("messages", body.get("input", "")))
+        asked = _asked(body)
         is_slow = "slow" in asked
         is_dropped = "drop connection" in asked
         if is_slow:
@@ -228,8 +238,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(200, answer_messages(body), is_dropped)
         elif path == "/v1/messages/count_tokens":
             self._send_json(200, count_message_tokens(body))
+        elif google := GOOGLE_PATH.fullmatch(path):
+            self._answer_google(google[1], google[2], body, is_slow, is_dropped)
         else:
             self._send_error(404, f"no such path: {path}")
+
+    def _answer_google(self, model: str, method: str, body: Json, is_slow: bool, is_dropped: bool) -> None:
+        if method == "countTokens":
+            self._send_json(200, {"totalTokens": count_contents(body)})
+        elif method == "streamGenerateContent":
+            self._send_events(stream_generate(model, body), is_slow, is_dropped)
+        else:
+            self._send_json(200, answer_generate(model, body), is_dropped)
 
     def _start(self, status: int, content_type: str) -> None:
         request_id = make_id("req_", 32)
@@ -244,7 +264,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_error(self, status: int, message: str) -> None:
         kind = _ERROR_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         error = {"type": kind, "message": message, "param": None, "code": kind}
-        body = json.dumps({"type": "error", "error": error}).encode()
+        is_google = GOOGLE_PATH.fullmatch(self.path.partition("?")[0]) is not None
+        payload = error_body(status, message) if is_google else {"type": "error", "error": error}
+        body = json.dumps(payload).encode()
         self._start(status, "application/json")
         if status == 429 or status >= 500:
             self.send_header("retry-after", "1")
@@ -282,9 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until standard input ends or the process is killed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--port-file", type=Path, help="the port is written here once it listens")
     args = parser.parse_args()

@@ -78,9 +78,9 @@ class ResponseMeaning:
 
 _PARAMETERS: Final = {
     "temperature": ("temperature",),
-    "top_p": ("top_p",),
+    "top_p": ("top_p", "topP"),
     "seed": ("seed", "random_seed"),
-    "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"),
 }
 
 

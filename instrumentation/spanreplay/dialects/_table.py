@@ -6,7 +6,7 @@ import importlib
 import re
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from spanreplay.dialects._base import Dialect
 
@@ -18,6 +18,8 @@ _ROWS: Final = (
     ("/responses", "spanreplay.dialects.openai_responses", "OpenAIResponses"),
     ("/embeddings", "spanreplay.dialects.openai_embeddings", "OpenAIEmbeddings"),
     ("/v1/messages", "spanreplay.dialects.anthropic_messages", "AnthropicMessages"),
+    (":generateContent", "spanreplay.dialects.google_generate", "GoogleGenerate"),
+    (":streamGenerateContent", "spanreplay.dialects.google_generate", "GoogleStream"),
 )
 
 # (end of the host name, OpenInference's name of the provider)
@@ -40,7 +42,8 @@ _PROVIDERS: Final = (
     ("perplexity.ai", "perplexity"),
     ("amazonaws.com", "aws"),
 )
-_DEPLOYMENT: Final = re.compile(r"/deployments/([^/]+)/")
+# Azure: …/deployments/NAME/chat/completions; Google: …/models/NAME:generateContent, …/endpoints/NAME:generateContent
+_MODEL: Final = re.compile(r"/deployments/([^/]+)/|/(?:models|tunedModels|endpoints)/([^/:]+):\w+$")
 _UNREAD: Final = object()
 
 
@@ -67,9 +70,9 @@ def _find_by_path(method: str, url: str) -> Dialect | None:
     for suffix, module, class_name in _ROWS:
         if path.endswith(suffix):
             cls: type[Dialect] = getattr(importlib.import_module(module), class_name)
-            deployment = _DEPLOYMENT.search(path)
+            model = _MODEL.search(path)
             provider = _find_provider(parts.hostname or "") or cls.system
-            return cls(provider, deployment.group(1) if deployment else "")
+            return cls(provider, unquote(model[1] or model[2]) if model else "")
     return None
 
 

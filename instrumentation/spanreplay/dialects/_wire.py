@@ -50,12 +50,14 @@ def to_json(value: Any) -> str:
 
 
 def read_documents(chunks: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
-    """The JSON objects of a body: one, or one per event of a stream; and whether it was a stream."""
+    """The JSON objects of a body: one, or one per event or element of a stream; and whether it was a stream."""
     text = "".join(chunks)
     start = text[:200].lstrip("\ufeff \t\r\n")
     if start.startswith(("data:", "event:", "id:", "retry:", ":")):
         return list(_iter_events(text)), True
     document = _parse(text)
+    if isinstance(document, list):  # Google's streams without alt=sse
+        return as_dicts(document), True
     return ([document] if isinstance(document, dict) else []), False
 
 
@@ -83,7 +85,8 @@ def error_text(status: int, document: dict[str, Any], chunks: Sequence[str]) -> 
     """`type: message` of an error body, in the forms that providers use; empty if it is none."""
     error = document.get("error")
     if isinstance(error, dict):
-        parts = (as_str(error.get("type")) or as_str(error.get("code")), as_str(error.get("message")))
+        kinds = (as_str(error.get(name)) for name in ("type", "code", "status"))
+        parts = (next(filter(None, kinds), ""), as_str(error.get("message")))
         return ": ".join(part for part in parts if part)[:ERROR_CHARS_MAX] or "error"
     if isinstance(error, str) and error:
         return error[:ERROR_CHARS_MAX]

@@ -59,6 +59,7 @@ def describe_request(
             keyspec=meaning.keyspec,
             key_fields=meaning.key_fields,
             request=request,
+            meta=dict(meta(meaning)),  # stands if no response comes
             redactions=counts,
         )
         return spec, HttpExchange(dialect, meaning)

@@ -45,6 +45,10 @@ def _dialect(path: str) -> Dialect:
 
 CHAT, RESPONSES, EMBEDDINGS, ANTHROPIC = map(_dialect, ("chat/completions", "responses", "embeddings", "messages"))
 
+GOOGLE = find_dialect("POST", "http://127.0.0.1:8000/v1beta/models/m:streamGenerateContent")
+assert GOOGLE is not None
+EVERY_DIALECT = (CHAT, RESPONSES, EMBEDDINGS, ANTHROPIC, GOOGLE)
+
 # dialect, body, whole answer, streamed answer
 PROTOCOLS: dict[str, tuple[Dialect, Callable[..., Json], Callable[[Json], Json], Callable[[Json], list[bytes]]]] = {
     "openai_chat": (
@@ -365,7 +369,8 @@ def test_responses_failed_and_incomplete_are_told_apart() -> None:
 BODY_WORDS = [
     *("choices", "delta", "message", "content", "tool_calls", "function", "index", "usage", "error", "type"),
     *("response", "output", "item", "id", "text", "messages", "role", "system", "input", "model", "tools"),
-    *("content_block", "output_index", "finish_reason", "detail"),
+    *("content_block", "output_index", "finish_reason", "detail", "contents", "parts", "candidates"),
+    *("functionCall", "functionResponse", "generationConfig", "systemInstruction", "usageMetadata"),
 ]
 broken_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -386,7 +391,7 @@ broken_json = st.recursive(
 def test_dialects_read_any_json_without_an_error(value: Any, status: int) -> None:
     """Whatever a server or an agent puts into the body, reading it gives a meaning."""
     text = json.dumps(value)
-    for dialect in (CHAT, RESPONSES, EMBEDDINGS, ANTHROPIC):
+    for dialect in EVERY_DIALECT:
         request = dialect.read_request(value)
         for chunks in ([text], [f"data: {text}\n\ndata: {text}\n\n"]):
             response = dialect.read_response(status, chunks, True)
@@ -398,7 +403,7 @@ def test_dialects_read_any_json_without_an_error(value: Any, status: int) -> Non
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_dialects_read_any_text_without_an_error(chunks: list[str]) -> None:
     """A body that is no JSON and no stream is an incomplete response."""
-    for dialect in (CHAT, RESPONSES, EMBEDDINGS, ANTHROPIC):
+    for dialect in EVERY_DIALECT:
         assert not dialect.read_response(200, chunks, True).is_complete
 
 
