@@ -20,7 +20,7 @@ from spanreplay import config, guard, ids, lanes
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
-from spanreplay.run import Run, attach_in_thread, root_lane_of_active_run, set_process_run
+from spanreplay.run import Run, carried, root_lane_of_active_run, set_process_run
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -138,7 +138,7 @@ class Installation:
     def _patch(self) -> None:
         from spanreplay.seams._table import InstalledSeams, log_failure
 
-        lanes.install(self.patches, root_lane_of_active_run, attach_in_thread)
+        lanes.install(self.patches, root_lane_of_active_run, carried)
         self.seams = InstalledSeams(log_failure if self.session is None else self._seam_failed)
         self.seams.register()
         self._watch_exit()

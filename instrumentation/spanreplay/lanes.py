@@ -14,6 +14,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from spanreplay._patch import Patches
@@ -153,11 +154,32 @@ def _enter(contexts: list[contextvars.Context], lane: Lane) -> None:
             continue
 
 
-def install(patches: Patches, root_of: Callable[[], Lane | None], in_thread: Callable[[], None]) -> None:
+class _inside_thread:  # noqa: N801 -- reads as a statement
+    """Run a block of a thread in a lane, also what enters a copy of the parent's Context there."""
+
+    __slots__ = ("_before", "_forced", "_inside")
+
+    def __init__(self, parent: Lane, lane: Lane) -> None:
+        self._forced = (parent, lane)
+        self._inside = inside_lane(lane)
+
+    def __enter__(self) -> None:
+        self._before = _thread.forced
+        _thread.forced = self._forced
+        self._inside.__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._inside.__exit__(*exc_info)
+        _thread.forced = self._before
+
+
+def install(
+    patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Patch the places where concurrency is created.
 
-    `root_of` gives the root lane of the active run, or None (then nothing happens); `in_thread` is called first
-    in every new thread and pool call, to attach the run's context there.
+    `root_of` gives the root lane of the active run, or None (then nothing happens); `carry` makes, where a thread or
+    a pool call is created, what its work then runs inside of: the run.
     """
     import asyncio.base_events
     import concurrent.futures
@@ -184,16 +206,11 @@ def install(patches: Patches, root_of: Callable[[], Lane | None], in_thread: Cal
         work, contexts = _peel(function, tuple(rest))
         lane = parent.child(label_of("x", work), current_crossing(root))
         _enter(contexts, lane)
+        carried = carry()
 
         def run(*a: Any, **k: Any) -> Any:
-            before = _thread.forced
-            _thread.forced = (parent, lane)
-            with inside_lane(lane):
-                try:
-                    in_thread()
-                    return function(*a, **k)
-                finally:
-                    _thread.forced = before
+            with _inside_thread(parent, lane), carried:
+                return function(*a, **k)
 
         _thread.is_submitting = True  # a worker thread that is spawned now must not take a lane number
         try:
@@ -203,16 +220,19 @@ def install(patches: Patches, root_of: Callable[[], Lane | None], in_thread: Cal
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()
-        if root is None or _thread.is_submitting:
+        if root is None or _thread.is_submitting or thread.ident is not None:
             return wrapped(*args, **kwargs)
-        target = getattr(thread, "_target", None) or type(thread)
-        lane = current_lane(root).child(label_of("th", target), current_crossing(root))
+        target = getattr(thread, "_target", None)
+        work, contexts = _peel(target, getattr(thread, "_args", ())) if target is not None else (type(thread), [])
+        parent = current_lane(root)
+        lane = parent.child(label_of("th", work), current_crossing(root))
+        _enter(contexts, lane)
+        carried = carry()
         body = thread.run
 
         def run() -> None:
             thread.__dict__.pop("run", None)
-            with inside_lane(lane):
-                in_thread()
+            with _inside_thread(parent, lane), carried:
                 body()
 
         thread.run = run

@@ -225,11 +225,25 @@ class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`
         _run.reset(self._token)
 
 
-def attach_in_thread() -> None:
-    """Give a new thread the run's root span, unless a span is current there already."""
-    run = active_run()
-    if run is not None and not trace.get_current_span().get_span_context().is_valid:
-        otel_context.attach(run.context)
+class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
+    """Enter the run of the code that makes this, in another thread; its root span unless one is current there."""
+
+    __slots__ = ("_context_token", "_run", "_token")
+
+    def __init__(self) -> None:
+        self._run = _run.get()
+
+    def __enter__(self) -> None:
+        self._token = None if self._run is None else _run.set(self._run)
+        run = active_run()
+        is_bare = run is not None and not trace.get_current_span().get_span_context().is_valid
+        self._context_token = otel_context.attach(run.context) if run is not None and is_bare else None
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._context_token is not None:
+            otel_context.detach(self._context_token)
+        if self._token is not None:
+            _run.reset(self._token)
 
 
 def root_lane_of_active_run() -> Lane | None:
