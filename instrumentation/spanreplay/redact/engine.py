@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from spanreplay.config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
 from spanreplay.redact.document import NOT_JSON, Scalars, TextEdit, flatten, graft, parse_json, place_in_json, splice
 from spanreplay.redact.events import Part, cut_events, distribute, group_pieces
+from spanreplay.redact.known import KnownClean
 from spanreplay.redact.names import secret_name
 from spanreplay.redact.rules import RULES, Rule
 from spanreplay.redact.scanner import Edit, Scanner, resolve
@@ -120,6 +121,9 @@ class RunRedactor:
         self._tokenizer = tokenizer
         self._scanner = scanner
         self._memo = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
+        self._clean_structures = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
+        """Texts that begin like JSON or events, and in whose parts nothing was found; as scalars of a whole value."""
+        self._clean = KnownClean(self._is_text_clean)
         self._known: dict[bytes, None] = {}
         self._errors = 0
         self._errors_lock = threading.Lock()
@@ -192,11 +196,17 @@ class RunRedactor:
         raise RecursionError("redaction does not settle")
 
     def _redact_value(self, value: T, counts: Counts | None) -> Any:
+        rest = self._clean.prune(value)
+        if rest is None:
+            return value
+        if rest is not value and self._is_all_clean(rest):
+            return value
         current: Any = value
         for _ in range(PASSES_MAX):
             document = self._read(current)
             edits = self._edits_of(document, counts)
             if not edits:
+                self._remember_clean(document)
                 return current
             replaced = {
                 index: splice(item, found) if isinstance(item, str) else found[0].text
@@ -205,6 +215,25 @@ class RunRedactor:
             }
             current = graft(current, replaced, itertools.count())
         raise RecursionError("redaction does not settle")
+
+    # ── What is known from before ───────────────────────────────────────────────────────────────────
+    def _is_all_clean(self, value: object) -> bool:
+        document = self._read(value)
+        if self._edits_of(document, None):
+            return False
+        self._remember_clean(document)
+        return True
+
+    def _remember_clean(self, document: _Document) -> None:
+        for item in document.scalars.items:
+            if isinstance(item, str) and len(item) >= TEXT_CHARS_MIN and item[0] in STRUCTURE_STARTS:
+                self._clean_structures.put(item, ())
+
+    def _is_text_clean(self, text: str) -> bool:
+        if len(text) < TEXT_CHARS_MIN:
+            return True
+        memo = self._clean_structures if text[0] in STRUCTURE_STARTS else self._memo
+        return memo.get(text) == ()
 
     # ── (1) Read: flatten the value, open JSON texts, learn secrets by key name, scan new texts ─────
     def _read(self, value: object) -> _Document:
