@@ -1,9 +1,11 @@
 """An ordinary agent on Google's SDK (google-genai): calls everything and prints everything it gets.
 
 usage: python google_agent.py [SECTION ...]      all sections when none is named
+Asynchronous calls go through aiohttp, the SDK's choice where it is there, or what AGENT_ASYNC names (httpx, httpx2).
 """
 
 import asyncio
+import importlib
 import os
 import sys
 
@@ -13,7 +15,9 @@ from google.genai import types
 from pydantic import BaseModel
 
 MODEL = os.environ.get("AGENT_MODEL", "gemini-x")
-client = genai.Client()
+ASYNC = os.environ.get("AGENT_ASYNC", "")
+own = {"httpx_async_client": importlib.import_module(ASYNC).AsyncClient()} if ASYNC else {}
+client = genai.Client(http_options=types.HttpOptions(**own))
 
 WEATHER = types.Tool(
     function_declarations=[

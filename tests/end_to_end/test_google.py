@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
+from spanreplay.seams._table import SEAMS
 from support.agents import AGENTS
 from support.provider import Provider
 from support.replaying import Workplace
@@ -13,7 +16,7 @@ from support.replaying import Workplace
 @pytest.mark.parametrize("http_client", ["httpx", "httpx2"])
 def test_u1_s61_google_agent_replays_byte_for_byte(http_client: str, provider: Provider, workplace: Workplace) -> None:
     """Answers, streams, tools, errors and concurrent calls come back as they were, with the provider gone."""
-    workplace.environ["GOOGLE_GENAI_HTTP_CLIENT"] = http_client
+    workplace.environ.update(GOOGLE_GENAI_HTTP_CLIENT=http_client, AGENT_ASYNC=http_client)
     recorded = workplace.record(AGENTS / "google_agent.py")
     provider.stop()
     recording = workplace.recording()
@@ -24,6 +27,19 @@ def test_u1_s61_google_agent_replays_byte_for_byte(http_client: str, provider: P
     assert replayed.stdout == recorded.stdout
     assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
     assert replayed.verdict["sockets_denied"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("aiohttp") is None, reason="aiohttp is not installed")
+@pytest.mark.skipif("aiohttp" not in {seam.name for seam in SEAMS}, reason="there is no seam for aiohttp")
+def test_u1_s61_google_agent_on_aiohttp_replays(provider: Provider, workplace: Workplace) -> None:
+    """Asynchronous calls through aiohttp, the SDK's own choice where it is installed, come back too."""
+    recorded = workplace.record(AGENTS / "google_agent.py", "async")
+    provider.stop()
+    assert len(workplace.recording().calls) == 12
+    replayed = workplace.replay(AGENTS / "google_agent.py", "async")
+    assert replayed.stdout == recorded.stdout
+    assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
 
 
 ASKS_BY_URL = """
