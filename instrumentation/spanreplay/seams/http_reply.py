@@ -15,6 +15,7 @@ class HttpReply:
     """A response as the agent saw it; chunks are (milliseconds since the request, decoded body bytes).
 
     `status` is 0 where no response came. `hops` are the responses before it: redirects, authentication.
+    `extra` is what else a library's response object tells, JSON values by name.
     """
 
     status: int
@@ -26,6 +27,7 @@ class HttpReply:
     end: str = "complete"
     error: dict[str, Any] | None = None
     hops: list[HttpReply] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,4 +102,5 @@ def _decode(value: dict[str, Any]) -> HttpReply:
         end=value["end"],
         error=value.get("error"),
         hops=hops,
+        extra=value.get("extra", {}),
     )

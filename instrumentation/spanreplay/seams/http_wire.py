@@ -135,6 +135,8 @@ def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[di
             "chunks": chunks,
             "end": reply.end,
         }
+    if reply.extra:
+        value["extra"] = reply.extra
     if reply.error is not None:
         error = {**reply.error, "message": run.redactor.text(str(reply.error["message"]), counts)}
         if "value" in error:
