@@ -200,6 +200,7 @@ class RunRedactor:
         if rest is None:
             return value
         if rest is not value and self._is_all_clean(rest):
+            self._clean.remember(value)
             return value
         current: Any = value
         for _ in range(PASSES_MAX):
@@ -207,6 +208,7 @@ class RunRedactor:
             edits = self._edits_of(document, counts)
             if not edits:
                 self._remember_clean(document)
+                self._clean.remember(current)
                 return current
             replaced = {
                 index: splice(item, found) if isinstance(item, str) else found[0].text

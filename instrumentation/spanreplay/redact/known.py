@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,6 +11,11 @@ from spanreplay.redact.names import secret_name
 __all__ = ["KnownClean"]
 
 KEYS_MAX: Final = 4096
+LISTS_MAX: Final = 16
+LIST_ITEMS_MIN: Final = 4
+LIST_BYTES_MAX: Final = 512 * 1024
+_LIST_HEADER: Final = 5
+"""Bytes before a list's first element in marshal's format: type and length."""
 _PLAIN: Final = frozenset((type(None), bool, int, float))
 
 
@@ -22,6 +28,8 @@ class KnownClean:
     def __init__(self, is_text_clean: Callable[[str], bool]) -> None:
         self._is_text_clean = is_text_clean
         self._keys: set[str] = set()
+        self._lists: tuple[tuple[bytes, int], ...] = ()
+        """Marshalled lists without their header, and their lengths; the newest first."""
 
     def prune(self, value: Any) -> Any:
         """The value without what is known to be clean; None if nothing is left.
@@ -29,16 +37,46 @@ class KnownClean:
         Equal to the value in everything that redaction looks at: an object with a key name that says something about
         its members, and a list with command line options, stay whole.
         """
+        return self._prune_members(value, is_top=True) if type(value) is dict else self._prune(value)
+
+    def remember(self, value: Any) -> None:
+        """Keep the lists of a clean object: a conversation that only grows is then found as a whole."""
+        if type(value) is not dict:
+            return
+        for member in value.values():
+            if type(member) is list and len(member) >= LIST_ITEMS_MIN and all(type(item) is dict for item in member):
+                self._remember_list(member)
+
+    def _remember_list(self, items: list[Any]) -> None:
+        blob = _marshal(items)
+        if blob is None or len(blob) > LIST_BYTES_MAX:
+            return
+        others = [known for known in self._lists if not blob.startswith(known[0])]
+        self._lists = ((blob, len(items)), *others[: LISTS_MAX - 1])
+
+    def _count_known(self, items: list[Any]) -> int:
+        """How many leading elements are known to be clean."""
+        if not self._lists or len(items) < LIST_ITEMS_MIN:
+            return 0
+        blob = _marshal(items)
+        if blob is not None:
+            for known, length in self._lists:
+                # The elements delimit themselves: equal bytes are equal elements
+                if blob.startswith(known):
+                    return length
+        return 0
+
+    def _prune(self, value: Any) -> Any:
         kind = type(value)
         if kind is str:
             return None if self._is_text_clean(value) else value
         if kind is dict:
             return self._prune_members(value)
         if kind is list:
-            return self._prune_items(value)
+            return self._prune_items(value, 0)
         return None if kind in _PLAIN else value
 
-    def _prune_members(self, members: dict[Any, Any]) -> Any:
+    def _prune_members(self, members: dict[Any, Any], *, is_top: bool = False) -> Any:
         kept: dict[str, Any] | None = None
         keys = self._keys
         for key, member in members.items():
@@ -46,22 +84,25 @@ class KnownClean:
                 return members
             if type(member) in _PLAIN:
                 continue
-            rest = self.prune(member)
+            if is_top and type(member) is list:
+                rest = self._prune_items(member, self._count_known(member))
+            else:
+                rest = self._prune(member)
             if rest is not None:
                 if kept is None:
                     kept = {}
                 kept[key] = rest
         return kept
 
-    def _prune_items(self, items: list[Any]) -> Any:
+    def _prune_items(self, items: list[Any], known: int) -> Any:
         kept: list[Any] | None = None
-        for item in items:
+        for item in items[known:] if known else items:
             kind = type(item)
             if kind in _PLAIN:
                 continue
             if kind is str and item[:2] == "--":
                 return items
-            rest = self.prune(item)
+            rest = self._prune(item)
             if rest is not None:
                 if kept is None:
                     kept = []
@@ -76,3 +117,11 @@ class KnownClean:
         if len(self._keys) < KEYS_MAX:
             self._keys.add(key)
         return True
+
+
+def _marshal(items: list[Any]) -> bytes | None:
+    """The elements as bytes that are equal only for equal values; None for what has none."""
+    try:
+        return marshal.dumps(items, 2)[_LIST_HEADER:]  # version 2 has no back references
+    except ValueError:
+        return None
