@@ -40,6 +40,7 @@ _LIST_HEADER: Final = 5
 """Bytes before a list's first element in marshal's format: type and length."""
 
 _EXACT_INT_MAX: Final = 2.0**53
+_INT_MAX: Final = 2**63
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
 
@@ -348,8 +349,13 @@ def compute_key(name: str, fields: Mapping[str, Any], memo: KeyMemo | None = Non
             refused.steps.append(field_name)
             raise refused.located() from None
         top[field_name] = digests[field_name] = digest.hex()
-    text = canonicalize({"keyspec": name, "fields": top})
+    text = b'{"fields":%b,"keyspec":"%b"}' % (_canonical_digests(top), name.encode())
     return Key(hashlib.sha256(text).hexdigest(), digests)
+
+
+def _canonical_digests(digests: dict[str, str]) -> bytes:
+    """`canonicalize` for digests by name, which are in its order already."""
+    return _to_bytes(["{", ",".join([f'{encode_basestring(k)}:"{v}"' for k, v in digests.items()]), "}"])
 
 
 def differing_fields(recorded: Key, now: Key) -> list[str]:
@@ -380,7 +386,7 @@ def _digest_field(
                 refused.steps.append(key)
                 raise
             members[written] = digests[f"{name}.{written}"] = digest.hex()
-        return hashlib.sha256(b"dict:" + canonicalize(members)).digest()
+        return hashlib.sha256(b"dict:" + _canonical_digests(members)).digest()
     return _digest_element(spec, value, is_renamed, memo, numbers)
 
 
@@ -438,11 +444,34 @@ def _is_worth_splitting(items: list[Any]) -> bool:
 def _digest_element(
     spec: KeySpec, value: Any, is_renamed: bool, memo: KeyMemo | None, numbers: dict[str, int]
 ) -> bytes:
+    scalar = _digest_scalar(value)
+    if scalar is not None:
+        return scalar
     leaf = _find_leaf(spec, value, is_renamed, memo)
     if not leaf.ids:
         return leaf.digest
     order = ",".join(str(numbers.setdefault(each, len(numbers) + 1)) for each in leaf.ids)
     return hashlib.sha256(b"ids:" + leaf.digest + order.encode()).digest()
+
+
+_SCALAR_CHARACTERS_MAX: Final = 64
+_SCALARS_MAX: Final = 4096
+_scalars: dict[str, bytes] = {}
+
+
+def _digest_scalar(value: Any) -> bytes | None:
+    """What `_make_leaf` gives for a short text or a number, remembered; None for anything else."""
+    kind = type(value)
+    if kind is int:
+        return hashlib.sha256(b"value:%d" % value).digest() if -_INT_MAX < value < _INT_MAX else None
+    if kind is not str or len(value) > _SCALAR_CHARACTERS_MAX or not value.isascii():
+        return None
+    found = _scalars.get(value)
+    if found is None:
+        found = hashlib.sha256(b"value:" + encode_basestring(value).encode("ascii")).digest()
+        if len(_scalars) < _SCALARS_MAX:
+            _scalars[value] = found
+    return found
 
 
 def _find_leaf(spec: KeySpec, value: Any, is_renamed: bool, memo: KeyMemo | None) -> _Leaf:

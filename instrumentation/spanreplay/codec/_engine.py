@@ -21,6 +21,8 @@ VALUES_MAX: Final = 2_000_000
 """Values in one encoded argument or result."""
 _WIDE_INT: Final = 2**63
 _ABSENT: Final = object()
+PLAIN_DEPTH_MAX: Final = 6
+PLAIN_ITEMS_MAX: Final = 64
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ def encode(value: Any) -> Any:
 
     Raises: Unserializable at the path of the first value without a codec, of a cycle, or beyond a limit.
     """
+    plain = _copy_plain(value, 0)
+    if plain is not _ABSENT:
+        return plain
     try:
         return Encoder().encode(value)
     except Refused as refused:
@@ -60,6 +65,31 @@ def decode(encoded: Any) -> Any:
         raise refused.located() from None
     except RecursionError:
         raise Refused("nested deeper than the interpreter's stack").located() from None
+
+
+def _copy_plain(value: Any, depth: int) -> Any:
+    """What `Encoder` gives for a small value of plain JSON types and ASCII names; `_ABSENT` for any other."""
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else _ABSENT
+    if kind is int:
+        return value if -_WIDE_INT <= value < _WIDE_INT else _ABSENT
+    if value is None or kind is bool:
+        return value
+    if kind is float:
+        return value if value - value == 0.0 else _ABSENT
+    if depth == PLAIN_DEPTH_MAX or (kind is not dict and kind is not list) or len(value) > PLAIN_ITEMS_MAX:
+        return _ABSENT
+    if kind is list:
+        items = [_copy_plain(item, depth + 1) for item in value]
+        return _ABSENT if any(item is _ABSENT for item in items) else items
+    members = {}
+    for name, member in value.items():
+        copied = _copy_plain(member, depth + 1)
+        if copied is _ABSENT or type(name) is not str or not name.isascii() or name == TAG:
+            return _ABSENT
+        members[name] = copied
+    return members
 
 
 class Encoder:

@@ -26,7 +26,9 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _KINDS: Final = {kind: Span.SpanKind.Value(f"SPAN_KIND_{kind.name}") for kind in SpanKind}
 _CODES: Final = {code: Status.StatusCode.Value(f"STATUS_CODE_{code.name}") for code in StatusCode}
-_SHORT_BYTES: Final = 48
+_ONE_BYTE_LENGTHS: Final = 124
+"""A key and a text that together are shorter need one byte for each length around them."""
+_SHORT_BYTES: Final = 60
 _SHORT_TEXTS_MAX: Final = 1024
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
@@ -230,20 +232,20 @@ def _write_attributes(parts: list[bytes], attributes: Mapping[str, object]) -> b
             known = _short_texts.get((key, value))  # type: ignore[arg-type]  # `type() is` does not narrow
             if known is not None:
                 parts.append(known)
-                continue
-            written = _text_pair(key, value)  # type: ignore[arg-type]  # as above
-        elif kind is int:
-            written = _int_pair(key, value)  # type: ignore[arg-type]  # as above
+            elif not _write_text(parts, key, value):  # type: ignore[arg-type]  # as above
+                return False
+            continue
+        if kind is int:
+            pair = _int_pair(key, value)  # type: ignore[arg-type]  # as above
         elif kind is bool:
-            written = [_key_bytes(key) + (_TRUE if value else _FALSE)]
+            pair = _key_bytes(key) + (_TRUE if value else _FALSE)
         elif kind is float:
-            written = [_key_bytes(key) + b"\x12\x09\x21" + _DOUBLE.pack(value)]
+            pair = _key_bytes(key) + b"\x12\x09\x21" + _DOUBLE.pack(value)
         else:
             return False
-        if written is None:
+        if not pair:
             return False
-        length = sum(map(len, written))
-        parts += (_ATTRIBUTE, _varint(length), *written)
+        parts.append(_ATTRIBUTE + _varint(len(pair)) + pair)
     return True
 
 
@@ -257,25 +259,31 @@ def _key_bytes(key: str) -> bytes:
     return found
 
 
-def _text_pair(key: str, value: str) -> list[bytes] | None:
+def _write_text(parts: list[bytes], key: str, value: str) -> bool:
     try:
         raw = value.encode()
         prefix = _key_bytes(key)
     except UnicodeEncodeError:
-        return None
-    length = _varint(len(raw))
-    head = b"\x12" + _varint(1 + len(length) + len(raw)) + b"\x0a" + length
-    if len(raw) < _SHORT_BYTES and len(_short_texts) < _SHORT_TEXTS_MAX:
-        pair = prefix + head + raw
-        _short_texts[(key, value)] = _ATTRIBUTE + _varint(len(pair)) + pair
-    return [prefix, head, raw]
+        return False
+    size, around = len(raw), len(prefix)
+    if size + around < _ONE_BYTE_LENGTHS:
+        attribute = b"\x4a%c%b\x12%c\x0a%c%b" % (around + size + 4, prefix, size + 2, size, raw)
+        parts.append(attribute)
+        if size < _SHORT_BYTES and len(_short_texts) < _SHORT_TEXTS_MAX:
+            _short_texts[(key, value)] = attribute
+        return True
+    length = _varint(size)
+    inner = 1 + len(length) + size
+    head = b"%b\x12%b\x0a%b" % (prefix, _varint(inner), length)
+    parts += (_ATTRIBUTE, _varint(len(head) + size), head, raw)
+    return True
 
 
-def _int_pair(key: str, value: int) -> list[bytes] | None:
+def _int_pair(key: str, value: int) -> bytes:
     if value < 0 or value > _INT64_MAX:
-        return None
+        return b""
     number = _varint(value)
-    return [_key_bytes(key), bytes((0x12, 1 + len(number), 0x18)), number]
+    return b"%b\x12%c\x18%b" % (_key_bytes(key), 1 + len(number), number)
 
 
 def _resource_prefix(resource: Any) -> bytes:
