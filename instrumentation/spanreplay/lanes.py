@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import re
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from typing import Any, Final
 from spanreplay._patch import Patches
 
 LABEL_CHARACTERS_MAX: Final = 80
+_COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
 _counting = threading.Lock()
 
 
@@ -143,7 +145,9 @@ def _peel(function: Any, args: tuple[Any, ...]) -> tuple[Any, list[contextvars.C
 def label_of(kind: str, work: Any) -> str:
     """A lane label from what will run: a coroutine, a function, a bound method."""
     name = getattr(work, "__qualname__", None) or type(work).__qualname__
-    return f"{kind}:{str(name).rsplit('<locals>.', 1)[-1]}"[:LABEL_CHARACTERS_MAX]
+    # Since Python 3.12 comprehensions are no functions; a lane must have one name in all versions
+    shown = _COMPREHENSION.sub("", str(name).rsplit("<locals>.", 1)[-1])
+    return f"{kind}:{shown}"[:LABEL_CHARACTERS_MAX]
 
 
 def _enter(contexts: list[contextvars.Context], lane: Lane) -> None:

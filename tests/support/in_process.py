@@ -1,0 +1,128 @@
+"""Record and replay functions in this process, through the real encoder, without files."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+from spanreplay import attributes as names
+from spanreplay import lanes
+from spanreplay._patch import Patches
+from spanreplay.call import Recording
+from spanreplay.errors import ReplayMiss
+from spanreplay.otlp import build_recording
+from spanreplay.record import Emitter
+from spanreplay.redact import Redactor
+from spanreplay.replay.plan import Plan
+from spanreplay.replay.session import Session
+from spanreplay.replay.verdict import build_verdict
+from spanreplay.run import Run, carried, entered, root_lane_of_active_run
+from spanreplay.spool.processor import encode_span
+
+KEY: Final = b"k" * 32
+Installer = Callable[[ModuleType, Patches], None]
+Seams = tuple[tuple[Installer, ModuleType], ...]
+"""What to patch besides the lanes: a seam's `install` and the module it patches."""
+
+
+class MemoryProcessor(SpanProcessor):
+    """Keeps every span as the bytes that a spool would hold."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep one span."""
+        self.payloads.append(encode_span(span))
+
+    def recording(self, run_id: str) -> Recording:
+        """What has been recorded of a run so far."""
+        return build_recording(map(ExportTraceServiceRequest.FromString, self.payloads), run_id)
+
+
+@dataclass
+class Replayed:
+    """A replay in this process: what came of it and what it found; `error` is what got out of it."""
+
+    session: Session
+    run: Run
+    result: Any = None
+    error: BaseException | None = None
+    memory: MemoryProcessor = field(default_factory=MemoryProcessor)
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """The verdict, with nothing said about output and exit status."""
+        return build_verdict(self.session, self.run, stdout={}, exit_status=None, ended_ns=self.run.start_ns)
+
+    def kinds(self) -> list[str]:
+        """The kinds of its divergences, in order."""
+        return [d["kind"] for d in self.verdict["divergences"]]
+
+
+def make_run(memory: MemoryProcessor, session: Session | None = None, **options: Any) -> Run:
+    """A run whose spans stay in memory."""
+    run_id = options.pop("run_id", "")
+    emitter = Emitter([memory], Resource({names.APP: "test"}))
+    return Run(
+        app="test",
+        run_id=run_id,
+        emitter=emitter,
+        redactor=Redactor(KEY, "b").run(),
+        session=session,
+        **options,
+    )
+
+
+@contextmanager
+def inside(run: Run, seams: Seams = ()) -> Iterator[Run]:
+    """A block that belongs to a run, with lanes and seams patched; everything is restored behind it."""
+    patches = Patches()
+    lanes.install(patches, root_lane_of_active_run, carried)
+    try:
+        for install, module in seams:
+            install(module, patches)
+        with entered(run):
+            yield run
+    finally:
+        patches.undo()
+
+
+def call(function: Callable[[], Any]) -> Any:
+    """Call a function, or run a coroutine function to its end."""
+    return asyncio.run(function()) if inspect.iscoroutinefunction(function) else function()
+
+
+def recorded(function: Callable[[], Any], seams: Seams = (), **options: Any) -> Recording:
+    """Record one call of a function, which must not raise."""
+    memory = MemoryProcessor()
+    run = make_run(memory, **options)
+    with inside(run, seams):
+        call(function)
+        run.finish()
+    return memory.recording(run.run_id)
+
+
+def replayed(
+    function: Callable[[], Any], recording: Recording, plan: Plan | None = None, seams: Seams = ()
+) -> Replayed:
+    """Replay a recording against a function; what gets out of it is kept in `error`."""
+    memory = MemoryProcessor()
+    session = Session(recording, plan or Plan())
+    outcome = Replayed(session, make_run(memory, session), memory=memory)
+    with inside(outcome.run, seams):
+        try:
+            outcome.result = call(function)
+        except (Exception, ReplayMiss, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001 -- the test looks at it
+            outcome.error = exc
+        outcome.run.finish()
+    return outcome
