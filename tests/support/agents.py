@@ -19,6 +19,8 @@ PYTHONS: Final = {
     "old": ROOT / ".venvs" / "old" / "bin" / "python",
 }
 """Interpreters by generation of SDKs; tests/agents/requirements says how to make the others."""
+LITELLM: Final = ROOT / ".venvs" / "litellm" / "bin" / "python"
+"""The interpreter with LiteLLM, whose pins fit no other agent."""
 
 
 def run_agent(
