@@ -40,7 +40,10 @@ def _member(enum: type[Kind] | type[Effect], value: str, what: str) -> str:
 
 def _wrap(function: F, kind: str, name: str, effect: str) -> F:
     # The machinery is imported at the first call: a decorated module must stay light where nothing is recorded
-    shown = name or function.__qualname__.rpartition("<locals>.")[2]
+    named: Any = function
+    while isinstance(named, functools.partial):
+        named = named.func
+    shown = name or getattr(named, "__qualname__", type(named).__qualname__).rpartition("<locals>.")[2]
     signature = inspect.signature(function)
 
     def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
