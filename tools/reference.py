@@ -10,6 +10,7 @@ import click
 from spanreplay.cli.app import COMMANDS, app
 from spanreplay.config import SETTINGS
 from spanreplay.dialects import find_dialect
+from spanreplay.dialects._table import _ROWS as ROWS
 from spanreplay.report.shape import EXIT_STATUS
 from spanreplay.seams._table import SEAMS
 
@@ -17,8 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "docs" / "reference"
 HEAD = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
-PATHS = ("/chat/completions", "/responses", "/embeddings", "/v1/messages")
-PROTOCOLS = {path: dialect.name for path in PATHS if (dialect := find_dialect("POST", f"http://host{path}"))}
+PROTOCOLS = {
+    suffix: dialect.name
+    for suffix, *_ in ROWS
+    if (dialect := find_dialect("POST", f"http://host{'' if suffix[0] == '/' else '/model'}{suffix}"))
+}
 
 
 def _help(context: click.Context) -> str:
