@@ -13,7 +13,7 @@ from spanreplay import codec, guard
 from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, begin
-from spanreplay.errors import Unserializable
+from spanreplay.errors import ReplayMiss, Unserializable
 from spanreplay.leaf import Leaf, decode_error, decode_value, describe_leaf, load_response
 from spanreplay.replay.cancel import await_cancellation
 
@@ -203,8 +203,11 @@ def _serve(served: _Served) -> Generator[Any, Any, Any]:
     thrown: BaseException | None = None
     while served.has_item:
         sent = thrown = None
+        item = served.next_item()
         try:
-            sent = yield served.next_item()
+            sent = yield item
+        except ReplayMiss:
+            raise
         except GeneratorExit:
             served.close()
             raise
@@ -270,6 +273,8 @@ class _ServedAsync:
 
     async def athrow(self, thrown: BaseException) -> Any:
         """The next item, where the body went on after this."""
+        if isinstance(thrown, ReplayMiss):
+            raise thrown
         self._served.resumed(None, thrown)
         return await self._step(thrown)
 
