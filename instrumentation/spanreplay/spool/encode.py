@@ -39,9 +39,14 @@ _SCOPE_SPANS: Final = b"\x12"
 _SPANS: Final = b"\x12"
 
 
+_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(0x80))
+
+
 def _varint(number: int) -> bytes:
     if number < 0x80:
-        return bytes((number,))
+        return _ONE_BYTE[number]
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     result = bytearray()
     while number >= 0x80:
         result.append(number & 0x7F | 0x80)
@@ -245,7 +250,7 @@ def _write_attributes(parts: list[bytes], attributes: Mapping[str, object]) -> b
             return False
         if not pair:
             return False
-        parts.append(_ATTRIBUTE + _varint(len(pair)) + pair)
+        parts.append(b"\x4a%b%b" % (_varint(len(pair)), pair))
     return True
 
 
@@ -262,7 +267,7 @@ def _key_bytes(key: str) -> bytes:
 def _write_text(parts: list[bytes], key: str, value: str) -> bool:
     try:
         raw = value.encode()
-        prefix = _key_bytes(key)
+        prefix = _keys.get(key) or _key_bytes(key)
     except UnicodeEncodeError:
         return False
     size, around = len(raw), len(prefix)
@@ -283,7 +288,7 @@ def _int_pair(key: str, value: int) -> bytes:
     if value < 0 or value > _INT64_MAX:
         return b""
     number = _varint(value)
-    return b"%b\x12%c\x18%b" % (_key_bytes(key), 1 + len(number), number)
+    return b"%b\x12%c\x18%b" % (_keys.get(key) or _key_bytes(key), 1 + len(number), number)
 
 
 def _resource_prefix(resource: Any) -> bytes:
