@@ -31,6 +31,7 @@ class Seam:
 SEAMS: Final[tuple[Seam, ...]] = (
     Seam("httpx", "httpx", ("httpx",), "spanreplay.seams._httpx", "every request of httpx clients"),
     Seam("httpx2", "httpx2", ("httpx2",), "spanreplay.seams._httpx", "every request of httpx2 clients"),
+    Seam("requests", "requests", ("requests",), "spanreplay.seams._requests", "every request of requests sessions"),
     Seam(
         "langchain-tools",
         "langchain-core",

@@ -130,7 +130,7 @@ def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[di
             "status": reply.status,
             "reason": reply.reason,
             "http_version": reply.http_version,
-            "headers": run.redactor.headers(reply.headers, counts),
+            "headers": _redact_headers(reply.headers, run.redactor, counts),
             "url": redact_url(reply.url, run.redactor, counts),
             "chunks": chunks,
             "end": reply.end,
@@ -145,6 +145,18 @@ def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[di
     if reply.hops:
         value["hops"] = [_reply_value(run, hop, counts)[0] for hop in reply.hops]
     return value, texts
+
+
+def _redact_headers(headers: list[tuple[str, str]], redact: RunRedactor, counts: dict[str, int]) -> list[list[str]]:
+    """Headers without their secrets; of a cookie that is set, only the value is one."""
+    clean = redact.headers(headers, counts)
+    for at, (name, value) in enumerate(headers):
+        if name.lower() == "set-cookie" and clean[at][1] != value:
+            cookie, semicolon, attributes = value.partition(";")
+            key, equals, secret = cookie.partition("=")
+            hidden = redact.headers([(name, secret)])[0][1] if secret else ""
+            clean[at] = [clean[at][0], f"{key}{equals}{hidden}{semicolon}{attributes}"]
+    return clean
 
 
 def _encode_body(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[list[str], list[list[Any]]]:

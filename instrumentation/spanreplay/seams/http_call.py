@@ -1,0 +1,318 @@
+"""One HTTP call on its way through a transport library, whatever the library: recorded, or served.
+
+A seam opens a call with `begin_call`, tells it what came back (`answered`, `broke`, `returned`, `failed`), or, where
+`is_served`, asks it for what was recorded (`next_reply`, `end_of_body`). The client's own machinery (redirects, hooks,
+cookies, authentication) runs in a replay too: only what is below it is exchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from spanreplay import codec, config, guard, ids
+from spanreplay._json import dump
+from spanreplay.call import Outcome
+from spanreplay.crossing import Crossing, Spec, begin, is_plumbing, is_suppressed, plumbing
+from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
+from spanreplay.replay.cancel import await_cancellation
+from spanreplay.run import Run, active_run
+from spanreplay.seams.http_reply import HttpReply, decode_reply
+from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, read_meta
+from spanreplay.seams.telemetry import is_telemetry
+
+Headers = Iterable[tuple[str, str]]
+
+
+class Body:
+    """The body of one response while the agent reads it; `reply.chunks` grows with it."""
+
+    def __init__(self, call: HttpCall, reply: HttpReply) -> None:
+        self.reply = reply
+        self.end = ""
+        self.error: BaseException | None = None
+        self._call = call
+        self._is_joined = False
+        self._pieces: list[bytes] = []
+
+    def keep(self, piece: bytes, *, is_full: bool = False) -> None:
+        """Note what one read gave. `is_full`: as much as was asked for, so the next read may lie in the same chunk."""
+        if not piece or self.end or not self._call.has_room(len(piece)):
+            return
+        if not self._is_joined:
+            self._seal()
+            self.reply.chunks.append((self._call.elapsed_ms(), b""))
+        self._pieces.append(piece)
+        self._is_joined = is_full
+
+    def _seal(self) -> None:
+        if self._pieces:
+            ms, _ = self.reply.chunks[-1]
+            self.reply.chunks[-1] = (ms, b"".join(self._pieces))
+            self._pieces = []
+
+    def finish(self, end: str, error: BaseException | None = None) -> None:
+        """The body was read to its end (`complete`), broke (`error`) or was left (`closed`); the first word counts."""
+        if not self.end:
+            self._seal()
+            self.end, self.error = end, error
+            self._call.ended(self)
+
+
+class HttpCall:
+    """One request; every method that is called while recording never raises."""
+
+    def __init__(self, describe: Callable[[Run], tuple[Spec, HttpExchange]], *, is_stream: bool) -> None:
+        self.is_stream = is_stream
+        self.crossing: Crossing | None = None
+        self.is_black_hole = False
+        self._describe = describe
+        self._exchange = HttpExchange()
+        self._bodies: list[Body] = []
+        self._failure: BaseException | None = None
+        self._is_returned = False
+        self._kept_bytes = 0
+        self._pending: deque[HttpReply] = deque()
+        self._start_ns = ids.monotonic_ns()
+
+    def open(self) -> bool:
+        """Enter the call in the run's books; False if it is not recorded. Raises: ReplayMiss."""
+        self.crossing = begin(self._build_spec)
+        if self.crossing is not None and self.crossing.served is not None:
+            self._load(self.crossing)
+        return self.crossing is not None
+
+    def _build_spec(self, run: Run) -> Spec:
+        spec, self._exchange = self._describe(run)
+        return spec
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the answer comes from the recording."""
+        return self.is_black_hole or (self.crossing is not None and self.crossing.served is not None)
+
+    @contextlib.contextmanager
+    def live(self) -> Iterator[None]:
+        """A block that uses the network for this call; nothing below it is recorded again."""
+        if self.crossing is None:
+            yield
+            return
+        with self.crossing, plumbing():
+            yield
+
+    # ── recording: what the seam tells ──────────────────────────────────────────────────────────────
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the request."""
+        return (ids.monotonic_ns() - self._start_ns) // 1_000_000
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many more bytes of bodies are kept; counts them."""
+        self._kept_bytes += size
+        return self._kept_bytes <= config.BODY_BYTES_MAX
+
+    def answered(self, reply: HttpReply) -> Body:
+        """One response has come; there are several where the client follows redirects or authenticates."""
+        body = Body(self, reply)
+        self._bodies.append(body)
+        return body
+
+    def broke(self, exc: BaseException) -> None:
+        """The network gave no response but this."""
+        self._failure = exc
+
+    def ended(self, body: Body) -> None:
+        """A body ended; if it is the one that the agent reads, so does the call."""
+        if self._is_returned and self._bodies and self._bodies[-1] is body:
+            guard.guarded("recording a stream", self._finish, None)
+
+    def returned(self) -> None:
+        """The client is done: record the call now, or when its stream has been read."""
+        if self.is_served:
+            return
+        self._is_returned = True
+        last = self._bodies[-1] if self._bodies else None
+        if last is None or last.end:
+            guard.guarded("recording a response", self._finish, None)
+        elif self.crossing is not None:
+            self.crossing.on_abandon = lambda: last.finish("closed")
+
+    def failed(self, exc: BaseException) -> None:
+        """The client raised. The exception itself goes on unchanged."""
+        if not self.is_served:
+            guard.guarded("recording a failure", self._finish, exc)
+
+    def _finish(self, exc: BaseException | None) -> None:
+        crossing = self.crossing
+        if crossing is None:
+            return
+        bodies, self._bodies = self._bodies, []
+        replies = [self._to_reply(body) for body in bodies]
+        if self._failure is not None or not replies:
+            replies.append(HttpReply(0))
+        *hops, reply = replies
+        reply.hops = hops
+        failure = self._failure or (exc if not reply.status else None)
+        if failure is not None:
+            reply.error, reply.end = self.describe_error(failure), "error"
+        cause = failure or exc or (bodies[-1].error if bodies else None)
+        is_error = cause is not None or reply.error is not None or reply.status >= 400
+        is_cancelled = cause is not None and not isinstance(cause, Exception)
+        outcome = Outcome.CANCELLED if is_cancelled else Outcome.ERROR if is_error else Outcome.OK
+        if self._kept_bytes > config.BODY_BYTES_MAX:
+            crossing.run.count("truncated")
+            crossing.close(outcome, dump({"truncated": self._kept_bytes}))
+            return
+        text, texts = encode_reply(crossing.run, reply, crossing.spec.redactions)
+        if reply.status:
+            crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply.status, texts) or {})
+        crossing.close(outcome, text)
+
+    def _read_meta(self, status: int, texts: list[str]) -> dict[str, Any]:
+        return read_meta(self._exchange, status, texts, is_stream=self.is_stream)
+
+    def _to_reply(self, body: Body) -> HttpReply:
+        reply = body.reply
+        body.finish("closed")
+        reply.end = body.end
+        if body.error is not None:
+            reply.error, reply.end = self.describe_error(body.error), "error"
+        if not self.is_stream and len(reply.chunks) > 1:
+            reply.chunks = [(reply.chunks[-1][0], b"".join(chunk for _, chunk in reply.chunks))]
+        return reply
+
+    def describe_error(self, exc: BaseException) -> dict[str, Any]:
+        """An exception as JSON: class, message and, where it has a codec, all of it."""
+        cls = type(exc)
+        described: dict[str, Any] = {"type": f"{cls.__module__}.{cls.__qualname__}", "message": str(exc)}
+        with contextlib.suppress(Unserializable):
+            described["value"] = codec.encode_exception(exc)
+        return described
+
+    # ── serving: what the seam asks ─────────────────────────────────────────────────────────────────
+    def _load(self, crossing: Crossing) -> None:
+        recorded = crossing.served
+        if recorded is None:
+            return
+        crossing.spec.meta.update(recorded.meta)
+        crossing.close(Outcome(recorded.outcome), recorded.response)
+        try:
+            reply = decode_reply(recorded.response)
+        except (ValueError, KeyError, TypeError) as exc:
+            raise self.broken(f"call {recorded.seq} of the recording has no usable response") from exc
+        self._pending.extend([*reply.hops, reply])
+
+    def swallow(self) -> None:
+        """Become another tool's telemetry, which goes nowhere and is told that all is well."""
+        self.is_black_hole = True
+        self._pending.append(HttpReply(200, "OK"))
+
+    def next_reply(self) -> HttpReply:
+        """The recorded response. Raises: what was raised, or ReplayMiss."""
+        if not self._pending:
+            raise self._overrun()
+        if not self._pending[0].status:
+            raise self.restore_error(self._pending[0].error or {})
+        return self._pending.popleft()
+
+    async def anext_reply(self) -> HttpReply:
+        """The same; a recorded cancellation is waited for."""
+        if self._pending and not self._pending[0].status:
+            failure = self.restore_error(self._pending[0].error or {})
+            await self.settle(failure)
+            raise failure
+        return self.next_reply()
+
+    def end_of_body(self, reply: HttpReply) -> BaseException | None:
+        """What is raised behind the last recorded chunk."""
+        if reply.error is not None:
+            return self.restore_error(reply.error)
+        return self._overrun() if reply.end == "closed" else None
+
+    async def settle(self, exc: BaseException) -> None:
+        """Wait for a recorded cancellation to happen again."""
+        if isinstance(exc, asyncio.CancelledError) and self.crossing is not None:
+            await await_cancellation(self.crossing)
+
+    def restore_error(self, error: dict[str, Any]) -> BaseException:
+        """The exception of `describe_error`."""
+        try:
+            return codec.decode_exception(error["value"])
+        except (SpanreplayError, ValueError, KeyError, TypeError):
+            return self.broken(f"the recorded {error.get('type')} can't be rebuilt")
+
+    def broken(self, message: str) -> ReplayMiss:
+        """Our own failure; the replay is not identical any more."""
+        session = self.crossing.run.session if self.crossing is not None else None
+        return session.broken(message) if session is not None else ReplayMiss(message)
+
+    def _overrun(self) -> ReplayMiss:
+        session = self.crossing.run.session if self.crossing is not None else None
+        if self.crossing is None or session is None:
+            return ReplayMiss("more was read than was recorded")
+        return session.overrun(self.crossing)
+
+
+def is_recording() -> bool:
+    """Whether there is a run that a call made here could belong to."""
+    return active_run() is not None
+
+
+def begin_call(
+    method: str,
+    url: str,
+    headers: Headers,
+    body: bytes,
+    *,
+    is_stream: bool = False,
+    call_class: type[HttpCall] = HttpCall,
+) -> HttpCall | None:
+    """Open a call; None if it goes on untouched. Raises: ReplayMiss if the recording has no answer."""
+    run = active_run()
+    if run is None:
+        return None
+    call = call_class(lambda r: describe_request(r, method, url, headers, body), is_stream=is_stream)
+    parts = urlsplit(url)
+    if is_telemetry(parts.hostname or "", parts.path):
+        if run.session is None:
+            return None
+        call.swallow()
+        return call
+    if is_suppressed() or is_plumbing(run):
+        return None
+    return call if call.open() else None
+
+
+def take_body(body: Any) -> tuple[bytes, Any]:
+    """The bytes of a request's body and what to send in its place, which gives the same bytes in the same pieces.
+
+    Of a file, at most BODY_BYTES_MAX and one are read. What the agent's own iterator raises goes on as it is.
+    """
+    if body is None:
+        return b"", None
+    if isinstance(body, str):
+        return body.encode("utf-8"), body
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body), body
+    if hasattr(body, "read"):
+        return _take_file(body)
+    if hasattr(body, "__iter__"):
+        pieces = list(body)
+        return b"".join(p.encode("utf-8") if isinstance(p, str) else bytes(p) for p in pieces), pieces
+    return b"", body
+
+
+def _take_file(file: Any) -> tuple[bytes, Any]:
+    import io
+
+    try:
+        position = file.tell()
+        taken = file.read(config.BODY_BYTES_MAX + 1)
+        file.seek(position)
+    except (AttributeError, OSError, ValueError):  # a pipe: what is read is gone
+        taken = file.read()
+        file = io.BytesIO(taken.encode("utf-8") if isinstance(taken, str) else taken)
+    return taken.encode("utf-8") if isinstance(taken, str) else taken, file

@@ -1,0 +1,30 @@
+"""Small helpers of the tests of transport seams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spanreplay._patch import Patches
+from spanreplay.call import CallRecord
+from spanreplay.errors import RunNotFound
+from support.in_process import Seams, recorded
+
+
+def recorded_calls(function: Callable[[], Any], seams: Seams) -> tuple[CallRecord, ...]:
+    """The calls that a function makes, none if it makes none."""
+    try:
+        return recorded(function, seams).calls
+    except RunNotFound:
+        return ()
+
+
+def assert_patches(seams: Seams, *targets: tuple[Any, str]) -> None:
+    """Every target exists, is patched by the seams, and is the very same object again afterwards."""
+    before = [vars(owner)[name] for owner, name in targets]
+    patches = Patches()
+    for install, module in seams:
+        install(module, patches)
+    assert all(vars(o)[n] is not original for (o, n), original in zip(targets, before, strict=True))
+    patches.undo()
+    assert all(vars(o)[n] is original for (o, n), original in zip(targets, before, strict=True))

@@ -1,0 +1,153 @@
+"""A local HTTP server whose every answer is unique, for tests of transports."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import uuid
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+BODY_BYTES_MAX = 1_000_000
+PIECES = 5
+
+
+class WebServer:
+    """Answers on a port of 127.0.0.1 while it is entered; `requests` is what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.web = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._is_stopped = False
+
+    @property
+    def url(self) -> str:
+        """The root URL, no trailing slash."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> WebServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Close the port and end the thread; harmless when done already."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    web: WebServer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        return  # clients of these tests hang up on purpose
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class names it so
+        return
+
+    def do_GET(self) -> None:
+        body = self._read_body()
+        self.server.web.requests.append(f"{self.command} {self.path}")
+        path = self.path.partition("?")[0]
+        answer: Callable[[bytes], None] = getattr(self, "answer_" + path.split("/")[1].replace("-", "_"))
+        answer(body)
+
+    do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815 -- the base class names them so
+
+    def _read_body(self) -> bytes:
+        if "chunked" in (self.headers.get("transfer-encoding") or ""):
+            found = b""
+            while size := int(self.rfile.readline(), 16):
+                found += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return found
+        return self.rfile.read(min(int(self.headers.get("content-length") or 0), BODY_BYTES_MAX))
+
+    def _send(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", headers.pop("content_type", "application/json"))
+        self.send_header("x-request-id", uuid.uuid4().hex)
+        self.send_header("content-length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        self.wfile.flush()
+
+    def answer_json(self, body: bytes) -> None:
+        """What was asked, and a number that is never given twice."""
+        answer = {"id": uuid.uuid4().hex, "path": self.path, "method": self.command, "got": body.decode("latin-1")}
+        self._send(json.dumps(answer).encode())
+
+    def answer_gzip(self, body: bytes) -> None:
+        """The same, compressed."""
+        self._send(gzip.compress(json.dumps({"id": uuid.uuid4().hex, "x": "é" * 50}).encode()), content_encoding="gzip")
+
+    def answer_binary(self, body: bytes) -> None:
+        """Bytes that are no text."""
+        self._send(bytes(range(256)) + uuid.uuid4().bytes, content_type="application/octet-stream")
+
+    def answer_pieces(self, body: bytes) -> None:
+        """A stream of lines, chunk by chunk."""
+        self._pieces(PIECES, is_whole=True)
+
+    def answer_broken(self, body: bytes) -> None:
+        """A stream that ends in its middle."""
+        self._pieces(2, is_whole=False)
+
+    def _pieces(self, count: int, *, is_whole: bool) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for n in range(count):
+            piece = f"data: {n} {uuid.uuid4().hex} é\n\n".encode()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.wfile.flush()
+        if is_whole:
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = self.close_connection or not is_whole
+        self.wfile.flush()
+
+    def answer_moved(self, body: bytes) -> None:
+        """A redirect to /json."""
+        self._send(b"moved", 302, location="/json?moved=1")
+
+    def answer_cookie(self, body: bytes) -> None:
+        """Sets a cookie."""
+        self._send(b"{}", set_cookie="flavour=oat; Path=/")
+
+    def answer_cookies(self, body: bytes) -> None:
+        """The cookies that came, and a number."""
+        self._send(json.dumps({"cookies": self.headers.get("cookie", ""), "id": uuid.uuid4().hex}).encode())
+
+    def answer_status(self, body: bytes) -> None:
+        """The status that the path names: /status/503."""
+        self._send(json.dumps({"error": uuid.uuid4().hex}).encode(), int(self.path.split("/")[2]))
+
+    def answer_hang_up(self, body: bytes) -> None:
+        """No answer at all."""
+        self.close_connection = True
+        self.connection.close()
+
+    def answer_v1(self, body: bytes) -> None:
+        """Where telemetry goes."""
+        self._send(b"{}")
