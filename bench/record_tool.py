@@ -49,7 +49,7 @@ def make_tools(installed: Any) -> dict[str, tuple[Callable[[], object], Callable
         """Look a price up."""
         return quote(symbol, amount)
 
-    bare_run = type(lookup)._run.__wrapped__
+    bare_run: Any = vars(type(lookup))["_run"].__wrapped__
     arguments = {"symbol": "ACME"}
     from langchain_core.runnables import RunnableConfig
 

@@ -136,7 +136,7 @@ def _time_resolve(recording: Any) -> Callable[[], list[float]]:
     lane, spec = Lane("main"), Spec("tool", "quote", "read", "tool/1", {}, "{}")
     asked = []
     for call in recording.calls:
-        each = _Asked()
+        each: Any = _Asked()
         each.boundary, each.index, each.key, each.lane, each.spec = call.boundary, call.index, Key(call.key), lane, spec
         asked.append(each)
 

@@ -1,0 +1,82 @@
+"""Measures every figure, one after the other, and prints one table.
+
+Run: python -m bench [--json FILE] [NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+from bench.figures import Figure, describe_machine, print_table, write
+
+NAMES: Final = ("record_tool", "record_llm", "first_token", "resolve", "startup")
+ROOT: Final = Path(__file__).resolve().parent.parent
+TIMEOUT_S: Final = 600
+
+
+def measure(name: str) -> list[Figure]:
+    """One benchmark in a process of its own, so that none warms or patches anything for another."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "figures.json"
+        program = (
+            "import importlib, json, pathlib, sys\n"
+            "figures = importlib.import_module(f'bench.{sys.argv[1]}').measure()\n"
+            "pathlib.Path(sys.argv[2]).write_text(json.dumps([figure.as_json() for figure in figures]))\n"
+        )
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SPANREPLAY_"))}
+        command = [sys.executable, "-c", program, name, str(found)]
+        subprocess.run(command, cwd=ROOT, env=environ, check=True, timeout=TIMEOUT_S)
+        rows: list[dict[str, Any]] = json.loads(found.read_text(encoding="utf-8"))
+    return [Figure(**{k: v for k, v in row.items() if k != "verdict"}) for row in rows]
+
+
+def main() -> int:
+    """Measure, print, write; 1 if a benchmark failed to run."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}; default: all")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(NAMES)
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    machine = describe_machine()
+    began = datetime.now(timezone.utc)
+    figures: list[Figure] = []
+    failed = []
+    for name in options.names or NAMES:
+        sys.stderr.write(f"{name} …\n")
+        try:
+            figures += measure(name)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as exc:
+            failed.append(name)
+            sys.stderr.write(f"{name} failed: {exc}\n")
+    command = " ".join(["python -m bench", *options.names])
+    versions = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    write(f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, load {machine['load'][0]} at the start")
+    write(f"Python {machine['python']}, {versions}")
+    write(f"{command}, commit {machine['commit']}, {began:%Y-%m-%d %H:%M} UTC")
+    write()
+    print_table(figures)
+    if options.json:
+        report = {
+            "command": command,
+            "began": began.isoformat(timespec="seconds"),
+            "machine": machine,
+            "load_after": [round(each, 1) for each in os.getloadavg()],
+            "figures": [figure.as_json() for figure in figures],
+            "failed": failed,
+        }
+        Path(options.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
