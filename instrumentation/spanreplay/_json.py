@@ -4,8 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from json import encoder
 from typing import Any, Final
 
-# One encoder for all: json.dumps with other than its defaults makes a new one at every call
-dump: Final[Callable[[Any], str]] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-dump_ascii: Final[Callable[[Any], str]] = json.JSONEncoder(separators=(",", ":")).encode
+
+def _refuse(value: Any) -> Any:
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _make_dump(*, is_ascii: bool) -> Callable[[Any], str]:
+    """`json.dumps` with one encoder for all calls; it makes two at every call, which costs more than small values."""
+    make_encoder = getattr(encoder, "c_make_encoder", None)
+    if make_encoder is None:  # not CPython
+        return json.JSONEncoder(ensure_ascii=is_ascii, separators=(",", ":")).encode
+    write_text = encoder.encode_basestring_ascii if is_ascii else encoder.encode_basestring
+    # (markers, default, text, indent, key separator, item separator, sort_keys, skipkeys, allow_nan): without markers
+    # nothing is shared between threads, and a cycle is a RecursionError
+    write = make_encoder(None, _refuse, write_text, None, ":", ",", False, False, True)
+
+    def dump(value: Any) -> str:
+        return "".join(write(value, 0))
+
+    return dump
+
+
+dump: Final[Callable[[Any], str]] = _make_dump(is_ascii=False)
+dump_ascii: Final[Callable[[Any], str]] = _make_dump(is_ascii=True)
