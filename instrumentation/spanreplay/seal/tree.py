@@ -30,6 +30,17 @@ def hash_leaf(call: CallRecord) -> str:
             hashlib.sha256(call.request.encode("utf-8", "surrogatepass")).hexdigest(),
             hashlib.sha256(call.response.encode("utf-8", "surrogatepass")).hexdigest(),
             call.outcome,
+            # What a replay or a report reads besides: where one of these could be changed, it would be
+            call.keyspec,
+            call.effect,
+            call.parent,
+            call.call_id,
+            call.code,
+            sorted(call.meta.items()),
+            sorted(call.redactions.items()),
+            call.joint,
+            call.clocks,
+            *([hashlib.sha256(call.reads.encode("utf-8", "surrogatepass")).hexdigest()] if call.reads else ()),
         ],
     )
     return hashlib.sha256(b"\x00" + record.encode("ascii")).hexdigest()
