@@ -1,0 +1,94 @@
+"""Looking known history up gives what walking it would give."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spanreplay.redact import Redactor, RunRedactor
+
+KEY = bytes(range(32))
+_texts = st.sampled_from(
+    [
+        "",
+        "short",
+        "an ordinary sentence of a prompt",
+        "data: not an event",
+        '{"order": 1, "note": "plain text inside"}',
+        '{"password": "hunter2hunter2"}',
+        "the password is hunter2hunter2, keep it",
+        "Authorization: Bearer abcdef0123456789abcdef",
+        "--api-key",
+        "hunter2hunter2",
+        "sk-proj-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5bC7d",
+    ]
+)
+_keys = st.sampled_from(["role", "content", "headers", "password", "token", "max_tokens", "arguments", "description"])
+_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), _texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_keys, inner, max_size=4)),
+    max_leaves=12,
+)
+_messages = st.lists(st.dictionaries(_keys, _values, max_size=3), min_size=4, max_size=9)
+
+
+class _Walker(RunRedactor):
+    """A redactor that walks everything, as if nothing had been seen before."""
+
+    def __init__(self, run: RunRedactor) -> None:
+        self.__dict__.update(run.__dict__)
+        self._clean = _NothingKnown()  # type: ignore[assignment]  # as much of it as the engine uses
+
+
+class _NothingKnown:
+    def prune(self, value: Any) -> Any:
+        return value
+
+    def remember(self, value: Any) -> None:
+        return
+
+
+@settings(max_examples=200, deadline=None)
+@given(messages=_messages, tools=_values, is_grown=st.lists(st.booleans(), min_size=1, max_size=5))
+def test_pruned_history_is_redacted_as_a_whole_one(messages: list[Any], tools: Any, is_grown: list[bool]) -> None:
+    """Requests that grow, shrink and repeat come out as they do when every one is walked, counts included."""
+    redactor = Redactor(KEY, "k")
+    quick, thorough = redactor.run(), _Walker(redactor.run())
+    length = 4
+    for grows in is_grown:
+        length = min(length + 1, len(messages)) if grows else max(4, length - 1)
+        body = json.dumps({"messages": messages[:length], "tools": tools, "model": "gpt-x"})
+        counts: dict[str, int] = {}
+        expected: dict[str, int] = {}
+        assert quick.value(json.loads(body), counts) == thorough.value(json.loads(body), expected)
+        assert counts == expected
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"password": "hunter2hunter2"},
+        ["--api-key", "hunter2hunter2"],
+        {"headers": [["authorization", "hunter2hunter2"]]},
+    ],
+    ids=["key name", "command line", "headers"],
+)
+def test_secret_appended_to_known_history_is_found(secret: Any) -> None:
+    """A message that is new at the end of a conversation known to be clean is looked at."""
+    run = Redactor(KEY, "k").run()
+    history = [{"role": "user", "content": f"question number {n}"} for n in range(8)]
+    for _ in range(2):
+        assert run.value({"messages": [dict(message) for message in history]}) == {"messages": history}
+    grown = {"messages": [*history, {"role": "tool", "content": secret}]}
+    assert "hunter2" not in json.dumps(run.value(grown))
+
+
+def test_known_history_is_returned_itself() -> None:
+    """Nothing to redact gives the very same object, the first time and every time after."""
+    run = Redactor(KEY, "k").run()
+    body = {"messages": [{"role": "user", "content": f"question number {n}"} for n in range(8)]}
+    assert all(run.value(body) is body for _ in range(3))
