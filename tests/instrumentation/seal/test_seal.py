@@ -1,0 +1,120 @@
+"""The Merkle root of a run, and what checking it finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spanreplay.call import CallRecord, Outcome, Recording
+from spanreplay.otlp import build_recording
+from spanreplay.seal.check import find_tampering
+from spanreplay.seal.tree import hash_leaf, hash_root
+from support.replay_calls import Asked, record_calls, seal
+from support.runs import make_call, make_recording, make_request
+
+# The test vectors of Certificate Transparency (RFC 6962): inputs of eight leaves, roots of the first n of them
+CT_INPUTS = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]
+CT_ROOTS = [
+    "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+    "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+    "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+    "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+    "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+    "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+    "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+    "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+]
+
+
+def _leaf(content: bytes) -> str:
+    return hashlib.sha256(b"\x00" + content).hexdigest()
+
+
+def _root(leaves: list[str]) -> bytes:
+    """RFC 6962, section 2.1, as it is written there."""
+    if len(leaves) == 1:
+        return bytes.fromhex(leaves[0])
+    k = 1
+    while k * 2 < len(leaves):
+        k *= 2
+    return hashlib.sha256(b"\x01" + _root(leaves[:k]) + _root(leaves[k:])).digest()
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_n15_root_is_that_of_rfc_6962(count: int) -> None:
+    """The published roots of the first one to eight leaves come out."""
+    leaves = [_leaf(bytes.fromhex(text)) for text in CT_INPUTS[:count]]
+    assert hash_root(leaves) == CT_ROOTS[count - 1]
+
+
+@given(st.integers(1, 70))
+def test_n15_root_is_that_of_the_definition(count: int) -> None:
+    """For any number of leaves the root is the recursive definition's."""
+    leaves = [_leaf(bytes([n])) for n in range(count)]
+    assert hash_root(leaves) == _root(leaves).hex()
+
+
+def test_empty_run_has_the_root_of_nothing() -> None:
+    """No leaves: the hash of the empty string."""
+    assert hash_root([]) == hashlib.sha256(b"").hexdigest()
+
+
+SEALED = sorted({f.name for f in dataclasses.fields(CallRecord)} - {
+    "trace_id", "span_id", "parent_span_id", "start_ns", "end_ns",
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEALED)
+def test_n15_leaf_covers_every_field_but_ids_and_times(name: str) -> None:
+    """Whatever a record says, another value gives another leaf; fields that are added later must be covered too."""
+    call = make_call("0" * 32, 5)
+    value: Any = getattr(call, name)
+    other: Any = {str: f"{value}x", int: 99, dict: {"n": 1}, tuple: (1,)}[type(value)]
+    assert hash_leaf(dataclasses.replace(call, **{name: other})) != hash_leaf(call)
+
+
+def test_n15_leaf_is_the_same_after_the_wire() -> None:
+    """A record that went through OTLP has the leaf that it had before."""
+    recording = make_recording()
+    again = build_recording([make_request(recording)])
+    assert [hash_leaf(c) for c in again.calls] == [hash_leaf(c) for c in recording.calls]
+
+
+def test_leaf_hashes_any_text() -> None:
+    """A lone surrogate in a payload is no reason to lose the record."""
+    assert len(hash_leaf(make_call("0" * 32, 1, request='"\ud800"', response="\udfff"))) == 64
+
+
+def test_untouched_recording_is_not_tampered() -> None:
+    """What was sealed is what is there."""
+    assert find_tampering(record_calls([Asked(1), Asked(2)])) == ""
+
+
+def test_without_a_manifest_nothing_can_be_said() -> None:
+    """A run that was killed has no root hash: it is incomplete, not tampered."""
+    assert find_tampering(record_calls([Asked(1)], manifest={})) == ""
+
+
+def test_open_calls_are_no_leaves() -> None:
+    """A call that never ended has no leaf, and does not disturb the others'."""
+    recording = record_calls([Asked(1), Asked(2)])
+    calls = (recording.calls[0], dataclasses.replace(recording.calls[1], outcome=Outcome.OPEN.value))
+    assert find_tampering(seal(Recording(recording.root, calls))) == ""
+
+
+def test_n15_each_way_to_forge_is_found() -> None:
+    """Flipped, inserted and exchanged calls are named; a lost one is for the counts to tell."""
+    recording = record_calls([Asked(n) for n in range(4)])
+    one, two, *rest = recording.calls
+    flipped = (dataclasses.replace(one, response='{"value": 2}'), two, *rest)
+    inserted = (one, two, *rest, dataclasses.replace(two, seq=77))
+    exchanged = (dataclasses.replace(two, seq=1), dataclasses.replace(one, seq=2), *rest)
+    assert "hash to" in find_tampering(Recording(recording.root, flipped))
+    assert "5 finished calls are here, the manifest counts 4" in find_tampering(Recording(recording.root, inserted))
+    assert "hash to" in find_tampering(Recording(recording.root, exchanged))
+    assert find_tampering(Recording(recording.root, recording.calls[1:])) == ""
