@@ -18,7 +18,7 @@ from spanreplay import config, guard, ids
 from spanreplay.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.canonical import compute_key
 from spanreplay.errors import ReplayMiss
-from spanreplay.lanes import Lane, current_crossing, current_lane, enter_crossing, leave_crossing
+from spanreplay.lanes import Entered, Lane, current_crossing, current_lane, enter_crossing, leave_crossing
 from spanreplay.record import build_attributes
 from spanreplay.run import Run, active_run
 from spanreplay.seal.tree import hash_leaf
@@ -85,7 +85,7 @@ class Crossing:
 
     __slots__ = (
         "_context_token",
-        "_crossing_token",
+        "_entered",
         "_is_closed",
         "code",
         "index",
@@ -132,7 +132,7 @@ class Crossing:
         """Ends the record of a stream that nobody read to its end."""
         self._is_closed = False
         self._context_token: Token[Any] | None = None
-        self._crossing_token: Token[Any] | None = None
+        self._entered: Entered | None = None
 
     @property
     def boundary(self) -> str:
@@ -142,12 +142,12 @@ class Crossing:
     def __enter__(self) -> Crossing:
         context = trace.set_span_in_context(NonRecordingSpan(self.span_context))
         self._context_token = otel_context.attach(context)
-        self._crossing_token = enter_crossing(self)
+        self._entered = enter_crossing(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._crossing_token is not None:
-            leave_crossing(self._crossing_token)
+        if self._entered is not None:
+            leave_crossing(self._entered)
         if self._context_token is not None:
             otel_context.detach(self._context_token)
 

@@ -16,6 +16,7 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from spanreplay._patch import Patches
@@ -88,17 +89,35 @@ def current_crossing(root: Lane) -> Any:
     return crossing if crossing is not None else current_lane(root).owner
 
 
-def enter_crossing(crossing: Any) -> contextvars.Token[Any]:
-    """Make `crossing` the current one; give the token to `leave_crossing`."""
-    return _crossing.set(crossing)
+@dataclass(frozen=True)
+class Entered:
+    """What `leave_crossing` undoes."""
+
+    crossing: Any
+    lane: Lane
+    crossing_token: contextvars.Token[Any]
+    lane_token: contextvars.Token[Lane | None]
 
 
-def leave_crossing(token: contextvars.Token[Any]) -> None:
-    """Undo `enter_crossing`; harmless where the context has changed in between (generators)."""
+def enter_crossing(crossing: Any) -> Entered:
+    """Make `crossing` the current one, in a lane of its own; give the result to `leave_crossing`.
+
+    A replay that serves the call does not run its body: what the body counts must not number what comes after it.
+    """
+    label = f"{crossing.boundary}#{crossing.index + 1}"[-LABEL_CHARACTERS_MAX:]
+    lane = Lane(f"{crossing.lane.path}/{label}", crossing)
+    return Entered(crossing, lane, _crossing.set(crossing), _lane.set(lane))
+
+
+def leave_crossing(entered: Entered) -> None:
+    """Undo `enter_crossing`; in another context than it was entered in (generators), as far as it reached there."""
     try:
-        _crossing.reset(token)
+        _crossing.reset(entered.crossing_token)
+        _lane.reset(entered.lane_token)
     except ValueError:
         _crossing.set(None)
+        if _lane.get() is entered.lane:
+            _lane.set(entered.crossing.lane)
 
 
 class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane):`
