@@ -23,6 +23,7 @@ class WebServer:
         self._server.web = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._is_stopped = False
+        self.stopping = threading.Event()
 
     @property
     def url(self) -> str:
@@ -40,6 +41,7 @@ class WebServer:
         """Close the port and end the thread; harmless when done already."""
         if not self._is_stopped:
             self._is_stopped = True
+            self.stopping.set()
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
@@ -147,6 +149,10 @@ class _Handler(BaseHTTPRequestHandler):
         """No answer at all."""
         self.close_connection = True
         self.connection.close()
+
+    def answer_wait(self, body: bytes) -> None:
+        """Nothing until the server is stopped, or the client has gone."""
+        self.server.web.stopping.wait(30)
 
     def answer_v1(self, body: bytes) -> None:
         """Where telemetry goes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,9 +30,14 @@ class Seam:
 
 
 SEAMS: Final[tuple[Seam, ...]] = (
+    Seam("clock", "python", ("time",), "spanreplay.local.clock", "reads of the clock by the agent's code"),
+    Seam("random", "python", ("random",), "spanreplay.local.randomness", "random numbers of the agent's code"),
+    Seam("entropy", "python", ("os", "secrets"), "spanreplay.local.entropy", "`os.urandom` and `secrets`, sealed"),
+    Seam("uuid", "python", ("uuid",), "spanreplay.local.uuids", "UUIDs that the agent's code makes"),
     Seam("httpx", "httpx", ("httpx",), "spanreplay.seams._httpx", "every request of httpx clients"),
     Seam("httpx2", "httpx2", ("httpx2",), "spanreplay.seams._httpx", "every request of httpx2 clients"),
     Seam("requests", "requests", ("requests",), "spanreplay.seams._requests", "every request of requests sessions"),
+    Seam("aiohttp", "aiohttp", ("aiohttp",), "spanreplay.seams._aiohttp", "every request of aiohttp client sessions"),
     Seam(
         "langchain-tools",
         "langchain-core",
@@ -132,6 +138,9 @@ class InstalledSeams:
 
 def _version(distribution: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
+
+    if distribution == "python":
+        return platform.python_version()
 
     try:
         return version(distribution)

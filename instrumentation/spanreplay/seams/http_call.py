@@ -35,6 +35,8 @@ class Body:
         self.reply = reply
         self.end = ""
         self.error: BaseException | None = None
+        self.at = ""
+        """Where a library raised `error`, in words of its seam."""
         self._call = call
         self._is_joined = False
         self._pieces: list[bytes] = []
@@ -73,7 +75,6 @@ class HttpCall:
         self._describe = describe
         self._exchange = HttpExchange()
         self._bodies: list[Body] = []
-        self._failure: BaseException | None = None
         self._is_returned = False
         self._kept_bytes = 0
         self._pending: deque[HttpReply] = deque()
@@ -120,9 +121,11 @@ class HttpCall:
         self._bodies.append(body)
         return body
 
-    def broke(self, exc: BaseException) -> None:
+    def broke(self, exc: BaseException, at: str = "") -> None:
         """The network gave no response but this."""
-        self._failure = exc
+        body = Body(self, HttpReply(0))
+        body.end, body.error, body.at = "error", exc, at
+        self._bodies.append(body)
 
     def ended(self, body: Body) -> None:
         """A body ended; if it is the one that the agent reads, so does the call."""
@@ -149,16 +152,13 @@ class HttpCall:
         crossing = self.crossing
         if crossing is None:
             return
+        if exc is not None and not self._bodies:
+            self.broke(exc)
         bodies, self._bodies = self._bodies, []
-        replies = [self._to_reply(body) for body in bodies]
-        if self._failure is not None or not replies:
-            replies.append(HttpReply(0))
-        *hops, reply = replies
+        self._prefer(exc, bodies)
+        *hops, reply = [self._to_reply(body) for body in bodies] or [HttpReply(0)]
         reply.hops = hops
-        failure = self._failure or (exc if not reply.status else None)
-        if failure is not None:
-            reply.error, reply.end = self.describe_error(failure), "error"
-        cause = failure or exc or (bodies[-1].error if bodies else None)
+        cause = exc or (bodies[-1].error if bodies else None)
         is_error = cause is not None or reply.error is not None or reply.status >= 400
         is_cancelled = cause is not None and not isinstance(cause, Exception)
         outcome = Outcome.CANCELLED if is_cancelled else Outcome.ERROR if is_error else Outcome.OK
@@ -168,11 +168,19 @@ class HttpCall:
             return
         text, texts = encode_reply(crossing.run, reply, crossing.spec.redactions)
         if reply.status:
-            crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply.status, texts) or {})
+            crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply, texts) or {})
         crossing.close(outcome, text)
 
-    def _read_meta(self, status: int, texts: list[str]) -> dict[str, Any]:
-        return read_meta(self._exchange, status, texts, is_stream=self.is_stream)
+    @staticmethod
+    def _prefer(exc: BaseException | None, bodies: list[Body]) -> None:
+        """A cancellation that the library turned into its own timeout is recorded as that."""
+        if bodies and isinstance(exc, Exception) and isinstance(bodies[-1].error, asyncio.CancelledError):
+            bodies[-1].error = exc
+
+    def _read_meta(self, reply: HttpReply, texts: list[str]) -> dict[str, Any]:
+        types = [value for name, value in reply.headers if name.lower() == "content-type"]
+        is_stream = any("event-stream" in value for value in types)
+        return read_meta(self._exchange, reply.status, texts, is_stream=is_stream)
 
     def _to_reply(self, body: Body) -> HttpReply:
         reply = body.reply
@@ -180,6 +188,8 @@ class HttpCall:
         reply.end = body.end
         if body.error is not None:
             reply.error, reply.end = self.describe_error(body.error), "error"
+            if body.at:
+                reply.error["at"] = body.at
         if not self.is_stream and len(reply.chunks) > 1:
             reply.chunks = [(reply.chunks[-1][0], b"".join(chunk for _, chunk in reply.chunks))]
         return reply
@@ -210,21 +220,29 @@ class HttpCall:
         self.is_black_hole = True
         self._pending.append(HttpReply(200, "OK"))
 
+    @property
+    def failing_at(self) -> str | None:
+        """Where the next recorded failure was raised; None if a response comes next."""
+        if not self._pending or self._pending[0].status:
+            return None
+        return str((self._pending[0].error or {}).get("at", ""))
+
     def next_reply(self) -> HttpReply:
         """The recorded response. Raises: what was raised, or ReplayMiss."""
         if not self._pending:
             raise self._overrun()
-        if not self._pending[0].status:
-            raise self.restore_error(self._pending[0].error or {})
-        return self._pending.popleft()
+        reply = self._pending.popleft()
+        if not reply.status:
+            raise self.restore_error(reply.error or {})
+        return reply
 
     async def anext_reply(self) -> HttpReply:
         """The same; a recorded cancellation is waited for."""
-        if self._pending and not self._pending[0].status:
-            failure = self.restore_error(self._pending[0].error or {})
-            await self.settle(failure)
-            raise failure
-        return self.next_reply()
+        try:
+            return self.next_reply()
+        except asyncio.CancelledError as exc:
+            await self.settle(exc)
+            raise
 
     def end_of_body(self, reply: HttpReply) -> BaseException | None:
         """What is raised behind the last recorded chunk."""

@@ -1,0 +1,189 @@
+"""Streams and a connection that stand between an aiohttp response and the network: one records, one serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spanreplay.seams.http_call import Body, HttpCall
+from spanreplay.seams.http_reply import HttpReply
+
+_READS = ("read", "readany", "readline", "readuntil", "readexactly", "readchunk", "read_nowait")
+_ITERATORS = ("iter_chunked", "iter_any", "iter_chunks")
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The stream classes for the installed aiohttp."""
+
+    tee: Callable[[Any, Body], Any]
+    stored: Callable[[Any, HttpCall, HttpReply], Any]
+    settle: Callable[[Any], None]
+
+
+def build_streams(aiohttp: Any) -> Streams:
+    """Streams that an aiohttp response accepts. Raises: AttributeError if aiohttp's own are not as expected."""
+    reader = aiohttp.StreamReader
+    for name in (*_READS, *_ITERATORS, "_wait", "feed_data", "feed_eof", "on_eof", "set_exception"):
+        getattr(reader, name)
+    stored = _build_stored(reader)
+    return Streams(_build_tee(reader), stored, lambda stream: stream.settle())
+
+
+def _build_tee(reader: Any) -> Any:
+    class Tee(reader):  # type: ignore[misc]  # the class comes from the agent's aiohttp
+        """Reads from the response's own stream and notes what came; ends its record exactly once."""
+
+        __slots__ = ("_body", "_inner")
+
+        def __init__(self, inner: Any, body: Body) -> None:
+            self._inner = inner
+            self._body = body
+
+        def _note(self, piece: bytes, asked: int) -> None:
+            self._body.keep(piece, is_full=len(piece) == asked)
+            if self._inner.at_eof():
+                self._body.finish("complete")
+
+        async def _watch(self, reading: Any, asked: int = -1) -> Any:
+            try:
+                found = await reading
+            except asyncio.IncompleteReadError as exc:
+                self._note(exc.partial, -1)
+                raise
+            except BaseException as exc:
+                self._body.finish("error", exc)
+                raise
+            self._note(found[0] if isinstance(found, tuple) else found, asked)
+            return found
+
+        async def read(self, n: int = -1) -> Any:
+            return await self._watch(self._inner.read(n), n)
+
+        async def readany(self) -> Any:
+            return await self._watch(self._inner.readany())
+
+        async def readline(self, **kwargs: Any) -> Any:
+            return await self._watch(self._inner.readline(**kwargs))
+
+        async def readuntil(self, *args: Any, **kwargs: Any) -> Any:
+            return await self._watch(self._inner.readuntil(*args, **kwargs))
+
+        async def readexactly(self, n: int) -> Any:
+            return await self._watch(self._inner.readexactly(n), n)
+
+        async def readchunk(self) -> Any:
+            return await self._watch(self._inner.readchunk())
+
+        def read_nowait(self, n: int = -1) -> Any:
+            found = self._inner.read_nowait(n)
+            self._note(found, n)
+            return found
+
+        def set_exception(self, exc: BaseException, *cause: Any) -> None:
+            self._body.finish("closed")  # the response is released: what follows is not read
+            self._inner.set_exception(exc, *cause)
+
+        def __repr__(self) -> str:
+            return repr(self._inner)
+
+        def __del__(self) -> None:
+            self._body.finish("closed")
+
+    kept = {*vars(Tee), *_ITERATORS, "_inner", "_body"}
+    for name in dir(reader):
+        if name not in kept and not name.startswith("__"):
+            setattr(Tee, name, _delegate(name))
+    return Tee
+
+
+def _delegate(name: str) -> property:
+    def read(self: Any) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self: Any, value: Any) -> None:
+        setattr(self._inner, name, value)
+
+    return property(read, write)
+
+
+def _build_stored(reader: Any) -> Any:
+    class Stored(reader):  # type: ignore[misc]  # as above
+        """Gives the recorded chunks, one whenever it would wait for the network."""
+
+        __slots__ = ("_call", "_reply", "_sent")
+
+        def __init__(self, protocol: Any, call: HttpCall, reply: HttpReply) -> None:
+            super().__init__(protocol, 2**16, loop=asyncio.get_running_loop())
+            self._call = call
+            self._reply = reply
+            self._sent = 0
+
+        def settle(self) -> None:
+            """Say that the end has come where nothing is left, as the network did."""
+            if self._sent == len(self._reply.chunks) and self._reply.end == "complete" and not self._eof:
+                self.feed_eof()
+
+        async def _wait(self, func_name: str) -> None:
+            if self._sent < len(self._reply.chunks):
+                piece = self._reply.chunks[self._sent][1]
+                self._sent += 1
+                self.feed_data(piece)
+                self.settle()
+                return
+            failure = self._call.end_of_body(self._reply)
+            if failure is not None:
+                await self._call.settle(failure)
+                raise failure
+            self.settle()
+
+    return Stored
+
+
+class StoredTransport(asyncio.Transport):
+    """Takes a request and sends it nowhere."""
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._is_closing = False
+
+    def write(self, data: Any) -> None:
+        """Drop it."""
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Drop them."""
+
+    def is_closing(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closing
+
+    def close(self) -> None:
+        """End the connection."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._protocol.connection_lost(None)
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        """Nothing comes by itself."""
+
+    def resume_reading(self) -> None:
+        """Nothing comes by itself."""
+
+
+class StoredConnector:
+    """Stands for the session's connector where a stored connection is given back."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
+        if protocol.transport is not None:
+            protocol.transport.close()
