@@ -1,0 +1,39 @@
+"""Local non-determinism: clock, random, human, subprocess, database, files and environment of the agent's own code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spanreplay import config
+
+if TYPE_CHECKING:
+    from spanreplay.run import Run
+
+_PURPOSE = b"reads"
+
+
+def attach_reads(run: Run) -> None:
+    """Say who answers the run's reads: a log, in a replay the recorded ones, or nobody."""
+    if run.session is not None:
+        from spanreplay.local.feed import ReadFeed, has_reads
+
+        if has_reads(run.session.recording):
+            run.reads = ReadFeed(run.session, run.start_ns, lambda text: _unseal(run, text))
+        return
+    if config.read_setting("SPANREPLAY_RECORD_CLOCK") == "true":
+        from spanreplay.local.reads import ReadLog
+
+        run.reads = ReadLog(lambda content: _seal(run, content), run.hole)
+        run.environment = {**run.environment, "reads": True}
+
+
+def _seal(run: Run, content: bytes) -> str:
+    from spanreplay.redact.sealing import seal
+
+    return seal(run.redactor.derive(_PURPOSE), content)
+
+
+def _unseal(run: Run, text: str) -> bytes | None:
+    from spanreplay.redact.sealing import unseal
+
+    return unseal(run.redactor.derive(_PURPOSE), text)

@@ -1,0 +1,131 @@
+"""Functions that look like those they replace, ask who calls, and ask the run for the value.
+
+A built-in function that is a class attribute does not become a method; a Python function there would. A bound
+method does not either, so each patch is the bound `__call__`-like method of a small object.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Callable
+from types import FrameType, MethodType
+from typing import Any, Final
+
+from spanreplay._patch import Patches
+from spanreplay.lanes import current_crossing, current_lane
+from spanreplay.local.origin import foreign, is_agent
+from spanreplay.local.reads import Draw, Source
+from spanreplay.run import active_run
+
+_getframe: Final = sys._getframe
+
+
+class Patch:
+    """What stands behind one patched function; pickles and copies as the function's name."""
+
+    __slots__ = ("__wrapped__", "bound", "module", "name")
+
+    def __init__(self, module: str, name: str, real: Any) -> None:
+        self.module = module
+        self.name = name
+        self.__wrapped__ = real
+        self.bound: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return find_owner, (self.module, self.name)
+
+    def __deepcopy__(self, memo: Any) -> Patch:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        # Pickle takes a bound method apart into this object and the method's name
+        if name == self.name:
+            return self.bound
+        raise AttributeError(name)
+
+
+def find_owner(module: str, name: str) -> Any:
+    """The object that has the function `name` of a module: its patch, else the module."""
+    owner = sys.modules[module]
+    patch = getattr(getattr(owner, name), "__self__", None)
+    return patch if isinstance(patch, Patch) else owner
+
+
+def read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
+    """One read by the agent's code: recorded or replayed, unless it happens inside of a call."""
+    run = active_run()
+    if run is None or run.reads is None:
+        return draw()
+    root = run.root_lane
+    if current_crossing(root) is not None:  # what the call gives back is recorded, not what it is made of
+        return draw()
+    return run.reads.read(current_lane(root), source, draw, shifted)
+
+
+def asks(frame: FrameType) -> bool:
+    """Whether the code in this frame is the agent's: the quick way first."""
+    return frame.f_code.co_filename not in foreign and is_agent(frame)
+
+
+def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted: Any) -> None:
+    """Replace `module.name`, which takes no arguments: the hot path."""
+    real = getattr(module, name)
+
+    def call(patch: Patch) -> Any:
+        frame = _getframe(1)
+        if frame.f_code.co_filename in foreign or not asks(frame):
+            return real()
+        return read(source, real, shifted)
+
+    install(patches, module, name, call, Patch(module.__name__, name, real))
+
+
+def patch_with(patches: Patches, module: Any, name: str, source: Source, ask: Callable[..., Any]) -> None:
+    """Replace `module.name`; for the agent's code `ask(*args, **kwargs)` gives the value."""
+    real = getattr(module, name)
+
+    def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
+        frame = _getframe(1)
+        if frame.f_code.co_filename in foreign or not asks(frame):
+            return real(*args, **kwargs)
+        return ask(*args, **kwargs)
+
+    install(patches, module, name, call, Patch(module.__name__, name, real))
+
+
+def install(patches: Patches, owner: Any, name: str, call: Callable[..., Any], patch: Patch) -> None:
+    """Put a patch in place of `owner.name`."""
+    call.__name__ = name
+    call.__qualname__ = name
+    call.__doc__ = getattr(patch.__wrapped__, "__doc__", None)
+    call.__module__ = patch.module
+    patch.bound = MethodType(call, patch)
+    patches.replace(owner, name, patch.bound)
+
+
+class TypeMembers:
+    """The members of an immutable type as attributes that can be set.
+
+    The type stays the same object, for isinstance, pickle and pydantic. Raises: RuntimeError where the interpreter
+    keeps no writable dictionary behind it.
+    """
+
+    __slots__ = ("_space", "_type")
+
+    def __init__(self, owner: type) -> None:
+        spaces = [d for d in gc.get_referents(owner.__dict__) if isinstance(d, dict)]
+        if len(spaces) != 1 or "__doc__" not in spaces[0]:
+            raise RuntimeError(f"this interpreter does not show the members of {owner.__name__}")
+        object.__setattr__(self, "_type", owner)
+        object.__setattr__(self, "_space", spaces[0])
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]  # what `vars` shows is the type's own
+        space: dict[str, Any] = object.__getattribute__(self, "_space")
+        return space
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__getattribute__(self, "_space")[name] = value
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(object.__getattribute__(self, "_type")))
