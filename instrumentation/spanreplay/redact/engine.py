@@ -129,6 +129,10 @@ class RunRedactor:
         self._errors_lock = threading.Lock()
         self._warned = warned
 
+    def derive(self, purpose: bytes) -> bytes:
+        """A key for another purpose, the same wherever the redaction key is the same."""
+        return self._tokenizer.derive(purpose)
+
     @property
     def fingerprint(self) -> str:
         """Which key the tokens are made with: equal keys give equal fingerprints, and nothing of a key is told."""

@@ -60,6 +60,10 @@ class Tokenizer:
         """The token of a text, also of one that is not valid Unicode."""
         return self.token(text.encode("utf-8", "surrogatepass"))
 
+    def derive(self, purpose: bytes) -> bytes:
+        """A key of its own for another purpose; nothing of this one can be read off it."""
+        return hmac.digest(self._key, b"\0derived " + purpose, "sha256")
+
     @property
     def blank(self) -> str:
         """The token of a value that could not even be read."""
