@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 import threading
 import uuid
+import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -45,6 +47,16 @@ class WebServer:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
+
+
+def _aws_event(name: str, payload: bytes) -> bytes:
+    """One message of application/vnd.amazon.eventstream."""
+    headers = b""
+    for key, value in ((":event-type", name), (":content-type", "application/json"), (":message-type", "event")):
+        headers += bytes([len(key)]) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
+    return message + struct.pack(">I", zlib.crc32(message))
 
 
 class _Server(ThreadingHTTPServer):
@@ -149,6 +161,45 @@ class _Handler(BaseHTTPRequestHandler):
         """No answer at all."""
         self.close_connection = True
         self.connection.close()
+
+    def answer_model(self, body: bytes) -> None:
+        """Bedrock's Converse: a JSON answer or an event stream."""
+        if self.path.endswith("/converse-stream"):
+            self._events()
+            return
+        text = f"hello {uuid.uuid4().hex}"
+        usage = {"inputTokens": 3, "outputTokens": 5, "totalTokens": 8}
+        message = {"role": "assistant", "content": [{"text": text}]}
+        answer = {"output": {"message": message}, "stopReason": "end_turn", "usage": usage, "metrics": {"latencyMs": 7}}
+        self._send(json.dumps(answer).encode())
+
+    def _events(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/vnd.amazon.eventstream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        deltas = [{"contentBlockIndex": 0, "delta": {"text": uuid.uuid4().hex}} for _ in range(PIECES)]
+        events = [
+            ("messageStart", {"role": "assistant"}),
+            *(("contentBlockDelta", delta) for delta in deltas),
+            ("messageStop", {"stopReason": "end_turn"}),
+        ]
+        for name, event in events:
+            piece = _aws_event(name, json.dumps(event).encode())
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+
+    def answer_b(self, body: bytes) -> None:
+        """An S3 bucket: one object, anything may be put."""
+        if self.path.partition("?")[0].endswith("/missing"):
+            error = b"<Error><Code>NoSuchKey</Code><Message>it is not here</Message></Error>"
+            self._send(error, 404, content_type="application/xml")
+        elif self.command == "PUT":
+            self._send(b"", etag='"1"')
+        else:
+            self._send(f"line one\nline two {uuid.uuid4().hex}\n".encode(), content_type="text/plain")
 
     def answer_wait(self, body: bytes) -> None:
         """Nothing until the server is stopped, or the client has gone."""

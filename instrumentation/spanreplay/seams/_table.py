@@ -38,6 +38,14 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam("httpx2", "httpx2", ("httpx2",), "spanreplay.seams._httpx", "every request of httpx2 clients"),
     Seam("requests", "requests", ("requests",), "spanreplay.seams._requests", "every request of requests sessions"),
     Seam("aiohttp", "aiohttp", ("aiohttp",), "spanreplay.seams._aiohttp", "every request of aiohttp client sessions"),
+    Seam("urllib3", "urllib3", ("urllib3",), "spanreplay.seams._urllib3", "every request of urllib3 pools"),
+    Seam(
+        "botocore",
+        "botocore",
+        ("botocore.httpsession",),
+        "spanreplay.seams._botocore",
+        "every request of boto3 and other AWS clients",
+    ),
     Seam(
         "langchain-tools",
         "langchain-core",
