@@ -83,9 +83,16 @@ def join_text(chunks: list[Any]) -> list[tuple[int, bytes]]:
     return found
 
 
+class Truncated(ValueError):
+    """The response was too large to be recorded."""
+
+
 def decode_reply(response: str) -> HttpReply:
-    """A recorded response back as a value. Raises: ValueError, KeyError, TypeError if it is not one."""
-    return _decode(json.loads(response))
+    """A recorded response back as a value. Raises: Truncated; ValueError, KeyError, TypeError if it is not one."""
+    value = json.loads(response)
+    if "truncated" in value:
+        raise Truncated(f"{value['truncated']} characters")
+    return _decode(value)
 
 
 def _decode(value: dict[str, Any]) -> HttpReply:
