@@ -74,6 +74,19 @@ class CallRecord:
     parent_span_id: str = ""
     start_ns: int = 0
     end_ns: int = 0
+    reads: str = ""
+    """JSON text: what the lane read of clock and random sources before this call."""
+    joint: int = -1
+    """`end_seq` of the first call that completed in the same turn of the event loop, if that was another one."""
+    clocks: tuple[int, ...] = ()
+    """When each part of a stream came, on the run's logical clock; empty for a call that answers at once."""
+
+    @classmethod
+    def assemble(cls, **fields: Any) -> CallRecord:
+        """The record of these fields, unchecked; a frozen class's own `__init__` takes four times as long."""
+        record = object.__new__(cls)
+        record.__dict__.update(fields)
+        return record
 
     @property
     def boundary(self) -> str:

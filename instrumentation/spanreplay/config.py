@@ -31,6 +31,10 @@ MEMO_ITEMS_MAX: Final = 20_000
 """Texts remembered as already redacted in one run."""
 CALLS_MAX: Final = 1_000_000
 """Calls in one run; more are counted as dropped."""
+READS_PENDING_MAX: Final = 100_000
+"""Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
+LANE_ENDS_MAX: Final = 20_000
+"""Threads and pool calls whose end is kept in order."""
 OTLP_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 GRPC_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 CALL_BATCH_ITEMS: Final = 256
@@ -68,6 +72,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("SPANREPLAY_REPLAY_PLAN", "", "the plan of the replay, as JSON"),
     Setting("SPANREPLAY_REPLAY_REPORT", "", "file that the verdict is written to, as JSON"),
     Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
+    Setting(
+        "SPANREPLAY_RECORD_CLOCK",
+        "true",
+        "whether the clock and random sources that the agent's code reads are recorded",
+        ("true", "false"),
+    ),
     Setting("SPANREPLAY_APP", "", "name of the agent; default: OTEL_SERVICE_NAME, else the script's name"),
     Setting("SPANREPLAY_REDACT_KEY", "", "file with the key of redaction tokens; default: <dir>/redact.key"),
     Setting("SPANREPLAY_USER_ID", "", "user that the run acts for; searchable"),

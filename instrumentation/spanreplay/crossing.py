@@ -32,6 +32,10 @@ _OPENINFERENCE_KINDS: Mapping[str, str] = {
     Kind.RETRIEVER.value: "RETRIEVER",
 }
 _LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "langchain_core/language_models/llms.py")
+# Constants, because `.value` of an enum member is a Python call
+_OPEN, _ERROR, _MCP = Outcome.OPEN.value, Outcome.ERROR.value, Kind.MCP.value
+_TOOL_KINDS = frozenset({Kind.TOOL.value, Kind.MCP.value})
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.value})
 
 
@@ -77,7 +81,7 @@ def is_plumbing(run: Run) -> bool:
     if _is_plumbing.get():
         return True
     crossing = current_crossing(run.root_lane)
-    return crossing is not None and crossing.spec.kind == Kind.MCP.value
+    return crossing is not None and crossing.spec.kind == _MCP
 
 
 class Crossing:
@@ -87,16 +91,20 @@ class Crossing:
         "_context_token",
         "_entered",
         "_is_closed",
+        "boundary",
+        "clocks",
         "code",
         "index",
         "is_live_by_plan",
         "is_shown",
+        "joint",
         "key",
         "lane",
         "on_abandon",
         "paired",
         "parent",
         "parent_context",
+        "reads",
         "run",
         "seq",
         "served",
@@ -110,7 +118,10 @@ class Crossing:
         self.spec = spec
         self.lane: Lane = current_lane(run.root_lane)
         self.parent: Crossing | None = current_crossing(run.root_lane)
-        self.index = self.lane.next_index(f"{spec.kind}:{spec.name}")
+        self.boundary = f"{spec.kind}:{spec.name}"
+        """Kind and name: `tool:delete_accounts`."""
+        self.index = self.lane.next_index(self.boundary)
+        self.reads = "" if run.reads is None else run.reads.flush(self.lane)
         self.seq = run.tick()
         self.start_ns = ids.now_ns()
         self.is_shown = _is_shown_by_openinference(spec.kind, spec.name)
@@ -121,23 +132,20 @@ class Crossing:
             self.parent_context.trace_id,
             ids.new_span_id(),
             is_remote=False,
-            trace_flags=TraceFlags(TraceFlags.SAMPLED),
+            trace_flags=_SAMPLED,
         )
         self.served: CallRecord | None = None
         """The recorded call to serve instead of going live; None means live."""
         self.paired: CallRecord | None = None
         """In a replay, the recorded call that this one stands for."""
         self.is_live_by_plan = False
+        self.joint = -1
+        self.clocks: list[int] = []
         self.on_abandon: Callable[[], None] | None = None
         """Ends the record of a stream that nobody read to its end."""
         self._is_closed = False
         self._context_token: Token[Any] | None = None
         self._entered: Entered | None = None
-
-    @property
-    def boundary(self) -> str:
-        """Kind and name: `tool:delete_accounts`."""
-        return f"{self.spec.kind}:{self.spec.name}"
 
     def __enter__(self) -> Crossing:
         context = trace.set_span_in_context(NonRecordingSpan(self.span_context))
@@ -154,7 +162,7 @@ class Crossing:
     def to_record(self, outcome: Outcome, response: str = "", end_seq: int = -1) -> CallRecord:
         """This call as a record, in the state given."""
         spec = self.spec
-        return CallRecord(
+        return CallRecord.assemble(
             run_id=self.run.run_id,
             seq=self.seq,
             kind=spec.kind,
@@ -173,7 +181,14 @@ class Crossing:
             code=self.code,
             meta=spec.meta,
             redactions=spec.redactions,
+            reads=self.reads,
+            joint=self.joint,
+            clocks=tuple(self.clocks) if self.served is None else self.served.clocks,
         )
+
+    def mark(self) -> None:
+        """A part of a stream has come."""
+        self.clocks.append(self.run.tick())
 
     def close(self, outcome: Outcome, response: str) -> None:
         """Record how the call ended; `response` is redacted JSON text. Later calls do nothing."""
@@ -206,7 +221,8 @@ class Crossing:
             response = f'{{"truncated":{len(response)}}}'
         if spec.hole:
             self.run.hole(f"call {self.seq} ({self.boundary}): {spec.hole}")
-        record = self.to_record(outcome, response, self.run.tick())
+        end_seq, self.joint = self.run.complete()
+        record = self.to_record(outcome, response, end_seq)
         leaf = hash_leaf(record)
         self.run.closed(self, leaf)
         self._emit(record, leaf)
@@ -219,8 +235,8 @@ class Crossing:
             parent=self.parent_context,
             attributes=build_attributes(record, leaf, openinference),
             start_ns=self.start_ns,
-            end_ns=self.start_ns if record.outcome == Outcome.OPEN.value else ids.now_ns(),
-            is_error=record.outcome == Outcome.ERROR.value,
+            end_ns=self.start_ns if record.outcome == _OPEN else ids.now_ns(),
+            is_error=record.outcome == _ERROR,
         )
 
     def announce(self) -> None:
@@ -329,6 +345,6 @@ def _openinference(record: CallRecord, *, is_shown: bool) -> dict[str, Any]:
     ):
         if meta.get(source):
             attributes[target] = meta[source]
-    if record.kind in (Kind.TOOL.value, Kind.MCP.value):
+    if record.kind in _TOOL_KINDS:
         attributes["tool.name"] = record.name
     return attributes

@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from spanreplay import attributes as names
-from spanreplay import config, guard, ids, lanes
+from spanreplay import config, guard, ids, lanes, local
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
@@ -95,6 +95,7 @@ class Installation:
             environment=describe_environment(list(sys.argv)),
         )
         self.run = run
+        local.attach_reads(run)
         capture = OutputCapture()
         if capture.install():
             run.output = capture
@@ -144,8 +145,10 @@ class Installation:
         self._watch_exit()
         os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
         if self.session is not None and self.run is not None:
-            from spanreplay.replay import netguard
+            from spanreplay.replay import netguard, threads, virtual_time
 
+            threads.install(self.session.gate, self.patches)
+            virtual_time.install(self.session.gate, self.patches)
             netguard.install(self.session, self.run, self._is_own_endpoint)
 
     def _seam_failed(self, seam: Seam, exc: Exception) -> None:
@@ -219,6 +222,8 @@ class Installation:
         if self.session is None:
             return
         run.close_open_calls()
+        if run.reads is not None:
+            run.reads.settle()
         stdout = run.output.summarize(run.redactor) if run.output is not None else {}
         verdict = build_verdict(self.session, run, stdout=stdout, exit_status=status, ended_ns=ids.now_ns())
         path = config.read_setting("SPANREPLAY_REPLAY_REPORT")

@@ -17,6 +17,7 @@ from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin
 from spanreplay.errors import ReplayMiss, Unserializable
 from spanreplay.replay.cancel import await_cancellation
+from spanreplay.replay.turns import await_turn, wait_turn
 from spanreplay.run import Run
 
 T = TypeVar("T")
@@ -130,6 +131,7 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
     if crossing is None:
         return live()
     if crossing.served is not None:
+        wait_turn(crossing)
         response = load_response(crossing)
         if "error" in response:
             raise decode_error(crossing, response["error"])
@@ -151,6 +153,8 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
     if crossing is None:
         return await live()
     if crossing.served is not None:
+        if crossing.served.outcome != Outcome.CANCELLED.value:
+            await await_turn(crossing)
         response = load_response(crossing)
         if "error" in response:
             error = decode_error(crossing, response["error"])

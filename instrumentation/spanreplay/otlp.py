@@ -144,7 +144,19 @@ def read_call(span: Span, attributes: Mapping[str, Any]) -> CallRecord:
         parent_span_id=span.parent_span_id.hex(),
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
+        reads=str(get(names.READS, "")),
+        joint=int(get(names.JOINT, -1)),
+        clocks=_clocks(get(names.CLOCKS)),
     )
+
+
+def _clocks(text: object) -> tuple[int, ...]:
+    if not text:
+        return ()
+    try:
+        return tuple(int(n) for n in json.loads(str(text)))
+    except (ValueError, TypeError) as exc:
+        raise DamagedRecording(f"{names.CLOCKS} is not a list of numbers") from exc
 
 
 def read_root(span: Span, attributes: Mapping[str, Any]) -> RootRecord:

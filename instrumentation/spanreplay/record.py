@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
 _SCOPE = InstrumentationScope(names.SCOPE, VERSION)
+_OPEN = Outcome.OPEN.value
 _STATUS_OK = Status(StatusCode.UNSET)
 _STATUS_ERROR = Status(StatusCode.ERROR)
 
@@ -95,10 +96,16 @@ def build_attributes(call: CallRecord, leaf: str, openinference: Mapping[str, An
             names.OUTCOME: call.outcome,
         }
     )
-    if call.outcome != Outcome.OPEN.value:
+    if call.outcome != _OPEN:
         attributes[names.RESPONSE] = call.response
         attributes[names.END_SEQ] = call.end_seq
         attributes[names.LEAF] = leaf
+        if call.joint >= 0:
+            attributes[names.JOINT] = call.joint
+        if call.clocks:
+            attributes[names.CLOCKS] = dump(call.clocks)
+    if call.reads:
+        attributes[names.READS] = call.reads
     if call.parent >= 0:
         attributes[names.PARENT] = call.parent
     if call.call_id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,15 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from spanreplay import attributes as names
-from spanreplay import guard, ids
+from spanreplay import config, guard, ids
 from spanreplay._json import dump
 from spanreplay.call import Outcome
-from spanreplay.lanes import Lane
+from spanreplay.lanes import Lane, current_lane
 from spanreplay.seal.tree import hash_root
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
+    from spanreplay.local.reads import Reads
     from spanreplay.output import OutputCapture
     from spanreplay.record import Emitter
     from spanreplay.redact import RunRedactor
@@ -53,6 +55,8 @@ class Run:
         self.session_id = session_id
         self.environment: Mapping[str, Any] = environment or {}
         self.output: OutputCapture | None = None
+        self.reads: Reads | None = None
+        """Who answers reads of clock and random sources; None: the real ones."""
         self.start_ns = ids.now_ns()
         self.span_context = SpanContext(
             ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
@@ -64,6 +68,8 @@ class Run:
         self._seq = 0
         self._calls = 0
         self._lanes: dict[str, int] = {}
+        self._turns: dict[int, int] = {}
+        self._lane_ends: dict[str, int] = {}
         self._leaves: list[tuple[int, str]] = []
         self._counts: dict[str, int] = {}
         self._open: dict[int, Crossing] = {}
@@ -76,6 +82,23 @@ class Run:
         with self._lock:
             self._seq += 1
             return self._seq
+
+    def complete(self) -> tuple[int, int]:
+        """The clock of a completion, and that of the first one in the same turn of the event loop (-1: this one).
+
+        Nobody can react to a completion before the turn ends, so a replay has to release them together.
+        """
+        end_seq = self.tick()
+        events = sys.modules.get("asyncio.events")  # importing it would cost every process its start-up
+        loop = None if events is None else events._get_running_loop()
+        if loop is None:
+            return end_seq, -1
+        first = self._turns.get(id(loop))
+        if first is not None:
+            return end_seq, first
+        self._turns[id(loop)] = end_seq
+        loop.call_soon(self._turns.pop, id(loop), None)
+        return end_seq, -1
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to one of the manifest's counters (dropped, truncated, unserializable …)."""
@@ -123,6 +146,15 @@ class Run:
         if self._is_started or self.session is not None:
             guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
 
+    def end_lane(self, lane: Lane) -> None:
+        """A thread or pool call of this run is done; in a replay, wait until it is its turn to be."""
+        if self.session is not None:
+            self.session.end_lane(lane.path)
+        with self._lock:
+            if lane.path in self._lanes and len(self._lane_ends) < config.LANE_ENDS_MAX:
+                self._seq += 1
+                self._lane_ends[lane.path] = self._seq
+
     def close_open_calls(self) -> None:
         """End the record of every call in flight; a stream that was read in part ends where it was left."""
         with self._lock:
@@ -136,6 +168,7 @@ class Run:
             manifest: dict[str, Any] = {
                 "calls": self._calls,
                 "lanes": dict(sorted(self._lanes.items())),
+                "lane_ends": dict(self._lane_ends),
                 "root": hash_root(leaves),
                 "leaves": len(leaves),
                 "dropped": self.emitter.dropped + self._counts.pop("dropped", 0),
@@ -147,6 +180,8 @@ class Run:
             manifest["redaction_errors"] = self.redactor.errors
         if guard.failures:
             manifest["failures"] = dict(guard.failures)
+        if self.reads is not None:
+            manifest.update(self.reads.finish())
         if exit_status is not None:
             manifest["exit"] = exit_status
         if self.output is not None:
@@ -240,6 +275,9 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
         self._context_token = otel_context.attach(run.context) if run is not None and is_bare else None
 
     def __exit__(self, *exc_info: object) -> None:
+        run = active_run()
+        if run is not None:
+            guard.guarded("the end of a lane", run.end_lane, current_lane(run.root_lane))
         if self._context_token is not None:
             otel_context.detach(self._context_token)
         if self._token is not None:

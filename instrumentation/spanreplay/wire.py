@@ -116,7 +116,8 @@ def call_from_message(message: pb.Call, run_id: str) -> CallRecord:
         run_id=run_id,
         meta=_load(message.meta, "meta"),
         redactions=_load(message.redactions, "redactions"),
-        **{name: getattr(message, name) for name in _CALL_FIELDS},
+        clocks=tuple(message.clocks),
+        **{name: getattr(message, name) for name in _CALL_FIELDS if name != "clocks"},
     )
 
 

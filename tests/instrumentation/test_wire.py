@@ -46,6 +46,8 @@ calls: st.SearchStrategy[CallRecord] = _fields(
     parent=i64,
     start_ns=i64,
     end_ns=i64,
+    joint=i64,
+    clocks=st.lists(i64, max_size=4).map(tuple),
     meta=objects,
     redactions=counts,
 )

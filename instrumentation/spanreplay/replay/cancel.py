@@ -27,4 +27,5 @@ async def await_cancellation(crossing: Crossing) -> None:
         await waiter
     finally:
         timer.cancel()
+        session.gate.complete(*recorded.clocks, recorded.end_seq)
     raise session.stall(crossing)

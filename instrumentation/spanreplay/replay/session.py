@@ -11,7 +11,9 @@ Resolution, in this order, never with an implicit live call:
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spanreplay import attributes as names
@@ -19,6 +21,7 @@ from spanreplay.call import CallRecord, Outcome, Recording
 from spanreplay.errors import ReplayMiss
 from spanreplay.replay.diverge import Diff, Divergence, comparable_response, diff_json, leaf_strings
 from spanreplay.replay.index import RecordingIndex
+from spanreplay.replay.order import OrderGate
 from spanreplay.replay.plan import Plan
 from spanreplay.seal.check import find_tampering
 
@@ -48,6 +51,10 @@ class Session:
         self.is_forked = False
         self.internal_error = ""
         self._covered: set[int] = set()
+        lane_ends = recording.root.manifest.get("lane_ends")
+        self.gate = OrderGate(
+            recording.calls, self._covered.__contains__, lane_ends if isinstance(lane_ends, dict) else None
+        )
         self._new_texts: set[str] = set()
         self._lock = threading.Lock()
 
@@ -55,8 +62,12 @@ class Session:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
         if self.is_forked:
             raise ReplayMiss(f"a forked process can't be replayed: {_place(crossing)}")
-        with self._lock:
-            self._resolve(crossing)
+        try:
+            with self._lock:
+                self._resolve(crossing)
+        except ReplayMiss:
+            self.gate.open()
+            raise
 
     def _resolve(self, crossing: Crossing) -> None:
         index, key = self.index, crossing.key.hex
@@ -91,6 +102,7 @@ class Session:
         self._covered.update(c.seq for c in self.index.descendants(call.seq))
         self.counts["served"] += 1
         crossing.served = crossing.paired = call
+        self.gate.complete()  # what lies inside this call does not complete by itself any more
 
     def _go_live(self, crossing: Crossing, call: CallRecord | None, *, is_equal: bool) -> None:
         self.counts["live"] += 1
@@ -132,6 +144,8 @@ class Session:
 
     def settle_live(self, crossing: Crossing, outcome: Outcome, response: str) -> None:
         """Compare the output of a live call with the recorded one."""
+        if crossing.paired is not None:
+            self.gate.complete(*crossing.paired.clocks, crossing.paired.end_seq)
         with self._lock:
             tokens = (crossing.spec.meta.get(k, 0) for k in ("tokens_in", "tokens_out"))
             self.live_tokens += sum(t for t in tokens if isinstance(t, int))
@@ -225,6 +239,12 @@ class Session:
                 self.is_stopped = True
                 raise ReplayMiss(self.divergences[-1].message)
 
+    def add_divergence(self, divergence: Divergence) -> None:
+        """Note a difference that was found outside of a call."""
+        with self._lock:
+            is_downstream = any(_are_related(d.lane, divergence.lane) for d in self.divergences)
+            self._add(replace(divergence, is_downstream=is_downstream))
+
     def overrun(self, crossing: Crossing) -> ReplayMiss:
         """Note that a stream was read further than it was when it was recorded."""
         with self._lock:
@@ -245,6 +265,13 @@ class Session:
             self.has_reached_frontier = True
             self.is_stopped = True
         return ReplayMiss(message)
+
+    def end_lane(self, lane: str) -> None:
+        """A thread or pool call is done: wait until it is its turn to be, as recorded."""
+        clock = self.gate.lane_ends.get(lane, -1)
+        if asyncio._get_running_loop() is None:
+            self.gate.wait_turn(clock)
+        self.gate.complete(clock)
 
     def broken(self, message: str) -> ReplayMiss:
         """Note an error of our own; the replay can't be called identical any more."""

@@ -21,9 +21,10 @@ from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, begin, is_plumbing
 from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
 from spanreplay.replay.cancel import await_cancellation
+from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.run import Run, active_run
 from spanreplay.seams._httpx_wires import RecordingTransport, ReplayTransport, build_streams
-from spanreplay.seams.http_reply import HttpReply, decode_reply
+from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
 from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, read_meta
 from spanreplay.seams.telemetry import is_telemetry
 
@@ -68,6 +69,7 @@ class HttpxSeam:
             with _carrying(None):
                 return wrapped(*args, **kwargs)
         try:
+            call.wait()
             with crossing, _carrying(call):
                 call.load()
                 response = wrapped(*args, **kwargs)
@@ -95,6 +97,7 @@ class HttpxSeam:
             with _carrying(None):
                 return await wrapped(*args, **kwargs)
         try:
+            await call.wait_async()
             with crossing, _carrying(call):
                 call.load()
                 response = await wrapped(*args, **kwargs)
@@ -169,6 +172,8 @@ class _HttpCall:
         if not hasattr(response, "_content"):
             tee = response.stream = self.seam.streams.tee(response.stream, self)
         self._hops.append(_Hop(str(request.url), response, tee, self.elapsed_ms()))
+        if len(self._hops) == 1:
+            self.mark()
 
     def broke(self, exc: BaseException) -> None:
         """The network gave no response but this."""
@@ -246,6 +251,44 @@ class _HttpCall:
             reply.chunks = [(reply.chunks[-1][0], b"".join(chunk for _, chunk in reply.chunks))]
         return reply
 
+    # ── served: when ────────────────────────────────────────────────────────────────────────────────
+    @property
+    def _first_part(self) -> int:
+        recorded = self._crossing.served if self._crossing is not None else None
+        return RESPONSE if recorded is not None and recorded.clocks else WHOLE
+
+    def wait(self) -> None:
+        """Until the recorded response may go out; at once for a live call."""
+        if self._crossing is not None and self.is_served:
+            wait_turn(self._crossing, self._first_part)
+
+    async def wait_async(self) -> None:
+        """Until the recorded response may go out; at once for a live call and for one that was cancelled."""
+        crossing = self._crossing
+        if crossing is None or crossing.served is None or crossing.served.outcome == Outcome.CANCELLED.value:
+            return
+        await await_turn(crossing, self._first_part, 0 if crossing.served.clocks else None)
+
+    def wait_chunk(self, number: int) -> None:
+        """Until a recorded chunk may go out."""
+        if self._crossing is not None:
+            wait_turn(self._crossing, number + 1)
+
+    async def await_chunk(self, number: int, ms: int) -> None:
+        """Until a recorded chunk may go out."""
+        if self._crossing is not None:
+            await await_turn(self._crossing, number + 1, ms)
+
+    def stream_over(self) -> None:
+        """The served body was read to its end, or left."""
+        if self._crossing is not None:
+            end_stream(self._crossing)
+
+    def mark(self) -> None:
+        """A part of a live stream has come."""
+        if self.is_stream and self._crossing is not None:
+            self._crossing.mark()
+
     # ── served: what the wires ask ──────────────────────────────────────────────────────────────────
     def load(self) -> None:
         """Make the recorded responses ready, if there are any to serve. Raises: ReplayMiss if they can't be."""
@@ -257,6 +300,10 @@ class _HttpCall:
         crossing.close(Outcome(recorded.outcome), recorded.response)
         try:
             reply = decode_reply(recorded.response)
+        except Truncated as exc:
+            raise _at_hole(
+                crossing, f"the response of call {recorded.seq} ({recorded.boundary}) was cut: {exc}"
+            ) from exc
         except (ValueError, KeyError, TypeError) as exc:
             raise _broken(crossing, f"call {recorded.seq} of the recording has no usable response") from exc
         self._pending.extend([*reply.hops, reply])
@@ -346,6 +393,11 @@ class _carrying:  # noqa: N801 -- reads as a statement: `with _carrying(call):`
 def _broken(crossing: Crossing | None, message: str) -> ReplayMiss:
     session = crossing.run.session if crossing is not None else None
     return session.broken(message) if session is not None else ReplayMiss(message)
+
+
+def _at_hole(crossing: Crossing, message: str) -> ReplayMiss:
+    session = crossing.run.session
+    return session.at_hole(message) if session is not None else ReplayMiss(message)
 
 
 def _overrun(crossing: Crossing | None) -> ReplayMiss:

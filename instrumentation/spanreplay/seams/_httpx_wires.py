@@ -16,6 +16,9 @@ class Recorder(Protocol):
     def elapsed_ms(self) -> int:
         """Milliseconds since the request."""
 
+    def mark(self) -> None:
+        """A part of a stream has come."""
+
     def answered(self, request: Any, response: Any) -> None:
         """One response has come; there are several where the client follows redirects or authenticates."""
 
@@ -37,6 +40,15 @@ class Server(Protocol):
 
     def end_of_body(self, reply: HttpReply) -> BaseException | None:
         """What is raised behind the last recorded chunk."""
+
+    def wait_chunk(self, number: int) -> None:
+        """Until a recorded chunk may go out."""
+
+    async def await_chunk(self, number: int, ms: int) -> None:
+        """Until a recorded chunk may go out."""
+
+    def stream_over(self) -> None:
+        """The served body was read to its end, or left."""
 
     async def settle(self, exc: BaseException) -> None:
         """Wait for a recorded cancellation to happen again."""
@@ -111,6 +123,7 @@ def build_streams(hx: Any) -> Streams:
 
         def _keep(self, chunk: bytes) -> None:
             self.chunks.append((self._call.elapsed_ms(), chunk))
+            self._call.mark()
 
         def finish(self, end: str, error: BaseException | None = None) -> None:
             """The body ended; the first word counts."""
@@ -159,16 +172,30 @@ def build_streams(hx: Any) -> Streams:
             self._call = call
             self._reply = reply
 
+        def close(self) -> None:
+            self._call.stream_over()
+
+        async def aclose(self) -> None:
+            self._call.stream_over()
+
         def __iter__(self) -> Iterator[bytes]:
-            for _, chunk in self._reply.chunks:
-                yield chunk
+            try:
+                for number, (_, chunk) in enumerate(self._reply.chunks):
+                    self._call.wait_chunk(number)
+                    yield chunk
+            finally:
+                self._call.stream_over()
             failure = self._call.end_of_body(self._reply)
             if failure is not None:
                 raise failure
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            for _, chunk in self._reply.chunks:
-                yield chunk
+            try:
+                for number, (ms, chunk) in enumerate(self._reply.chunks):
+                    await self._call.await_chunk(number, ms)
+                    yield chunk
+            finally:
+                self._call.stream_over()
             failure = self._call.end_of_body(self._reply)
             if isinstance(failure, asyncio.CancelledError):
                 await self._call.settle(failure)

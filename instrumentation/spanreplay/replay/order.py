@@ -1,0 +1,189 @@
+"""Completion order: in a replay, results are released in the order in which they came when recorded.
+
+Every recorded completion (and every chunk of a stream) has a value of the run's logical clock. The gate walks through
+them: a result may go out when everything that came before it has gone out, was cancelled, or lies inside a call that was
+served whole. A call that finished earlier in the recording had been started without needing ours, so waiting for it
+can't deadlock an unchanged program; a changed one may never make it, so a wait in which nothing else moves ends,
+and the completion that was waited for is skipped.
+
+Threads wait on a condition. Tasks wait for the event loop to run out of things to do (see `virtual_time`): only then is
+the next result released, so that whoever waits for one result has reacted to it before the next one comes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from spanreplay.call import CallRecord, Outcome
+
+STALL_MS: Final = 100
+"""How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
+STALL_BUSY_MS: Final = 2_000
+"""The same while other threads work."""
+REACTION_MS: Final = 200
+"""How long other threads may go on, after a result went out, before the next one does; ends when all of them wait."""
+
+
+class OrderGate:
+    """Walks through the recorded completions; thread-safe.
+
+    `is_covered` tells whether a recorded call lies inside one that was served, and so never completes by itself.
+    """
+
+    def __init__(
+        self,
+        calls: Iterable[CallRecord],
+        is_covered: Callable[[int], bool],
+        lane_ends: Mapping[str, int] | None = None,
+    ) -> None:
+        finished = [call for call in calls if call.outcome != Outcome.OPEN.value]
+        events = [(clock, call.seq) for call in finished for clock in (*call.clocks, call.end_seq) if clock >= 0]
+        last_of_lane = {call.lane: call.seq for call in finished}
+        # A lane that lies inside a served call never ends by itself: its calls tell
+        self.lane_ends = {lane: clock for lane, clock in (lane_ends or {}).items() if lane in last_of_lane}
+        events += [(clock, last_of_lane[lane]) for lane, clock in self.lane_ends.items()]
+        self._events = sorted(events)
+        self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
+        self._is_covered = is_covered
+        self._head = 0
+        self._gone: set[int] = set()
+        self._condition = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._waiting = 0
+        self._blocked = 0
+        self._busy = 1  # the main thread
+        self._is_open = False
+        self.skipped: list[int] = []
+        """Clocks of completions that were waited for in vain."""
+
+    # ── what completed ──────────────────────────────────────────────────────────────────────────────
+    def complete(self, *clocks: int) -> None:
+        """These completions have gone out; whoever waits for them goes on."""
+        with self._condition:
+            self._gone.update(c for c in clocks if c >= 0)
+            self._advance()
+            self._condition.notify_all()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def open(self) -> None:
+        """End all ordering: the replay has stopped matching the recording."""
+        with self._condition:
+            self._is_open = True
+            self._condition.notify_all()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def _advance(self) -> None:
+        events, gone = self._events, self._gone
+        while self._head < len(events):
+            clock, seq = events[self._head]
+            if clock not in gone and not self._is_covered(seq):
+                return
+            gone.discard(clock)
+            self._head += 1
+
+    def is_turn(self, clock: int) -> bool:
+        """Whether everything before this completion has gone out."""
+        with self._condition:
+            return self._is_turn(clock)
+
+    def _is_turn(self, clock: int) -> bool:
+        if self._is_open or clock < 0:
+            return True
+        self._advance()
+        return self._head >= len(self._events) or clock <= self._events[self._head][0]
+
+    def is_joint(self, first: int, clock: int) -> bool:
+        """Whether a completion came in the same turn of the event loop as an earlier one."""
+        return self._joint.get(clock, clock) == self._joint.get(first, first)
+
+    def skip_before(self, clock: int) -> None:
+        """Give up waiting for what should have come before this completion."""
+        with self._condition:
+            while not self._is_turn(clock):
+                late, _ = self._events[self._head]
+                self.skipped.append(late)
+                self._gone.add(late)
+                self._advance()
+            self._condition.notify_all()
+
+    # ── threads ─────────────────────────────────────────────────────────────────────────────────────
+    def wait_turn(self, clock: int) -> None:
+        """Block the calling thread until it is this completion's turn, or nothing else moves any more.
+
+        Not for a thread that runs an event loop: what it waits for may be a task of that loop.
+        """
+        with self._condition:
+            if self._busy <= 1:
+                return
+            self._waiting += 1
+            try:
+                self._block(clock)
+            finally:
+                self._waiting -= 1
+
+    def owns(self, condition: threading.Condition) -> bool:
+        """Whether this is the gate's own condition."""
+        return condition is self._condition
+
+    def block_elsewhere(self, change: int) -> None:
+        """The calling thread begins (1) or ends (-1) to wait for something else than its turn."""
+        with self._condition:
+            self._blocked += change
+            if change > 0:
+                self._condition.notify_all()
+
+    def _block(self, clock: int) -> None:
+        head = self._head
+        since = turn_since = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if self._is_turn(clock):
+                # Others may still be on their way to a wait for this very result
+                if self.working_threads <= 0 or now - turn_since >= REACTION_MS / 1000:
+                    return
+                self._condition.wait(REACTION_MS / 1000)
+                continue
+            turn_since = now
+            self._condition.wait(STALL_MS / 1000)
+            now = time.monotonic()
+            if self._head != head:
+                head, since = self._head, now
+                continue
+            is_anyone_working = self.working_threads > 0
+            if now - since >= (STALL_BUSY_MS if is_anyone_working else STALL_MS) / 1000:
+                self.skip_before(clock)
+
+    def thread_started(self) -> None:
+        """One more thread (or event loop) is at work."""
+        with self._condition:
+            self._busy += 1
+
+    def thread_ended(self) -> None:
+        """One thread less; waits are looked at again."""
+        with self._condition:
+            self._busy -= 1
+            self._condition.notify_all()
+
+    @property
+    def working_threads(self) -> int:
+        """Threads that are at work and not waiting here, the calling one included."""
+        return self._busy - self._waiting - self._blocked
+
+    # ── event loops ─────────────────────────────────────────────────────────────────────────────────
+    def add_listener(self, wake: Callable[[], None]) -> None:
+        """Call `wake` (thread-safe) whenever something has gone out."""
+        with self._condition:
+            self._listeners.append(wake)
+
+    def remove_listener(self, wake: Callable[[], None]) -> None:
+        """Stop calling `wake`."""
+        with self._condition:
+            if wake in self._listeners:
+                self._listeners.remove(wake)

@@ -1,0 +1,73 @@
+"""Tells the order gate which threads are at work, and cuts sleeps short.
+
+A thread that waits for a condition (a future's result, an event, a queue) can't react to anything else, so the next
+result may go out.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import concurrent.futures.thread
+import threading
+import time
+from typing import Any, Final
+
+from spanreplay._patch import Patches
+from spanreplay.replay.order import OrderGate
+
+SLEEP_FACTOR: Final = 0.01
+SLEEP_S_MAX: Final = 0.1
+_POOL_WORKER: Final = getattr(concurrent.futures.thread, "_worker", None)
+
+
+def install(gate: OrderGate, patches: Patches) -> None:
+    """Count pool calls and threads from the moment they are asked for until they are done."""
+
+    def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
+        gate.thread_started()
+        try:
+            future = wrapped(*args, **kwargs)
+        except BaseException:
+            gate.thread_ended()
+            raise
+        future.add_done_callback(lambda _: gate.thread_ended())
+        return future
+
+    def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+        if getattr(thread, "_target", None) is _POOL_WORKER or thread.daemon:
+            return wrapped(*args, **kwargs)  # a pool's calls are counted; background helpers never end
+        body = thread.run
+
+        def run() -> None:
+            try:
+                body()
+            finally:
+                gate.thread_ended()
+
+        thread.run = run
+        gate.thread_started()
+        try:
+            return wrapped(*args, **kwargs)
+        except BaseException:
+            gate.thread_ended()
+            raise
+
+    def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        seconds = args[0] if args else 0
+        if not isinstance(seconds, (int, float)) or seconds < 0:
+            return wrapped(*args, **kwargs)  # which raises
+        return wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX))
+
+    def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
+        if gate.owns(condition) or threading.current_thread().daemon:
+            return wrapped(*args, **kwargs)
+        gate.block_elsewhere(1)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            gate.block_elsewhere(-1)
+
+    patches.wrap(threading.Condition, "wait", wait)
+    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
+    patches.wrap(threading.Thread, "start", start)
+    patches.wrap(time, "sleep", sleep)

@@ -1,0 +1,56 @@
+"""Waiting for one's turn: when a served result goes out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from spanreplay.call import CallRecord
+from spanreplay.replay.virtual_time import clock_of_running_loop
+
+if TYPE_CHECKING:
+    from spanreplay.crossing import Crossing
+
+RESPONSE = 0
+"""Part of a stream: its response; chunk n is part n + 1."""
+WHOLE = -1
+"""The call as a whole."""
+
+
+def _clock(recorded: CallRecord, part: int) -> int:
+    if part == WHOLE:
+        return recorded.end_seq
+    return recorded.clocks[part] if part < len(recorded.clocks) else -1
+
+
+def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
+    """Block until a served result may go out; at once in a thread that runs an event loop."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None:
+        return
+    clock = _clock(recorded, part)
+    if asyncio._get_running_loop() is None:
+        session.gate.wait_turn(clock)
+    session.gate.complete(clock)
+
+
+async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = None) -> None:
+    """Suspend until a served result may go out, `ms` on the loop's clock after the call (default: as recorded)."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None:
+        return
+    clock = _clock(recorded, part)
+    loop_clock = clock_of_running_loop()
+    try:
+        if loop_clock is not None and clock >= 0:
+            seconds = (recorded.end_ns - recorded.start_ns) / 1e9 if ms is None else ms / 1e3
+            await loop_clock.wait_turn(clock, max(0.0, seconds - loop_clock.since(crossing)))
+    finally:
+        session.gate.complete(clock)
+
+
+def end_stream(crossing: Crossing) -> None:
+    """A served stream is over, read to its end or not: what it had left holds nobody up."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is not None and session is not None:
+        session.gate.complete(*recorded.clocks, recorded.end_seq)
