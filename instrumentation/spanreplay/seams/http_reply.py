@@ -88,11 +88,14 @@ class Truncated(ValueError):
 
 
 def decode_reply(response: str) -> HttpReply:
-    """A recorded response back as a value. Raises: Truncated; ValueError, KeyError, TypeError if it is not one."""
+    """A recorded response back as a value. Raises: Truncated; ValueError if it is not one."""
     value = json.loads(response)
-    if "truncated" in value:
+    if isinstance(value, dict) and "truncated" in value:
         raise Truncated(f"{value['truncated']} characters")
-    return _decode(value)
+    try:
+        return _decode(value)
+    except (KeyError, TypeError, IndexError, AttributeError) as exc:
+        raise ValueError("not a recorded response") from exc
 
 
 def _decode(value: dict[str, Any]) -> HttpReply:
