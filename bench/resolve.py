@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import thread_time_ns
 from typing import Any
@@ -19,7 +19,6 @@ GOAL_MICROS = 60.0
 GOAL_GROWTH = 1.3
 FEW = 100
 MANY = 100_000
-ROUNDS = 200
 
 
 def quote(symbol: str, amount: int) -> dict[str, Any]:
@@ -46,7 +45,8 @@ def record(calls: int) -> Any:
 
     kept = _Kept()
     run = _make_run([kept], None)
-    _call_all(run, calls)
+    for _ in _call_all(run, calls):
+        pass
     spans = [s for s in kept.spans if s[names.KIND] != names.KIND_RUN and s[names.OUTCOME] != "open"]
     records = tuple(
         CallRecord(
@@ -78,26 +78,25 @@ def _make_run(processors: Sequence[Any], session: Any) -> Any:
     return Run(app="bench", emitter=Emitter(processors, Resource({})), redactor=redactor, session=session)
 
 
-def _call_all(run: Any, calls: int) -> list[float]:
-    """Thread CPU time per call in microseconds, by hundreds."""
+def _call_all(run: Any, calls: int) -> Iterator[float]:
+    """Make the calls; yields thread CPU time per call in microseconds, by hundreds."""
     import spanreplay
     from spanreplay.run import set_process_run
 
     boundary = spanreplay.boundary("tool", name="quote", effect="read")(quote)
-    set_process_run(run)
-    times = []
-    try:
-        for first in range(0, calls, FEW):
+    for first in range(0, calls, FEW):
+        set_process_run(run)
+        try:
             start = thread_time_ns()
             for number in range(first, first + FEW):
                 boundary("ACME", number)
-            times.append((thread_time_ns() - start) / FEW / 1000)
-    finally:
-        set_process_run(None)
-    return times
+            micros = (thread_time_ns() - start) / FEW / 1000
+        finally:
+            set_process_run(None)
+        yield micros
 
 
-def _replay(recording: Any, calls: int, folder: Path) -> tuple[list[float], Any]:
+def _replay(recording: Any, calls: int, folder: Path) -> Iterator[float]:
     """Times per call of a replay, through the whole crossing, into a real spool."""
     from spanreplay.replay.plan import read_plan
     from spanreplay.replay.session import Session
@@ -106,11 +105,21 @@ def _replay(recording: Any, calls: int, folder: Path) -> tuple[list[float], Any]
 
     session = Session(recording, read_plan(""))
     run = _make_run([SpoolSpanProcessor(SpoolWriter(folder, _run_id()))], session)
-    times = _call_all(run, calls)
+    yield from _call_all(run, calls)
     if session.counts["exact"] != calls or session.divergences:
         raise RuntimeError(f"the replay was not exact: {session.counts}")
     run.finish()
-    return times, session
+
+
+def _take_turns(many: Iterator[float], few: Callable[[], Iterator[float]]) -> tuple[list[float], list[float]]:
+    """The times of the second half of a long run, where growth shows, and of short runs in between."""
+    found_many: list[float] = []
+    found_few: list[float] = []
+    for number, micros in enumerate(many):
+        found_many.append(micros)
+        if number % 3 == 0:  # in turn, so that a busy machine slows both
+            found_few += few()
+    return found_many[len(found_many) // 2 :], found_few
 
 
 def _run_id() -> str:
@@ -125,7 +134,7 @@ class _Asked:
     __slots__ = ("boundary", "index", "key", "lane", "paired", "served", "spec")
 
 
-def _time_resolve(recording: Any) -> Callable[[], list[float]]:
+def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     """Times of `Session.resolve` alone, by hundreds."""
     from spanreplay.canonical import Key
     from spanreplay.crossing import Spec
@@ -140,15 +149,14 @@ def _time_resolve(recording: Any) -> Callable[[], list[float]]:
         each.boundary, each.index, each.key, each.lane, each.spec = call.boundary, call.index, Key(call.key), lane, spec
         asked.append(each)
 
-    def run() -> list[float]:
+    def run() -> Iterator[float]:
         session: Any = Session(recording, read_plan(""))
-        times = []
         for first in range(0, len(asked), FEW):
+            hundred = asked[first : first + FEW]
             start = thread_time_ns()
-            for each in asked[first : first + FEW]:
+            for each in hundred:
                 session.resolve(each)
-            times.append((thread_time_ns() - start) / FEW / 1000)
-        return times
+            yield (thread_time_ns() - start) / FEW / 1000
 
     return run
 
@@ -157,27 +165,23 @@ def measure() -> Sequence[Figure]:
     """Cost of a resolved call, and its growth from 100 to 100,000 calls."""
     os.environ.pop("SPANREPLAY_MODE", None)
     few, many = record(FEW), record(MANY)
-    _replay(few, FEW, Path(tempfile.gettempdir()) / "spanreplay-bench")
     with tempfile.TemporaryDirectory() as folder:
-        whole_few = [t for _ in range(ROUNDS // 2) for t in _replay(few, FEW, Path(folder))[0]]
-        whole_many, _ = _replay(many, MANY, Path(folder))
-        whole_few += [t for _ in range(ROUNDS // 2) for t in _replay(few, FEW, Path(folder))[0]]
-    resolve_few, resolve_many = _time_resolve(few), _time_resolve(many)
-    pure_few = [t for _ in range(ROUNDS) for t in resolve_few()]
-    pure_many = resolve_many()
-    late = slice(len(whole_many) // 2, None)  # the second half: what has grown shows there
-    growth = lower_quartile(whole_many[late]) / lower_quartile(whole_few)
-    pure_growth = lower_quartile(pure_many[late]) / lower_quartile(pure_few)
+        for _ in range(10):  # warm up
+            list(_replay(few, FEW, Path(folder)))
+        whole_many, whole_few = _take_turns(_replay(many, MANY, Path(folder)), lambda: _replay(few, FEW, Path(folder)))
+    pure_many, pure_few = _take_turns(_time_resolve(many)(), _time_resolve(few))
+    growth = lower_quartile(whole_many) / lower_quartile(whole_few)
+    pure_growth = lower_quartile(pure_many) / lower_quartile(pure_few)
     return [
         Figure("resolve one call: whole crossing, declared boundary served", min(whole_few), "µs", GOAL_MICROS,
                f"lower quartile {lower_quartile(whole_few):.1f} µs; thread CPU, replay record to the spool included"),
         Figure("resolve one call: Session.resolve alone", min(pure_few), "µs", GOAL_MICROS,
                f"lower quartile {lower_quartile(pure_few):.1f} µs"),
         Figure("the same at 100,000 calls, over 100 calls: whole crossing", growth, "x", GOAL_GROWTH,
-               f"lower quartiles of hundreds: {lower_quartile(whole_many[late]):.1f} µs, "
+               f"lower quartiles of hundreds: {lower_quartile(whole_many):.1f} µs, "
                f"{lower_quartile(whole_few):.1f} µs"),
         Figure("the same at 100,000 calls, over 100 calls: Session.resolve", pure_growth, "x", GOAL_GROWTH,
-               f"{lower_quartile(pure_many[late]):.2f} µs, {lower_quartile(pure_few):.2f} µs"),
+               f"{lower_quartile(pure_many):.2f} µs, {lower_quartile(pure_few):.2f} µs"),
     ]  # fmt: skip
 
 
