@@ -10,6 +10,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,14 @@ def measure() -> Sequence[Figure]:
     bare = dict(zip(names, (time.time, dt.datetime.now, random.random, uuid.uuid4), strict=True))
     foreign = make_loop(str(Path(uuid.__file__).parent / "site-packages" / "library" / "module.py"))
     agent = make_loop("/srv/agent/agent.py")
-    cases: dict[str, Callable[[], object]] = {name: lambda read=read: foreign(read) for name, read in bare.items()}
+    cases: dict[str, Callable[[], object]] = {name: partial(foreign, read) for name, read in bare.items()}
     cases.pop("datetime.now")  # the type's own method is replaced: measured before
     before = time_interleaved({"datetime.now": lambda: foreign(dt.datetime.now)}, rounds=ROUNDS, calls=CALLS // 20)
     with recording() as installed:
         patched = dict(zip(names, (time.time, dt.datetime.now, random.random, uuid.uuid4), strict=True))
         for name, read in patched.items():
-            cases[f"{name} passed through"] = lambda read=read: foreign(read)
-            cases[f"{name} recorded"] = lambda read=read: agent(read)
+            cases[f"{name} passed through"] = partial(foreign, read)
+            cases[f"{name} recorded"] = partial(agent, read)
         lane = installed.run.root_lane
         times = time_interleaved(
             cases, rounds=ROUNDS, calls=CALLS // 20, between=lambda: installed.run.reads.flush(lane)

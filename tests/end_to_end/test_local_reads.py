@@ -1,0 +1,261 @@
+"""Agents that read the clock and random sources replay with what they read then, months later too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.replaying import Replayed, Workplace
+
+CALL = """
+import spanreplay
+
+@spanreplay.boundary("tool", name="book", effect="read")
+def book(day):
+    return f"booked {day}"
+"""
+
+EVERYTHING = (
+    CALL
+    + """
+import asyncio, concurrent.futures, dataclasses, datetime, os, random, secrets, time, uuid
+from datetime import date, timezone
+from zoneinfo import ZoneInfo
+
+print(time.time(), time.time_ns(), time.monotonic(), time.monotonic_ns(), time.perf_counter(), time.process_time())
+print(datetime.datetime.now(), datetime.datetime.now(timezone.utc), datetime.datetime.now(tz=ZoneInfo("Asia/Tokyo")))
+print(datetime.datetime.today(), date.today(), type(datetime.datetime.now()) is datetime.datetime)
+print(time.localtime(), time.gmtime(), time.ctime(), time.asctime(), time.strftime("%H:%M:%S %Z"))
+cards = list(range(20))
+random.shuffle(cards)
+print(cards, random.random(), random.randint(1, 10**9), random.uniform(0, 1), random.gauss(0, 1), random.randbytes(6))
+print(random.choice("abcdefghij"), random.choices(cards, k=5), random.sample(cards, 5), random.getrandbits(64))
+print(random.Random().random(), random.SystemRandom().random(), random.SystemRandom().choice(cards))
+random.seed()
+print(random.random())
+print(uuid.uuid4(), uuid.uuid1(), os.urandom(8), secrets.token_hex(), secrets.randbelow(10**12), secrets.choice(cards))
+
+class Timer:
+    clock = time.perf_counter
+
+@dataclasses.dataclass
+class Order:
+    id: uuid.UUID = dataclasses.field(default_factory=uuid.uuid4)
+    at: float = dataclasses.field(default_factory=time.time)
+
+print(Timer().clock(), Order())
+print(book(str(date.today())), time.time_ns(), time.time_ns())
+
+async def worker(n):
+    await asyncio.sleep(0)
+    return n, datetime.datetime.now(), uuid.uuid4()
+
+async def main():
+    for each in await asyncio.gather(*map(worker, range(5))):
+        print(*each)
+
+asyncio.run(main())
+with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    print(*pool.map(lambda n: (n, random.random()), range(8)))
+"""
+)
+
+
+def assert_same(replayed: Replayed, stdout: str) -> None:
+    """The replay printed the same bytes and says so."""
+    assert replayed.stdout == stdout
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.status == 0
+
+
+def test_s55_every_clock_and_random_source_replays_as_read(workplace: Workplace) -> None:
+    """Time, dates, random numbers, UUIDs and secrets come back as recorded, in tasks and threads too."""
+    agent = workplace.write("agent.py", EVERYTHING)
+    recorded = workplace.record(agent)
+    assert workplace.recording().completeness().is_complete
+    assert_same(workplace.replay(agent), recorded.stdout)
+
+
+NEXT_TUESDAY = (
+    CALL
+    + """
+import datetime
+today = datetime.date.today()
+print(book(str(today + datetime.timedelta(days=(1 - today.weekday()) % 7 or 7))))
+"""
+)
+
+
+LATER = """
+import time
+AHEAD = {days} * 86400
+real_time, real_time_ns = time.time, time.time_ns
+
+def pre_instrument():
+    time.time = lambda: real_time() + AHEAD
+    time.time_ns = lambda: real_time_ns() + AHEAD * 10**9
+"""
+
+
+def later(workplace: Workplace, days: int) -> str:
+    """The PYTHONPATH of a process whose clock is so many days ahead, below everything that is patched."""
+    folder = workplace.path / "later"
+    described = folder / "later-1.0.dist-info"
+    described.mkdir(parents=True)
+    (folder / "later.py").write_text(LATER.format(days=days), encoding="utf-8")
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1.0\n", encoding="utf-8")
+    points = "[opentelemetry_pre_instrument]\nlater = later:pre_instrument\n"
+    (described / "entry_points.txt").write_text(points, encoding="utf-8")
+    return str(folder)
+
+
+def test_s55_replayed_three_months_later_resolves_the_same_date(workplace: Workplace) -> None:
+    """An agent that books "next Tuesday" books the same day when it is replayed after three months."""
+    agent = workplace.write("agent.py", NEXT_TUESDAY)
+    recorded = workplace.record(agent)
+    recording = workplace.recording()
+    ahead = later(workplace, days=90)
+    assert workplace.record(agent, PYTHONPATH=ahead).stdout != recorded.stdout
+    assert_same(workplace.replay(agent, source=recording.run_id, PYTHONPATH=ahead), recorded.stdout)
+
+
+def test_replay_reads_go_on_where_the_recording_ends(workplace: Workplace) -> None:
+    """One read more than recorded is one divergence at its place; the clock goes on from the last recorded value."""
+    source = CALL + "import sys, time\nbook('a')\nfor _ in range(int(sys.argv[1])): print(time.time())\n"
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent, "2")
+    replayed = workplace.replay(agent, "4")
+    assert replayed.status == 3
+    assert replayed.causes() == [("extra_call", "clock:time.time")]
+    assert "agent.py:" in replayed.verdict["divergences"][0]["code"]
+    times = [float(line) for line in replayed.stdout.split()]
+    assert replayed.stdout.startswith(recorded.stdout)
+    assert times == sorted(times)
+    assert times[-1] - times[1] < 60
+
+
+def test_replay_that_reads_less_than_recorded_is_not_identical(workplace: Workplace) -> None:
+    """A recorded read that nobody asks for is a divergence, though the output is the same."""
+    source = CALL + "import sys, time\nbook('a')\nfor _ in range(int(sys.argv[1])): time.time()\n"
+    agent = workplace.write("agent.py", source)
+    workplace.record(agent, "3")
+    replayed = workplace.replay(agent, "1")
+    assert replayed.status == 3
+    assert replayed.causes() == [("missing_call", "clock:time.time")]
+    assert workplace.replay(agent, "1", options=["--live", "clock:*"]).status == 0
+
+
+def test_reads_inside_a_call_are_not_recorded(workplace: Workplace) -> None:
+    """What a tool's body reads is not served to anybody: the body does not run in a replay."""
+    source = CALL.replace("    return", "    import time; time.time()\n    return") + "import time\n"
+    agent = workplace.write("agent.py", source + "book(1); print(time.time())\n")
+    recorded = workplace.record(agent)
+    assert workplace.recording().root.manifest["reads"]["count"] == 1
+    assert_same(workplace.replay(agent), recorded.stdout)
+
+
+def test_clock_recording_can_be_switched_off(workplace: Workplace) -> None:
+    """With SPANREPLAY_RECORD_CLOCK=false nothing is recorded, and a replay reads the real clock."""
+    agent = workplace.write("agent.py", CALL + "import time\nbook(1); time.time()\n")
+    workplace.record(agent, SPANREPLAY_RECORD_CLOCK="false")
+    assert "reads" not in workplace.recording().root.manifest
+    assert workplace.replay(agent).verdict["verdict"] == "identical"
+
+
+SECRET = CALL + "import secrets, sys\nsys.stderr.write(secrets.token_hex(16))\nbook(1)\n"
+
+
+def test_secret_values_are_sealed(workplace: Workplace) -> None:
+    """A session key that the agent makes is nowhere in the recording; another redaction key cannot replay it."""
+    agent = workplace.write("agent.py", SECRET)
+    made = workplace.record(agent).stderr[-32:]
+    assert len(bytes.fromhex(made)) == 16
+    files = [p for p in (workplace.path / ".spanreplay").rglob("*") if p.is_file()]
+    assert [p for p in files if made.encode() in p.read_bytes()] == []
+    assert made in workplace.replay(agent).stderr
+    elsewhere = workplace.replay(agent, SPANREPLAY_REDACT_KEY=str(workplace.path / "other.key"))
+    assert elsewhere.status == 3
+    assert elsewhere.causes() == [("extra_call", "random:secrets.token_hex")]
+    assert "SPANREPLAY_REDACT_KEY" in elsewhere.verdict["divergences"][0]["hint"]
+
+
+def test_a_killed_run_replays_its_reads_up_to_the_last_call(workplace: Workplace) -> None:
+    """Reads travel with calls: after kill -9 those before the last call are there."""
+    source = CALL + "import os, time\nprint(time.time(), flush=True)\nbook(1)\n"
+    source += "if not os.getenv('STAY'): os.kill(os.getpid(), 9)\n"
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent, status=-9)
+    replayed = workplace.replay(agent, STAY="1")
+    assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["verdict"] == "incomplete", replayed.stderr
+
+
+MODELS = (
+    CALL
+    + """
+import datetime, pickle, time, uuid
+from pydantic import BaseModel, Field
+
+class Order(BaseModel):
+    id: uuid.UUID = Field(default_factory=uuid.uuid4)
+    at: datetime.datetime = Field(default_factory=datetime.datetime.now)
+
+class Moment(datetime.datetime):
+    pass
+
+print(Order(), type(Moment.now()).__name__, type(Moment.now(datetime.timezone.utc)).__name__)
+print(pickle.loads(pickle.dumps(time.time))() > 0, isinstance(datetime.datetime.now(), datetime.date))
+book(1)
+"""
+)
+
+
+def test_patched_types_stay_what_they_are(workplace: Workplace) -> None:
+    """Pydantic fields, subclasses of datetime, pickled functions work as without a recording."""
+    agent = workplace.write("agent.py", MODELS)
+    recorded = workplace.record(agent)
+    assert "Moment Moment" in recorded.stdout
+    assert "True True" in recorded.stdout
+    assert_same(workplace.replay(agent), recorded.stdout)
+
+
+@pytest.mark.parametrize("library", ["freezegun", "time_machine"])
+def test_other_clock_patchers_do_not_crash(workplace: Workplace, library: str) -> None:
+    """freezegun lies over our patches; time-machine gets the originals back, and the recording says so."""
+    pytest.importorskip(library)
+    use = {
+        "freezegun": "import freezegun\nwith freezegun.freeze_time('2020-01-01'):\n",
+        "time_machine": "import time_machine\nwith time_machine.travel('2020-01-01 00:00Z', tick=False):\n",
+    }[library]
+    source = CALL + "import time, datetime\ntime.time()\n" + use + "    print(time.time())\nbook(1)\n"
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent)
+    assert float(recorded.stdout) == 1577836800.0
+    reasons = workplace.recording().completeness().reasons
+    assert [r for r in reasons if "time_machine" in r] == list(reasons)
+    assert bool(reasons) == (library == "time_machine")
+
+
+def test_reads_travel_as_one_text_with_the_next_call(workplace: Workplace) -> None:
+    """Clock reads are no spans of their own: they are an attribute of the lane's next call."""
+    source = CALL + "import time\nfor _ in range(100): time.time_ns()\nbook(1)\n"
+    workplace.record(workplace.write("agent.py", source))
+    recording = workplace.recording()
+    assert len(recording.calls) == 1
+    segments: list[Any] = json.loads(recording.calls[0].reads)
+    assert segments[0][0] == "main"
+    assert [len(row) for row in segments[0][1]] == [102]
+    assert len(recording.calls[0].reads) < 1200
+
+
+def test_the_clock_of_libraries_is_left_alone(workplace: Workplace) -> None:
+    """Logging, asyncio and OpenTelemetry read the real clock, also in a replay."""
+    source = CALL + "import logging, asyncio\nlogging.warning('hello')\nasyncio.run(asyncio.sleep(0.01))\nbook(1)\n"
+    workplace.record(workplace.write("agent.py", source))
+    recording = workplace.recording()
+    assert recording.calls[0].reads == ""
+    assert recording.root.manifest["reads"] == {"count": 0}
+    assert Path(workplace.path / ".spanreplay").is_dir()

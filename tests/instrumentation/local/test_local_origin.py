@@ -1,0 +1,65 @@
+"""Whose code reads the clock is told by the file that it lies in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import pathlib
+import sys
+import uuid
+from types import FrameType
+
+import pytest
+
+from spanreplay.local.origin import AGENT, FOREIGN, PASS, classify, is_agent
+
+SITE = "/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("filename", "origin"),
+    [
+        ("/srv/agent/agent.py", AGENT),
+        ("<stdin>", AGENT),
+        ("/tmp/ipykernel_12/3.py", AGENT),
+        (f"{SITE}/langchain_core/prompts/chat.py", AGENT),
+        (f"{SITE}/langgraph/pregel/main.py", AGENT),
+        (f"{SITE}/llama_index/core/base.py", AGENT),
+        (f"{SITE}/google/adk/agents/llm_agent.py", AGENT),
+        (f"{SITE}/langsmith/client.py", FOREIGN),
+        (f"{SITE}/opentelemetry/sdk/trace/__init__.py", FOREIGN),
+        (f"{SITE}/httpx/_client.py", FOREIGN),
+        (f"{SITE}/google/protobuf/message.py", FOREIGN),
+        (f"{SITE}/pydantic/main.py", PASS),
+        (f"{SITE}/pydantic_settings/main.py", FOREIGN),
+        (logging.__file__, FOREIGN),
+        (json.__file__, FOREIGN),
+        (dataclasses.__file__, PASS),
+        (pathlib.__file__, PASS),
+        ("<frozen importlib._bootstrap>", FOREIGN),
+        ("<frozen os>", PASS),
+        (sys.modules["spanreplay.ids"].__file__, FOREIGN),
+    ],
+)
+def test_origin_of_a_file(filename: str, origin: int) -> None:
+    """The agent's files and listed libraries are recorded; the standard library, others' packages and ours are not."""
+    assert classify(filename) == origin
+
+
+def _who_asks() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    return is_agent(frame)
+
+
+def test_a_generated_init_asks_for_the_module_of_its_class() -> None:
+    """A dataclass's default factory is called by the file that has the class."""
+
+    @dataclasses.dataclass
+    class Order:
+        is_agent: bool = dataclasses.field(default_factory=_who_asks)
+
+    assert Order().is_agent
+    space: dict[str, object] = {"__file__": uuid.__file__, "who": _who_asks}
+    exec("result = who()", space)  # noqa: S102 -- code without a file of its own, in a module of the standard library
+    assert space["result"] is False
