@@ -252,6 +252,16 @@ class Session:
             self.is_stopped = True
             return ReplayMiss(self.divergences[-1].message)
 
+    def changed_message(self, crossing: Crossing, number: int, recorded: str, now: str) -> ReplayMiss:
+        """Note that what the agent says in a conversation is not what it said when it was recorded."""
+        with self._lock:
+            found = diff_json(recorded, now)
+            diff = tuple(Diff(f"sent[{number}].{d.path}".rstrip("."), d.recorded, d.now, d.at) for d in found)
+            self._diverge(crossing, "changed_call", crossing.paired, "", diff)
+            self.counts["changed"] += 1
+            self.is_stopped = True
+            return ReplayMiss(self.divergences[-1].message)
+
     def stall(self, crossing: Crossing) -> ReplayMiss:
         """Note that a call that was cancelled when it was recorded is not cancelled now."""
         with self._lock:
