@@ -110,7 +110,10 @@ class Streams:
 
 def build_streams(hx: Any) -> Streams:
     """Streams that a client of `hx` accepts, sync and async."""
+    return Streams(_build_tee(hx), _build_replayed(hx))
 
+
+def _build_tee(hx: Any) -> Any:
     class Tee(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # hx is one of two modules
         """Passes chunks on at once and keeps a copy; ends the record exactly once."""
 
@@ -165,6 +168,10 @@ def build_streams(hx: Any) -> Streams:
             self.finish("closed")
             await self._inner.aclose()
 
+    return Tee
+
+
+def _build_replayed(hx: Any) -> Any:
     class Replayed(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # as above
         """Yields the recorded chunks."""
 
@@ -202,4 +209,4 @@ def build_streams(hx: Any) -> Streams:
             if failure is not None:
                 raise failure
 
-    return Streams(Tee, Replayed)
+    return Replayed
