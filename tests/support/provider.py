@@ -21,10 +21,12 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from support.wire_anthropic import answer_messages, count_message_tokens, stream_messages
 from support.wire_google import PATH as GOOGLE_PATH
@@ -37,6 +39,8 @@ from support.wire_openai import (
     stream_responses,
 )
 from support.wire_text import Json, make_id
+
+T = TypeVar("T", Json, list[bytes])
 
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 REQUESTS_MAX: Final = 100_000
@@ -58,12 +62,17 @@ _ERROR_KINDS: Final = {
 
 @dataclass
 class Provider:
-    """One provider on a port of 127.0.0.1; `requests` is what it was asked, in order of arrival."""
+    """One provider on a port of 127.0.0.1; `requests` is what it was asked, in order of arrival.
+
+    With `is_repeatable` the same request always gets the same answer, so that two runs can be compared.
+    """
 
     port: int = 0
+    is_repeatable: bool = False
     fingerprint: str = field(default_factory=lambda: make_id("fp_", 10))
     requests: list[tuple[str, Any]] = field(default_factory=list)
     _failures: Counter[str] = field(default_factory=Counter)
+    _answers: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _server: _Server | None = None
     _thread: threading.Thread | None = None
@@ -118,6 +127,17 @@ class Provider:
         with self._lock:
             if len(self.requests) < REQUESTS_MAX:
                 self.requests.append((path, body))
+
+    def answer(self, path: str, body: Json, make: Callable[..., T], *args: Any) -> T:
+        """What `make` gives, or gave for the same request before."""
+        if not self.is_repeatable:
+            return make(*args)
+        key = path + json.dumps(body, sort_keys=True)
+        with self._lock:
+            if key not in self._answers and len(self._answers) < REQUESTS_MAX:
+                self._answers[key] = make(*args)
+            found: T = self._answers[key]
+            return found
 
     def next_failure(self, path: str, body: Json) -> int:
         """The HTTP status this request must fail with, or 0; counts per identical request."""
@@ -222,34 +242,33 @@ class _Handler(BaseHTTPRequestHandler):
         is_dropped = "drop connection" in asked
         if is_slow:
             time.sleep(SLOW_S)
+        answer = partial(self.server.provider.answer, path, body)
         if path == "/v1/chat/completions" and is_stream:
-            self._send_events(stream_chat(body, fingerprint), is_slow, is_dropped)
+            self._send_events(answer(stream_chat, body, fingerprint), is_slow, is_dropped)
         elif path == "/v1/chat/completions":
-            self._send_json(200, answer_chat(body, fingerprint), is_dropped)
+            self._send_json(200, answer(answer_chat, body, fingerprint), is_dropped)
         elif path == "/v1/responses" and is_stream:
-            self._send_events(stream_responses(body), is_slow, is_dropped)
+            self._send_events(answer(stream_responses, body), is_slow, is_dropped)
         elif path == "/v1/responses":
-            self._send_json(200, answer_responses(body), is_dropped)
+            self._send_json(200, answer(answer_responses, body), is_dropped)
         elif path == "/v1/embeddings":
-            self._send_json(200, answer_embeddings(body), is_dropped)
+            self._send_json(200, answer(answer_embeddings, body), is_dropped)
         elif path == "/v1/messages" and is_stream:
-            self._send_events(stream_messages(body), is_slow, is_dropped)
+            self._send_events(answer(stream_messages, body), is_slow, is_dropped)
         elif path == "/v1/messages":
-            self._send_json(200, answer_messages(body), is_dropped)
+            self._send_json(200, answer(answer_messages, body), is_dropped)
         elif path == "/v1/messages/count_tokens":
             self._send_json(200, count_message_tokens(body))
         elif google := GOOGLE_PATH.fullmatch(path):
-            self._answer_google(google[1], google[2], body, is_slow, is_dropped)
+            model, method = google.groups()
+            if method == "countTokens":
+                self._send_json(200, {"totalTokens": count_contents(body)})
+            elif method == "streamGenerateContent":
+                self._send_events(answer(stream_generate, model, body), is_slow, is_dropped)
+            else:
+                self._send_json(200, answer(answer_generate, model, body), is_dropped)
         else:
             self._send_error(404, f"no such path: {path}")
-
-    def _answer_google(self, model: str, method: str, body: Json, is_slow: bool, is_dropped: bool) -> None:
-        if method == "countTokens":
-            self._send_json(200, {"totalTokens": count_contents(body)})
-        elif method == "streamGenerateContent":
-            self._send_events(stream_generate(model, body), is_slow, is_dropped)
-        else:
-            self._send_json(200, answer_generate(model, body), is_dropped)
 
     def _start(self, status: int, content_type: str) -> None:
         request_id = make_id("req_", 32)
