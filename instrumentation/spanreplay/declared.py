@@ -55,62 +55,77 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
             arguments.pop(implicit, None)
         return Leaf(kind, shown, effect, arguments)
 
-    wrapped: Any
+    wrapped: F = _wrapper_of(function)(function, describe)
+    return wrapped
+
+
+def _wrapper_of(function: Any) -> Callable[[Any, Any], Any]:
     if inspect.isasyncgenfunction(function):
+        return _wrap_async_generator
+    if inspect.iscoroutinefunction(function):
+        return _wrap_coroutine
+    return _wrap_generator if inspect.isgeneratorfunction(function) else _wrap_plain
 
-        @functools.wraps(function)
-        async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            generator = _open_async_generator(function, describe, args, kwargs)
-            sent: Any = None
-            thrown: BaseException | None = None
-            try:
-                while True:
-                    try:
-                        item = await (generator.asend(sent) if thrown is None else generator.athrow(thrown))
-                    except StopAsyncIteration:
-                        return
-                    sent = thrown = None
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        raise
-                    except BaseException as exc:  # noqa: BLE001 -- the body decides
-                        thrown = exc
-            finally:
-                await generator.aclose()
 
-    elif inspect.iscoroutinefunction(function):
+def _wrap_async_generator(function: Any, describe: Any) -> Any:
+    @functools.wraps(function)
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        generator = _open_async_generator(function, describe, args, kwargs)
+        sent: Any = None
+        thrown: BaseException | None = None
+        try:
+            while True:
+                try:
+                    item = await (generator.asend(sent) if thrown is None else generator.athrow(thrown))
+                except StopAsyncIteration:
+                    return
+                sent = thrown = None
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    raise
+                except BaseException as exc:  # noqa: BLE001 -- the body decides
+                    thrown = exc
+        finally:
+            await generator.aclose()
 
-        @functools.wraps(function)
-        async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if _is_off():
-                return await function(*args, **kwargs)
-            from spanreplay.leaf import call_async
+    return wrapped
 
-            return await call_async(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
 
-    elif inspect.isgeneratorfunction(function):
+def _wrap_coroutine(function: Any, describe: Any) -> Any:
+    @functools.wraps(function)
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if _is_off():
+            return await function(*args, **kwargs)
+        from spanreplay.leaf import call_async
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if _is_off():
-                return (yield from function(*args, **kwargs))
-            from spanreplay.items import call_generator
+        return await call_async(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
 
-            return (yield from call_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs)))
+    return wrapped
 
-    else:
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if _is_off():
-                return function(*args, **kwargs)
-            from spanreplay.leaf import call_sync
+def _wrap_generator(function: Any, describe: Any) -> Any:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if _is_off():
+            return (yield from function(*args, **kwargs))
+        from spanreplay.items import call_generator
 
-            return call_sync(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+        return (yield from call_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs)))
 
-    result: F = wrapped
-    return result
+    return wrapped
+
+
+def _wrap_plain(function: Any, describe: Any) -> Any:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if _is_off():
+            return function(*args, **kwargs)
+        from spanreplay.leaf import call_sync
+
+        return call_sync(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+
+    return wrapped
 
 
 def _open_async_generator(function: Any, describe: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
