@@ -1,0 +1,156 @@
+"""The table of seams: every row fits its library here, and everything is undone by identity."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from spanreplay._patch import Patches
+from spanreplay.seams import _table
+from spanreplay.seams._table import SEAMS, InstalledSeams, Seam
+
+# Runs every row in a process of its own: rows of the standard library patch what pytest itself uses
+EVERY_ROW = """
+import json, sys
+from importlib import import_module
+from spanreplay._patch import Patches
+from spanreplay.seams._table import SEAMS
+
+MISSING = object()
+found = []
+for seam in SEAMS:
+    for trigger in seam.triggers:
+        try:
+            module = import_module(trigger)
+        except ImportError:
+            continue
+        patches = Patches()
+        import_module(seam.implementation).install(module, patches)
+        made = [(owner, name, old) for owner, name, old in patches._undo]
+        first = {}
+        for owner, name, old in made:
+            first.setdefault((id(owner), name), (owner, name, old))
+        patched = sum(vars(o).get(n, MISSING) is not old for o, n, old in first.values())
+        patches.undo()
+        kept = [n for o, n, old in first.values() if vars(o).get(n, MISSING) is not old and n in vars(o)]
+        found.append([seam.name, trigger, patched, len(first), kept])
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def rows() -> Any:
+    """What each trigger of each row patches: [seam, trigger, changed, targets, not restored]."""
+    done = subprocess.run([sys.executable, "-c", EVERY_ROW], capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
+def test_s50_every_seam_fits_its_library(seam: Seam, rows: Any) -> None:
+    """A library that is installed here has what the seam patches; all of it is restored by identity."""
+    if seam.distribution != "python" and not _table._version(seam.distribution):
+        pytest.skip(f"{seam.distribution} is not installed")
+    mine = [row for row in rows if row[0] == seam.name]
+    assert mine, f"no module of {seam.triggers} can be imported"
+    assert sum(row[2] for row in mine) > 0
+    assert [row for row in mine if row[2] != row[3] or row[4]] == []
+
+
+def test_table_names_each_seam_once() -> None:
+    """Names are unique, and every implementation can be imported without its library's state."""
+    names = [seam.name for seam in SEAMS]
+    assert len(set(names)) == len(names)
+    assert all(seam.records and seam.triggers for seam in SEAMS)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a library that is imported when the test says so."""
+    name = "spanreplay_test_library"
+    seam = types.ModuleType("spanreplay_test_seam")
+
+    def install(module: Any, patches: Patches) -> None:
+        patches.wrap(module, "f", lambda wrapped, instance, args, kwargs: wrapped(*args, **kwargs) + 1)
+
+    seam.install = install  # type: ignore[attr-defined]  # a module is made of attributes
+    monkeypatch.setitem(sys.modules, seam.__name__, seam)
+    monkeypatch.setattr(_table, "SEAMS", (Seam("test", "pytest", (name,), seam.__name__, "f"),))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def _load(name: str, **attributes: Any) -> Any:
+    from importlib.machinery import ModuleSpec
+
+    class Finder:
+        """Finds the one library."""
+
+        @staticmethod
+        def find_spec(wanted: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+            return ModuleSpec(name, Finder()) if wanted == name else None  # type: ignore[arg-type]  # duck-typed loader
+
+        @staticmethod
+        def create_module(spec: ModuleSpec) -> None:
+            return None
+
+        @staticmethod
+        def exec_module(module: Any) -> None:
+            vars(module).update(attributes)
+
+    sys.meta_path.append(Finder())
+    try:
+        return import_module(name)
+    finally:
+        sys.meta_path.pop()
+
+
+def test_library_is_patched_when_it_is_imported(library: str) -> None:
+    """Nothing is imported by the table; the seam is there from the library's first moment, and gone after uninstall."""
+    failures: list[Any] = []
+    seams = InstalledSeams(lambda seam, exc: failures.append(exc))
+    seams.register()
+    assert library not in sys.modules
+    assert seams.describe()[0]["state"] == "waiting"
+    plain = lambda: 1  # noqa: E731 -- its identity is compared
+    module = _load(library, f=plain)
+    assert (module.f(), failures) == (2, [])
+    assert seams.describe()[0]["state"] == "installed"
+    seams.uninstall()
+    assert module.f is plain
+
+
+def test_library_that_is_imported_after_uninstall_stays_as_it_is(library: str) -> None:
+    """An uninstalled table patches nothing any more."""
+    seams = InstalledSeams(lambda seam, exc: None)
+    seams.register()
+    seams.uninstall()
+    assert _load(library, f=lambda: 1).f() == 1
+
+
+def test_library_of_another_shape_is_reported_and_imported_all_the_same(library: str) -> None:
+    """A library without the function is loaded unpatched, and the failure is told."""
+    failures: list[tuple[str, str]] = []
+    seams = InstalledSeams(lambda seam, exc: failures.append((seam.name, type(exc).__name__)))
+    seams.register()
+    module = _load(library, g=lambda: 1)
+    assert module.g() == 1
+    assert failures == [("test", "AttributeError")]
+    (row,) = seams.describe()
+    assert row["state"] == "failed"
+    assert "AttributeError" in row["reason"]
+    seams.uninstall()
+
+
+def test_doctors_rows_name_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is not installed is `absent`, whatever else."""
+    monkeypatch.setattr(_table, "SEAMS", (Seam("x", "no-such-distribution", ("no_such_module",), "x", "nothing"),))
+    (row,) = InstalledSeams(lambda seam, exc: None).describe()
+    assert (row["state"], row["version"]) == ("absent", "")
