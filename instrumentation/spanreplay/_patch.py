@@ -23,7 +23,7 @@ class Patches:
         """Wrap `owner.name`. Raises: AttributeError if there is no such attribute."""
         # Not getattr: it binds, and an inherited static or class method would lose what it is
         places = owner.__mro__ if isinstance(owner, type) else (owner,)
-        found = next((vars(place)[name] for place in places if name in vars(place)), _MISSING)
+        found: Any = next((vars(place)[name] for place in places if name in vars(place)), _MISSING)
         original = getattr(owner, name) if found is _MISSING else found
         self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, wrapt.FunctionWrapper(original, wrapper))
