@@ -140,7 +140,9 @@ class AiohttpSeam:
         protocol = connection.protocol
         protocol.data_received(_write_head(reply))
         started = await wrapped(connection)
-        if response.content is not self._aiohttp.streams.EMPTY_PAYLOAD:
+        if response.content is self._aiohttp.streams.EMPTY_PAYLOAD:
+            call.stream_over(reply)
+        else:
             response.content = self._streams.stored(protocol, call, reply)
             response.content.on_eof(response._response_eof)
             self._streams.settle(response.content)

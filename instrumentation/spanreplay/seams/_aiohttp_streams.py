@@ -124,15 +124,22 @@ def _build_stored(reader: Any) -> Any:
         def settle(self) -> None:
             """Say that the end has come where nothing is left, as the network did."""
             if self._sent == len(self._reply.chunks) and self._reply.end == "complete" and not self._eof:
+                self._call.stream_over(self._reply)
                 self.feed_eof()
+
+        def set_exception(self, exc: BaseException, *cause: Any) -> None:
+            self._call.stream_over(self._reply)  # the response is released: what follows is not read
+            super().set_exception(exc, *cause)
 
         async def _wait(self, func_name: str) -> None:
             if self._sent < len(self._reply.chunks):
                 piece = self._reply.chunks[self._sent][1]
+                await self._call.await_chunk(self._reply, self._sent)
                 self._sent += 1
                 self.feed_data(piece)
                 self.settle()
                 return
+            self._call.stream_over(self._reply)
             failure = self._call.end_of_body(self._reply)
             if failure is not None:
                 await self._call.settle(failure)

@@ -4,46 +4,73 @@ from __future__ import annotations
 
 import http.client
 import io
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from spanreplay.seams.http_reply import HttpReply
 
 _VERSIONS = {"HTTP/1.0": 10, "HTTP/1.1": 11, "HTTP/2": 20, "HTTP/2.0": 20}
 
 
+class Source(Protocol):
+    """The call that a stored body belongs to."""
+
+    def end_of_body(self, reply: HttpReply) -> BaseException | None:
+        """What is raised behind the last recorded chunk."""
+
+    def wait_chunk(self, reply: HttpReply, number: int) -> None:
+        """Until a recorded chunk may go out."""
+
+    def stream_over(self, reply: HttpReply) -> None:
+        """The body was read to its end, or left."""
+
+
 class _Wire(io.BytesIO):
-    """Bytes as they lie on the wire; reading behind them raises what `end` gives, if it gives anything."""
+    """Bytes as they lie on the wire, released chunk by chunk; behind them is what `source` says."""
 
-    def __init__(self, stored: bytes, end: Callable[[], BaseException | None]) -> None:
+    def __init__(self, stored: bytes, starts: list[int], reply: HttpReply, source: Source) -> None:
         super().__init__(stored)
-        self._end = end
+        self._size = len(stored)
+        self._starts = starts
+        self._released = 0
+        self._reply = reply
+        self._source = source
 
-    def _check(self, is_short: bool) -> None:
-        if is_short:
-            failure = self._end()
-            if failure is not None:
-                raise failure
+    def _release(self, asked: int | None) -> None:
+        """Wait for the chunks that a read of so many bytes touches; raise where it goes beyond them."""
+        at = self.tell()
+        stop = self._size if asked is None or asked < 0 else at + asked
+        while self._released < len(self._starts) and self._starts[self._released] < stop:
+            self._source.wait_chunk(self._reply, self._released)
+            self._released += 1
+        if stop > self._size or (stop == self._size and (asked is None or asked < 0)):
+            self._end()
+
+    def _end(self) -> None:
+        self._source.stream_over(self._reply)
+        failure = self._source.end_of_body(self._reply) if self._reply.end != "complete" else None
+        if failure is not None:
+            raise failure
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = len(self.getbuffer()) - self.tell()
-        self._check(size is None or size < 0 or size > left)
+        self._release(size)
         return super().read(size)
 
     def read1(self, size: int | None = -1, /) -> bytes:
-        found = super().read1(-1 if size is None else size)
-        self._check(not found and size != 0)
-        return found
+        left = self._size - self.tell()
+        self._release(left if left and (size is None or size < 0 or size > left) else size)
+        return super().read1(-1 if size is None else size)
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        found = super().readline(size)
-        self._check(not found)
-        return found
+        self._release(1)  # lines are heads of chunks, which are stored whole
+        return super().readline(size)
 
     def readinto(self, buffer: Any, /) -> int:
-        count = super().readinto(buffer)
-        self._check(count < len(buffer))
-        return count
+        self._release(len(buffer))
+        return super().readinto(buffer)
+
+    def close(self) -> None:
+        self._source.stream_over(self._reply)
+        super().close()
 
 
 class _Socket:
@@ -54,23 +81,20 @@ class _Socket:
         return self._wire
 
 
-def rebuild_response(
-    reply: HttpReply, method: str, end: Callable[[], BaseException | None]
-) -> http.client.HTTPResponse:
-    """The response that http.client would have made; `end` says what is raised behind the recorded body."""
+def rebuild_response(reply: HttpReply, method: str, source: Source) -> http.client.HTTPResponse:
+    """The response that http.client would have made."""
     headers = http.client.HTTPMessage()
     for name, value in reply.headers:
         headers.add_header(name, value)
     is_chunked = (headers.get("transfer-encoding") or "").lower() == "chunked"
     is_whole = reply.end == "complete"
-    pieces = [chunk for _, chunk in reply.chunks if chunk]
-    if is_chunked:
-        stored = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
-        stored += b"0\r\n\r\n" if is_whole else b""
-    else:
-        stored = b"".join(pieces)
-    wire = _Wire(stored, (lambda: None) if is_whole else end)
-    socket: Any = _Socket(wire)
+    stored, starts = bytearray(), []
+    for _, piece in reply.chunks:
+        starts.append(len(stored))
+        stored += b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked and piece else piece
+    if is_chunked and is_whole:
+        stored += b"0\r\n\r\n"
+    socket: Any = _Socket(_Wire(bytes(stored), starts, reply, source))
     response: Any = http.client.HTTPResponse(socket, method=method)
     response.headers = response.msg = headers
     response.version = _VERSIONS.get(reply.http_version, 11)

@@ -152,7 +152,7 @@ class _Identity:
 def rebuild_urllib3(response_class: Any, header_class: Any, call: HttpCall, reply: HttpReply, **options: Any) -> Any:
     """The recorded response as a `urllib3.HTTPResponse`; `options` are its constructor's."""
     method = str(options.get("request_method") or "GET")
-    stored = rebuild_response(reply, method, lambda: call.end_of_body(reply))
+    stored = rebuild_response(reply, method, call)
     headers = header_class()
     for name, value in reply.headers:
         headers.add(name, value)

@@ -20,8 +20,9 @@ from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin, is_plumbing, is_suppressed, plumbing
 from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
 from spanreplay.replay.cancel import await_cancellation
+from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.run import Run, active_run
-from spanreplay.seams.http_reply import HttpReply, decode_reply
+from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
 from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, read_meta
 from spanreplay.seams.telemetry import is_telemetry
 
@@ -48,6 +49,7 @@ class Body:
         if not self._is_joined:
             self._seal()
             self.reply.chunks.append((self._call.elapsed_ms(), b""))
+            self._call.mark()
         self._pieces.append(piece)
         self._is_joined = is_full
 
@@ -78,6 +80,7 @@ class HttpCall:
         self._is_returned = False
         self._kept_bytes = 0
         self._pending: deque[HttpReply] = deque()
+        self._final: HttpReply | None = None
         self._start_ns = ids.monotonic_ns()
 
     def open(self) -> bool:
@@ -119,7 +122,16 @@ class HttpCall:
         """One response has come; there are several where the client follows redirects or authenticates."""
         body = Body(self, reply)
         self._bodies.append(body)
+        if self.crossing is not None and self.crossing.clocks:
+            del self.crossing.clocks[1:]  # the bodies of the responses before are no part of the stream
+        else:
+            self.mark()
         return body
+
+    def mark(self) -> None:
+        """A part of a stream has come."""
+        if self.is_stream and self.crossing is not None:
+            self.crossing.mark()
 
     def broke(self, exc: BaseException, at: str = "") -> None:
         """The network gave no response but this."""
@@ -211,9 +223,12 @@ class HttpCall:
         crossing.close(Outcome(recorded.outcome), recorded.response)
         try:
             reply = decode_reply(recorded.response)
+        except Truncated as exc:
+            raise self._at_hole(f"the response of call {recorded.seq} ({recorded.boundary}) was cut: {exc}") from exc
         except (ValueError, KeyError, TypeError) as exc:
             raise self.broken(f"call {recorded.seq} of the recording has no usable response") from exc
         self._pending.extend([*reply.hops, reply])
+        self._final = reply
 
     def swallow(self) -> None:
         """Become another tool's telemetry, which goes nowhere and is told that all is well."""
@@ -227,8 +242,19 @@ class HttpCall:
             return None
         return str((self._pending[0].error or {}).get("at", ""))
 
+    @property
+    def _first_part(self) -> int:
+        recorded = self.crossing.served if self.crossing is not None else None
+        return RESPONSE if recorded is not None and recorded.clocks else WHOLE
+
     def next_reply(self) -> HttpReply:
-        """The recorded response. Raises: what was raised, or ReplayMiss."""
+        """The recorded response, when its turn has come. Raises: what was raised, or ReplayMiss."""
+        if self.crossing is not None and not self._is_returned:
+            self._is_returned = True
+            wait_turn(self.crossing, self._first_part)
+        return self._pop()
+
+    def _pop(self) -> HttpReply:
         if not self._pending:
             raise self._overrun()
         reply = self._pending.popleft()
@@ -237,12 +263,32 @@ class HttpCall:
         return reply
 
     async def anext_reply(self) -> HttpReply:
-        """The same; a recorded cancellation is waited for."""
+        """The same on an event loop; a recorded cancellation is waited for."""
+        recorded = self.crossing.served if self.crossing is not None else None
+        if self.crossing is not None and recorded is not None and not self._is_returned:
+            self._is_returned = True
+            if recorded.outcome != Outcome.CANCELLED.value:
+                await await_turn(self.crossing, self._first_part, 0 if recorded.clocks else None)
         try:
-            return self.next_reply()
+            return self._pop()
         except asyncio.CancelledError as exc:
             await self.settle(exc)
             raise
+
+    def wait_chunk(self, reply: HttpReply, number: int) -> None:
+        """Until a recorded chunk may go out."""
+        if self.crossing is not None and reply is self._final:
+            wait_turn(self.crossing, number + 1)
+
+    async def await_chunk(self, reply: HttpReply, number: int) -> None:
+        """Until a recorded chunk may go out."""
+        if self.crossing is not None and reply is self._final:
+            await await_turn(self.crossing, number + 1, reply.chunks[number][0])
+
+    def stream_over(self, reply: HttpReply) -> None:
+        """A served body was read to its end, or left."""
+        if self.crossing is not None and reply is self._final:
+            end_stream(self.crossing)
 
     def end_of_body(self, reply: HttpReply) -> BaseException | None:
         """What is raised behind the last recorded chunk."""
@@ -266,6 +312,10 @@ class HttpCall:
         """Our own failure; the replay is not identical any more."""
         session = self.crossing.run.session if self.crossing is not None else None
         return session.broken(message) if session is not None else ReplayMiss(message)
+
+    def _at_hole(self, message: str) -> ReplayMiss:
+        session = self.crossing.run.session if self.crossing is not None else None
+        return session.at_hole(message) if session is not None else ReplayMiss(message)
 
     def _overrun(self) -> ReplayMiss:
         session = self.crossing.run.session if self.crossing is not None else None
