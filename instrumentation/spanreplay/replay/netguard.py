@@ -1,36 +1,72 @@
-"""Denies network connections while a replay runs.
+"""Denies the network while a replay runs.
 
-An audit hook sees every connection of the interpreter, whatever library makes it. Allowed are connections made
-inside a call that the plan runs live, and the endpoints that are ours (the collector). Hooks can't be removed;
-this one does nothing once the replay has ended.
+An audit hook sees every connection of the interpreter and every name it looks up, whatever library does it. Allowed
+are those made inside a call that the plan runs live, and the endpoint that is ours (the collector). Hooks can't be
+removed; this one does nothing once the replay has ended.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import sys
-from collections.abc import Callable
+import threading
 from typing import Any
+from urllib.parse import urlsplit
 
 from spanreplay.lanes import current_crossing
 from spanreplay.replay.session import Session
 from spanreplay.run import Run
 
-_EVENTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+_CONNECTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+_LOOK_UPS = frozenset({"socket.getaddrinfo", "socket.gethostbyname"})
+_LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost", "broadcasthost"})
 
 
-def install(session: Session, run: Run, is_ours: Callable[[str, int], bool]) -> None:
-    """Deny from now on; a denied connection is noted and raises ReplayMiss in the caller."""
+class OwnEndpoint:
+    """The one place that a replay may talk to; nothing if `url` is empty."""
+
+    def __init__(self, url: str = "") -> None:
+        parts = urlsplit(url)
+        self.name = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._addresses: set[str] | None = None
+        self._resolving = threading.local()
+
+    @property
+    def is_resolving(self) -> bool:
+        """Whether this thread is looking the endpoint up right now."""
+        return getattr(self._resolving, "is_now", False)
+
+    def has(self, host: str, port: int) -> bool:
+        """Whether an address is the endpoint's; looks its name up the first time."""
+        if not self.name or port != self._port:
+            return False
+        if self._addresses is None:
+            self._resolving.is_now = True
+            try:
+                self._addresses = _look_up(self.name, self._port)
+            finally:
+                self._resolving.is_now = False
+        return host in self._addresses
+
+
+def install(session: Session, run: Run, own: OwnEndpoint) -> None:
+    """Deny from now on; what is denied is noted and raises ReplayMiss in the caller."""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event not in _EVENTS or run.is_ended:
-            return
-        address = args[1] if len(args) > 1 else None
-        if address is None or _is_live(run):
-            return
-        host, port = _split(address)
-        if is_ours(host, port):
-            return
-        raise session.deny_socket(f"{host}:{port}" if port else host)
+        if event in _CONNECTS:
+            address = args[1] if len(args) > 1 else None
+            if run.is_ended or address is None or _is_live(run):
+                return
+            host, port = _split(address)
+            if not own.has(host, port):
+                raise session.deny_socket(f"{host}:{port}" if port else host)
+        elif event in _LOOK_UPS:
+            name = _text(args[0])
+            if run.is_ended or own.is_resolving or _is_here(name) or name == own.name or _is_live(run):
+                return
+            # Offline the look-up would fail as an ordinary error, which agents pass over
+            raise session.deny_socket(f"{name}:{args[1]}" if len(args) > 1 and args[1] else name)
 
     sys.addaudithook(hook)
 
@@ -44,9 +80,38 @@ def _is_live(run: Run) -> bool:
     return False
 
 
+def _text(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _is_here(name: str) -> bool:
+    """Whether looking a name up asks nobody: this machine's own names, and addresses."""
+    if name.lower().rstrip(".") in _LOCAL_NAMES or name.lower().endswith(".localhost"):
+        return True
+    import socket
+
+    if name == socket.gethostname():
+        return True
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def _split(address: Any) -> tuple[str, int]:
     if isinstance(address, tuple) and len(address) >= 2 and isinstance(address[1], int):
         return str(address[0]), address[1]
-    if isinstance(address, bytes):
-        return address.decode("utf-8", "replace"), 0
-    return str(address), 0
+    return _text(address), 0
+
+
+def _look_up(host: str, port: int) -> set[str]:
+    import socket
+
+    try:
+        found = {str(a[4][0]) for a in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except OSError:
+        found = set()
+    return {host, *found}

@@ -18,6 +18,9 @@ from spanreplay._patch import Patches
 from spanreplay.replay.order import STALL_BUSY_MS, STALL_MS, OrderGate
 from spanreplay.run import active_run
 
+TURN_S: Final = 0.00001
+"""How far the clock moves in a turn of the loop that had something to do: the processor's own time would let timers
+overtake calls, and none at all would let a program that polls the clock run for ever."""
 _POLL_S: Final = 0.005
 """How long to look for real input and output while other threads work."""
 
@@ -44,7 +47,7 @@ class LoopClock:
     def __init__(self, loop: Any, gate: OrderGate) -> None:
         self._loop = loop
         self._gate = gate
-        self._offset = 0.0
+        self._now_s = float(loop.time())
         self._waiters: list[_Waiter] = []
         self._real_time = loop.time
         self._real_select = loop._selector.select
@@ -63,7 +66,7 @@ class LoopClock:
             selector.__dict__.pop("select", None)
 
     def _time(self) -> float:
-        return float(self._real_time()) + self._offset
+        return self._now_s
 
     def _wake(self) -> None:
         try:
@@ -94,6 +97,7 @@ class LoopClock:
     def _select(self, timeout: float | None = None) -> Any:
         if timeout is not None and timeout <= 0:
             self._idle_since = -1.0
+            self._now_s += TURN_S
             return self._real_select(timeout)
         events = self._real_select(0)
         if events:
@@ -133,21 +137,26 @@ class LoopClock:
             self._idle_since = -1.0
             return []
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
-            return self._real_select(_POLL_S)
+            return self._poll(_POLL_S)
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
             self._idle_since = -1.0
             return []
         if head is None:
-            return self._real_select(_POLL_S * 10)
+            return self._poll(_POLL_S * 10)
         if waited_ms < STALL_MS:
-            return self._real_select(_POLL_S)
+            return self._poll(_POLL_S)
         self._gate.skip_before(head.clock)
         self._idle_since = -1.0
         return []
 
+    def _poll(self, seconds: float) -> Any:
+        """Let real time pass for a moment: something outside may need it."""
+        self._now_s += seconds
+        return self._real_select(seconds)
+
     def _jump(self, moment: float) -> None:
-        self._offset += max(0.0, moment - self._time())
+        self._now_s = max(self._now_s, moment)
         self._idle_since = -1.0
 
 

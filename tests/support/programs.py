@@ -1,0 +1,133 @@
+"""Random asynchronous agent programs: what they observe, in order, is their result."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import spanreplay
+
+Step = tuple[Any, ...]
+UNIT_S = 10.0
+"""One unit of delay; costs nothing, because a program is recorded on an instant loop."""
+
+
+@dataclass
+class World:
+    """The outside of one execution: delays that follow a schedule, answers that never repeat."""
+
+    jitter: random.Random
+    observed: list[Any] = field(default_factory=list)
+    bodies: int = 0
+
+    def answer(self) -> str:
+        """A new answer, as a model would give."""
+        self.bodies += 1
+        return f"{random.SystemRandom().getrandbits(48):012x}"
+
+
+def build(program: list[Step], world: World, scale: float) -> Callable[[], Any]:
+    """The program as a coroutine function; `scale` stretches the delays of its boundaries."""
+
+    @spanreplay.boundary("tool", name="ask")
+    async def ask(question: str, units: float) -> str:
+        answer = world.answer()
+        await asyncio.sleep(units * UNIT_S * scale)
+        return answer
+
+    async def run_steps(steps: list[Step], path: str) -> str:
+        last = ""
+        for number, step in enumerate(steps):
+            last = await run_step(step, f"{path}.{number}")
+            world.observed.append((path, number, last))
+        return last
+
+    async def run_step(step: Step, path: str) -> str:
+        kind, *parts = step
+        if kind == "ask":
+            return await ask("same question", parts[0])
+        if kind == "gather":
+            return "+".join(await asyncio.gather(*(run_steps(p, f"{path}g{i}") for i, p in enumerate(parts[0]))))
+        if kind == "as_completed":
+            found = [await next_one for next_one in asyncio.as_completed([ask("same question", u) for u in parts[0]])]
+            return ",".join(found)
+        if kind == "first":
+            tasks = [asyncio.create_task(ask("same question", u)) for u in parts[0]]
+            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+            return "|".join(sorted(t.result() for t in done))
+        if kind == "timeout":
+            try:
+                return await asyncio.wait_for(ask("same question", parts[0]), parts[1] * UNIT_S)
+            except asyncio.TimeoutError:
+                return "timeout"
+        raise AssertionError(kind)
+
+    async def main() -> list[Any]:
+        await run_steps(program, "main")
+        return world.observed
+
+    return main
+
+
+def random_program(rng: random.Random, depth: int = 2) -> list[Step]:
+    """A program of one to three steps; delays within one race differ, so that only its schedule decides it."""
+    return [_random_step(rng, depth) for _ in range(rng.randint(1, 3))]
+
+
+def _delay(rng: random.Random, most: int) -> float:
+    return rng.randint(0, most) + rng.random()  # no two delays are equal: only a race with a margin has a winner
+
+
+def _delays(rng: random.Random) -> list[float]:
+    return [_delay(rng, 7) for _ in range(rng.randint(2, 5))]
+
+
+def _random_step(rng: random.Random, depth: int) -> Step:
+    kinds = ["ask", "as_completed", "first", "timeout"] + (["gather"] * 2 if depth else [])
+    kind = rng.choice(kinds)
+    if kind == "ask":
+        return ("ask", _delay(rng, 4))
+    if kind == "gather":
+        return ("gather", [random_program(rng, depth - 1) for _ in range(rng.randint(2, 4))])
+    if kind == "timeout":
+        return ("timeout", _delay(rng, 6), _delay(rng, 5))
+    return (kind, _delays(rng))
+
+
+class InstantLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer: a recording with exact times, made at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 1_000.0
+        selector = self._selector  # type: ignore[attr-defined]  # asyncio's own name, in every version
+        self._poll = selector.select
+        selector.select = self._select
+
+    def time(self) -> float:
+        """Seconds on the loop's own clock."""
+        return self._now_s
+
+    def _select(self, timeout: float | None = None) -> Any:
+        if timeout:
+            self._now_s += timeout
+        return self._poll(0 if timeout is not None else None)
+
+
+def run_instantly(main: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a coroutine function to its end on an instant loop; calls are stamped with the loop's clock."""
+    loop = InstantLoop()
+    with monkeypatch.context() as patch:
+        patch.setattr("spanreplay.ids.now_ns", lambda: round(loop.time() * 1e9))
+        try:
+            return loop.run_until_complete(main())
+        finally:
+            loop.close()
