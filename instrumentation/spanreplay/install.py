@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("spanreplay")
 _OTLP_EXPORTERS = "opentelemetry.exporter.otlp"
+_SOURCE_BYTES_MAX = 1_000_000
+_SOURCES_MAX = 500
 
 
 class Installation:
@@ -42,7 +43,8 @@ class Installation:
         self.run: Run | None = None
         self.seams: InstalledSeams | None = None
         self.session: Session | None = None
-        self._exit_status = 0
+        self._exit_status: int | None = None
+        self._pid = os.getpid()
         self._spool: Any = None
         self._not_recorded = ""
 
@@ -137,10 +139,10 @@ class Installation:
         return Shipper(data_dir, target)
 
     def _patch(self) -> None:
-        from spanreplay.seams._table import InstalledSeams, log_failure
+        from spanreplay.seams._table import InstalledSeams
 
         lanes.install(self.patches, root_lane_of_active_run, carried)
-        self.seams = InstalledSeams(log_failure if self.session is None else self._seam_failed)
+        self.seams = InstalledSeams(self._seam_missed if self.session is None else self._seam_failed)
         self.seams.register()
         self._watch_exit()
         os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
@@ -149,32 +151,39 @@ class Installation:
 
             threads.install(self.session.gate, self.patches)
             virtual_time.install(self.session.gate, self.patches)
-            netguard.install(self.session, self.run, self._is_own_endpoint)
+            netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
 
     def _seam_failed(self, seam: Seam, exc: Exception) -> None:
         # A library that can't be patched would go live
         guard.write_stderr(f"error: the replay can't cover {seam.name}: {type(exc).__name__}: {exc}")
+        self._pid = 0  # no verdict: nothing was compared
         os._exit(3)
 
-    def _is_own_endpoint(self, host: str, port: int) -> bool:
-        from spanreplay.spool.target import read_target
+    def _seam_missed(self, seam: Seam, exc: Exception) -> None:
+        from spanreplay.seams._table import log_failure
 
-        target = read_target()
-        if target is None:
-            return False
-        parts = urlsplit(target.url)
-        return (host, port) in _addresses(parts.hostname or "", parts.port or 443)
+        # What a library does that could not be patched is not in the recording
+        if self.run is not None:
+            self.run.hole(f"{seam.name} could not be covered ({type(exc).__name__}): its calls are not in this run")
+        log_failure(seam, exc)
 
     def _watch_exit(self) -> None:
         def leave(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            status = args[0] if args else kwargs.get("status")
-            self._exit_status = status if isinstance(status, int) else int(status is not None)
+            if threading.current_thread() is threading.main_thread():  # elsewhere it only ends the thread
+                self._exit_status = _to_status(args[0] if args else kwargs.get("status"))
+            return wrapped(*args, **kwargs)
+
+        def leave_at_once(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            if os.getpid() == self._pid:
+                status = args[0] if args else kwargs.get("status")
+                guard.guarded("the end of the run", self.finish, status if isinstance(status, int) else None)
             return wrapped(*args, **kwargs)
 
         self.patches.wrap(sys, "exit", leave)
+        self.patches.wrap(os, "_exit", leave_at_once)  # it runs no atexit function
 
     def _forked_parent(self) -> None:
-        if self.run is not None and not self.run.is_ended:
+        if os.getpid() == self._pid and self.run is not None and not self.run.is_ended:
             self.run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
 
     def _forked_child(self) -> None:
@@ -200,13 +209,16 @@ class Installation:
         }
         Path(path).write_text(json.dumps(report), encoding="utf-8")
 
-    def finish(self) -> None:
-        """End the run at process exit: manifest, verdict, delivery."""
-        self._write_doctor()
+    def finish(self, status: int | None = None) -> None:
+        """End the run at process exit: manifest, verdict, delivery. Does nothing in a forked child."""
         run = self.run
+        if os.getpid() != self._pid or (run is not None and run.is_ended):
+            return
+        self._write_doctor()
         if run is None:
             return
-        status = 1 if getattr(sys, "last_value", None) is not None else self._exit_status
+        if status is None:
+            status = self._find_status()
         if self.session is not None:
             self._write_verdict(run, status)
         run.finish(Outcome.ERROR if status else Outcome.OK, status)
@@ -216,7 +228,15 @@ class Installation:
             self._spool.force_flush(config.SHIP_EXIT_TIMEOUT_MS)
             self._spool.shutdown()
 
-    def _write_verdict(self, run: Run, status: int) -> None:
+    def _find_status(self) -> int | None:
+        """The exit status, as far as it can be known here; None if it can't."""
+        if getattr(sys, "last_value", None) is not None:
+            return 1
+        if self._exit_status is None and _may_raise_exit():
+            return None
+        return self._exit_status or 0
+
+    def _write_verdict(self, run: Run, status: int | None) -> None:
         from spanreplay.replay.verdict import build_verdict
 
         if self.session is None:
@@ -228,7 +248,7 @@ class Installation:
         verdict = build_verdict(self.session, run, stdout=stdout, exit_status=status, ended_ns=ids.now_ns())
         path = config.read_setting("SPANREPLAY_REPLAY_REPORT")
         if path:
-            Path(path).write_text(json.dumps(verdict, ensure_ascii=False), encoding="utf-8")
+            Path(path).write_text(json.dumps(verdict), encoding="utf-8")
         else:
             guard.write_stderr(f"spanreplay: {verdict['verdict']} ({verdict['counts']})")
 
@@ -301,12 +321,32 @@ def _is_default_export(processor: Any) -> bool:
     return str(type(exporter).__module__).startswith(_OTLP_EXPORTERS)
 
 
-def _addresses(host: str, port: int) -> set[tuple[str, int]]:
-    import socket
+def _own_url() -> str:
+    from spanreplay.spool.target import read_target
 
-    found = {(host, port)}
+    target = read_target()
+    return "" if target is None else target.url
+
+
+def _to_status(code: object) -> int:
+    """The exit status of `sys.exit(code)`."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _may_raise_exit() -> bool:
+    """Whether the program raises SystemExit by itself, in which case nobody in the process knows the status."""
+    if getattr(sys.modules.get("__main__"), "__file__", None) is None:
+        return any("SystemExit" in word for word in sys.orig_argv)
+    files = {str(getattr(module, "__file__", None) or "") for module in tuple(sys.modules.values())}
+    sources = [Path(file) for file in files if file.endswith(".py") and ids.is_agent_file(file)]
+    return len(sources) > _SOURCES_MAX or any(map(_holds_exit, sources))
+
+
+def _holds_exit(source: Path) -> bool:
     try:
-        found.update((str(a[4][0]), port) for a in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        is_long = source.stat().st_size > _SOURCE_BYTES_MAX
+        return is_long or b"SystemExit" in source.read_bytes()
     except OSError:
-        return found
-    return found
+        return True

@@ -60,12 +60,18 @@ class OutputCapture:
                 self._kept_bytes += len(piece)
             self._hash.update(piece)
 
+    def note(self, text: str) -> None:
+        """Take in what reached the user past `sys.stdout`, such as a prompt on a console."""
+        raw = text.encode("utf-8", "backslashreplace")
+        self._keep(raw, len(raw))
+
     def summarize(self, redactor: RunRedactor) -> dict[str, Any]:
         """What was written: bytes, redacted text, and the hash of that text (or of the bytes where they were cut)."""
         if self._buffer is None:
             return {}
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stdout.flush()
+        for stream in (sys.stdout, sys.__stdout__):  # the agent may have put another one in its place
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()  # type: ignore[union-attr]  # either may be None
         with self._lock:
             raw, total = b"".join(self._kept), self._total
             digest = self._hash.hexdigest()

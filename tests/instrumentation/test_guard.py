@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,12 +14,11 @@ SECRET = "sk-proj-Zx9Yw8Vu7"
 
 
 @pytest.fixture
-def production(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def production(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an agent's process does, with empty books."""
     monkeypatch.setenv("SPANREPLAY_GUARD", "production")
     monkeypatch.setattr(guard, "failures", {})
     monkeypatch.setattr(guard, "_seen", set())
-    yield
 
 
 def _fail(text: str) -> None:

@@ -48,15 +48,8 @@ def test_n3_manifest_counts_what_was_recorded() -> None:
     recording = recorded(main)
     manifest = recording.root.manifest
     assert (manifest["calls"], manifest["leaves"], manifest["dropped"]) == (3, 3, 0)
-    assert (
-        manifest["lanes"]
-        == {
-            "main/t:test_n3_manifest_counts_what_was_recorded.main#1": 1,
-            "main/t:test_n3_manifest_counts_what_was_recorded.main#1/t:ask#1": 1,
-            "main/t:test_n3_manifest_counts_what_was_recorded.main#1/t:ask#2": 1,
-        }
-        or sum(manifest["lanes"].values()) == 3
-    )
+    assert set(manifest["lanes"]) == {c.lane for c in recording.calls}
+    assert list(manifest["lanes"].values()) == [1, 1, 1]
     assert find_tampering(recording) == ""
     assert recording.completeness().is_complete
 
