@@ -31,6 +31,10 @@ MEMO_ITEMS_MAX: Final = 20_000
 """Texts remembered as already redacted in one run."""
 CALLS_MAX: Final = 1_000_000
 """Calls in one run; more are counted as dropped."""
+ROWS_MAX: Final = 10_000
+"""Rows of one query that are recorded; a query that gives as many is a hole."""
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A larger file that the agent reads is recorded by its hash only, and cannot be replayed: a hole."""
 READS_PENDING_MAX: Final = 100_000
 """Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
 LANE_ENDS_MAX: Final = 20_000

@@ -101,7 +101,7 @@ def _patch_calendar(patches: Patches) -> None:
                 return real(seconds)
             return read(shown, real, lambda shift: real(_at(shift)))
 
-        patch_with(patches, time, name, shown, ask)
+        patch_with(patches, time, name, ask)
 
     def ask_asctime(*given: Any) -> Any:
         if given:
@@ -113,8 +113,8 @@ def _patch_calendar(patches: Patches) -> None:
             return strftime(form, *given)
         return read(_STRFTIME, lambda: strftime(form), lambda shift: strftime(form, localtime(_at(shift))))
 
-    patch_with(patches, time, "asctime", _ASCTIME, ask_asctime)
-    patch_with(patches, time, "strftime", _STRFTIME, ask_strftime)
+    patch_with(patches, time, "asctime", ask_asctime)
+    patch_with(patches, time, "strftime", ask_strftime)
 
 
 # ── datetime.* ──────────────────────────────────────────────────────────────────────────────────────

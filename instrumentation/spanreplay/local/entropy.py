@@ -32,7 +32,7 @@ def install(module: Any, patches: Patches) -> None:
     """Patch `os` or `secrets`."""
     if module.__name__ == "os":
         urandom = module.urandom
-        patch_with(patches, module, "urandom", _URANDOM, lambda size, /: read(_URANDOM, lambda: urandom(size)))
+        patch_with(patches, module, "urandom", lambda size, /: read(_URANDOM, lambda: urandom(size)))
         return
     for name, shown in _SECRETS.items():
-        patch_with(patches, module, name, shown, ask(getattr(module, name), shown, name))
+        patch_with(patches, module, name, ask(getattr(module, name), shown, name))

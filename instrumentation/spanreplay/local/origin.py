@@ -35,10 +35,20 @@ LIBRARIES: Final = (
     "ulid",
 )
 """Folders of site-packages, by their first letters, that put dates and ids into prompts."""
-THROUGH: Final = ("pydantic", "pydantic_core", "attr", "attrs", "wrapt")
+THROUGH: Final = (
+    "attr",
+    "attrs",
+    "dataset",
+    "pandas",
+    "pydantic",
+    "pydantic_core",
+    "sqlalchemy",
+    "sqlite_utils",
+    "wrapt",
+)
 """Folders of site-packages that only carry out what their caller wants: the caller is who asks."""
 _THROUGH_STDLIB: Final = frozenset({"dataclasses", "functools", "pathlib", "subprocess", "os", "_collections_abc"})
-FRAMES_MAX: Final = 12
+FRAMES_MAX: Final = 60
 _FILES_MAX: Final = 10_000
 
 AGENT: Final = 1

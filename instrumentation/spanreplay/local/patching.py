@@ -14,10 +14,11 @@ from types import FrameType, MethodType
 from typing import Any, Final
 
 from spanreplay._patch import Patches
+from spanreplay.crossing import is_suppressed
 from spanreplay.lanes import current_crossing, current_lane
 from spanreplay.local.origin import foreign, is_agent
 from spanreplay.local.reads import Draw, Source
-from spanreplay.run import active_run
+from spanreplay.run import Run, active_run
 
 _getframe: Final = sys._getframe
 
@@ -64,6 +65,14 @@ def read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None
     return run.reads.read(current_lane(root), source, draw, shifted)
 
 
+def recorded_run() -> Run | None:
+    """The run to which the agent's code adds a call here; None inside of another call, whose result is recorded."""
+    run = active_run()
+    if run is None or is_suppressed() or current_crossing(run.root_lane) is not None:
+        return None
+    return run
+
+
 def asks(frame: FrameType) -> bool:
     """Whether the code in this frame is the agent's: the quick way first."""
     return frame.f_code.co_filename not in foreign and is_agent(frame)
@@ -79,10 +88,10 @@ def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted
             return real()
         return read(source, real, shifted)
 
-    install(patches, module, name, call, Patch(module.__name__, name, real))
+    install_patch(patches, module, name, call, Patch(module.__name__, name, real))
 
 
-def patch_with(patches: Patches, module: Any, name: str, source: Source, ask: Callable[..., Any]) -> None:
+def patch_with(patches: Patches, module: Any, name: str, ask: Callable[..., Any]) -> None:
     """Replace `module.name`; for the agent's code `ask(*args, **kwargs)` gives the value."""
     real = getattr(module, name)
 
@@ -92,10 +101,10 @@ def patch_with(patches: Patches, module: Any, name: str, source: Source, ask: Ca
             return real(*args, **kwargs)
         return ask(*args, **kwargs)
 
-    install(patches, module, name, call, Patch(module.__name__, name, real))
+    install_patch(patches, module, name, call, Patch(module.__name__, name, real))
 
 
-def install(patches: Patches, owner: Any, name: str, call: Callable[..., Any], patch: Patch) -> None:
+def install_patch(patches: Patches, owner: Any, name: str, call: Callable[..., Any], patch: Patch) -> None:
     """Put a patch in place of `owner.name`."""
     call.__name__ = name
     call.__qualname__ = name

@@ -110,7 +110,7 @@ def _patch_module(patches: Patches) -> None:
         if name == "random":
             patch_bare(patches, random, name, shown, None)
         elif real is not None:
-            patch_with(patches, random, name, shown, ask(real, shown, name))
+            patch_with(patches, random, name, ask(real, shown, name))
     reseed = random.seed
 
     def seed(*args: Any, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ def _patch_module(patches: Patches) -> None:
             return
         reseed(read(SEED, lambda: _system.getrandbits(_SEED_BITS)))
 
-    patch_with(patches, random, "seed", SEED, seed)
+    patch_with(patches, random, "seed", seed)
 
 
 def _patch_system_random(patches: Patches) -> None:

@@ -20,4 +20,4 @@ def install(module: Any, patches: Patches) -> None:
     for name, shown in _SOURCES.items():
         real = getattr(module, name, None)
         if real is not None:
-            patch_with(patches, module, name, shown, ask(real, shown, name))
+            patch_with(patches, module, name, ask(real, shown, name))

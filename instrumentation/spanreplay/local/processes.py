@@ -1,0 +1,330 @@
+"""Seam: processes that the agent's code starts with `subprocess` (and `os.popen`, which uses it) or `os.system`.
+
+While recording, what a pipe carries is copied on its way: a thread of ours stands between the child and the file
+object that the agent reads. In a replay `Popen` does everything but start the child: its pipes are files with the
+recorded bytes, so that reading, `communicate` and text mode are the standard library's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from spanreplay import codec, config, guard
+from spanreplay._json import dump
+from spanreplay._patch import Patches
+from spanreplay.call import Effect, Kind, Outcome
+from spanreplay.crossing import Crossing, begin
+from spanreplay.leaf import Leaf, call_sync, decode_error, describe_leaf, load_response
+from spanreplay.local.patching import asks, patch_with, recorded_run
+from spanreplay.replay.turns import end_stream
+
+_getframe: Final = sys._getframe
+_CHUNK_BYTES: Final = 64 * 1024
+_PIPES: Final = {subprocess.PIPE: "pipe", subprocess.STDOUT: "stdout", subprocess.DEVNULL: "devnull"}
+_STATE: Final = "_spanreplay"
+
+
+class _Copy:
+    """What one pipe has carried so far."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self.is_cut = False
+        self.is_done = False
+
+    def add(self, piece: bytes) -> None:
+        if self._size + len(piece) > config.BODY_BYTES_MAX:
+            self.is_cut = True
+            return
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    def value(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+def _pump(source: int, target: int, copy: _Copy, done: Callable[[], None]) -> None:
+    """Carry bytes from one descriptor to another and keep them; closes both."""
+    is_open = True
+    try:
+        while is_open:
+            piece = os.read(source, _CHUNK_BYTES)
+            if not piece:
+                break
+            copy.add(piece)
+            while piece:
+                piece = piece[os.write(target, piece) :]
+    except OSError:
+        is_open = False  # a side has gone: the other one learns it by the closing
+    finally:
+        os.close(source)
+        os.close(target)
+        copy.is_done = True
+        done()
+
+
+class Recording:
+    """One live process and its call."""
+
+    def __init__(self, crossing: Crossing, process: Any) -> None:
+        self._crossing = crossing
+        self._process = process
+        self._copies: dict[str, _Copy] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.waits = 0
+        self.timeouts: list[int] = []
+        self.polls = 0
+        crossing.on_abandon = self._close
+
+    def follow(self) -> None:
+        """Put a pump behind each pipe that the agent holds."""
+        for name in ("stdout", "stderr", "stdin"):
+            file = getattr(self._process, name)
+            if file is None:
+                continue
+            copy = self._copies[name] = _Copy()
+            held = file.fileno()
+            ours = os.dup(held)
+            read_end, write_end = os.pipe()
+            if name == "stdin":
+                os.dup2(write_end, held, inheritable=False)
+                os.close(write_end)
+                source, target = read_end, ours
+            else:
+                os.dup2(read_end, held, inheritable=False)
+                os.close(read_end)
+                source, target = ours, write_end
+            threading.Thread(
+                target=_pump, args=(source, target, copy, self.settle), name=f"spanreplay-{name}", daemon=True
+            ).start()
+
+    def waited(self, error: BaseException | None) -> None:
+        """A `wait` or `communicate` has returned or run into its timeout."""
+        if isinstance(error, subprocess.TimeoutExpired):
+            self.timeouts.append(self.waits)
+        self.waits += 1
+        self.settle()
+
+    def settle(self) -> None:
+        """End the call's record, once the process has ended and its output has been carried."""
+        outputs = [c.is_done for name, c in self._copies.items() if name != "stdin"]
+        if self._process.returncode is not None and all(outputs):
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+        if is_first:
+            guard.guarded("recording a process", self._record)
+
+    def _record(self) -> None:
+        crossing = self._crossing
+        if any(c.is_cut for c in self._copies.values()):
+            crossing.spec.hole = f"the process wrote more than {config.BODY_BYTES_MAX} bytes"
+        value = {
+            "pid": self._process.pid,
+            "returncode": self._process.returncode,
+            "timeouts": self.timeouts,
+            "polls": self.polls,
+            **{name: copy.value() for name, copy in self._copies.items()},
+        }
+        redacted = crossing.run.redactor.value({"value": codec.encode(value)}, crossing.spec.redactions)
+        crossing.close(Outcome.OK, dump(redacted))
+
+
+class Replayed:
+    """A process that was not started: what it did when it was recorded."""
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        self.pid = int(value["pid"])
+        self.returncode: int | None = value["returncode"]
+        self._outputs = {name: bytes(value.get(name) or b"") for name in ("stdout", "stderr")}
+        self._timeouts = set(value["timeouts"])
+        self._polls = int(value["polls"])
+        self._waits = 0
+
+    def start(self, process: Any, pipes: Mapping[str, Any]) -> None:
+        """Stand in for the child: `pipes` are the descriptors of `Popen._execute_child`."""
+        for name, descriptor in (("stdout", pipes["c2pread"]), ("stderr", pipes["errread"])):
+            if descriptor != -1:
+                with tempfile.TemporaryFile() as file:
+                    file.write(self._outputs[name])
+                    file.seek(0)
+                    os.dup2(file.fileno(), descriptor, inheritable=False)
+        if pipes["p2cwrite"] != -1:
+            with tempfile.TemporaryFile() as file:
+                os.dup2(file.fileno(), pipes["p2cwrite"], inheritable=False)
+        names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        process._close_pipe_fds(*(pipes[name] for name in names))
+        process.pid = self.pid
+        process._child_created = False
+        replayed_pids.add(self.pid)
+
+    def wait(self, process: Any, timeout: float | None) -> int | None:
+        """What `wait` gave at this point. Raises: TimeoutExpired where it did."""
+        at, self._waits = self._waits, self._waits + 1
+        if at in self._timeouts:
+            raise subprocess.TimeoutExpired(process.args, timeout or 0.0)
+        process.returncode = self.returncode
+        return self.returncode
+
+    def poll(self, process: Any) -> int | None:
+        """What `poll` gave at this point."""
+        if process.returncode is None and self._polls > 0:
+            self._polls -= 1
+            return None
+        process.returncode = self.returncode
+        return self.returncode
+
+
+replayed_pids: Final[set[int]] = set()
+"""Processes that were never started here: their numbers belong to somebody else."""
+
+
+def _describe(args: Any, options: Mapping[str, Any]) -> Leaf:
+    listed = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
+    command = [os.fsdecode(each) for each in listed]
+    is_shell = bool(options.get("shell"))
+    program = "sh" if is_shell else os.path.basename(command[0] if command else "")  # noqa: PTH119 -- any text
+    shown: dict[str, Any] = {"args": command}
+    for name in ("stdin", "stdout", "stderr"):
+        given = options.get(name)
+        shown[name] = "inherited" if given is None else _PIPES.get(given, "file") if isinstance(given, int) else "file"
+    shown["shell"] = is_shell
+    if options.get("cwd") is not None:
+        shown["cwd"] = os.fsdecode(options["cwd"])
+    return Leaf(Kind.TOOL.value, f"subprocess.{program}", Effect.IRREVERSIBLE.value, shown)
+
+
+def _replay_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: Any) -> None:
+    response = load_response(crossing)
+    end_stream(crossing)
+    if "error" in response:
+        raise decode_error(crossing, response["error"])
+    replayed = Replayed(codec.decode(response["value"]))
+    signature = inspect.signature(type(process)._execute_child)
+
+    def execute_child(*given: Any, **named: Any) -> None:
+        replayed.start(process, signature.bind(process, *given, **named).arguments)
+
+    process._execute_child = execute_child
+    process.__dict__[_STATE] = replayed
+    real(process, *args, **kwargs)
+
+
+def _live_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: Any) -> None:
+    try:
+        real(process, *args, **kwargs)
+    except BaseException as exc:
+        guard.guarded("recording an exception", _close_error, crossing, exc)
+        raise
+    state = Recording(crossing, process)
+    process.__dict__[_STATE] = state
+    guard.guarded("following a process", state.follow)
+
+
+def _close_error(crossing: Crossing, exc: BaseException) -> None:
+    crossing.close(Outcome.ERROR, dump(crossing.run.redactor.value({"error": codec.encode_exception(exc)})))
+
+
+def _patch_popen(patches: Patches) -> None:
+    cls = subprocess.Popen
+    real_init, real_wait, real_poll = cls.__init__, cls.wait, cls.poll
+    real_communicate, real_signal = cls.communicate, cls.send_signal
+    signature = inspect.signature(real_init)
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not asks(_getframe(1)) or recorded_run() is None:
+            real_init(self, *args, **kwargs)
+            return
+        options = signature.bind(self, *args, **kwargs).arguments
+        crossing = begin(describe_leaf, lambda: _describe(options["args"], options))
+        if crossing is None:
+            real_init(self, *args, **kwargs)
+        elif crossing.served is not None:
+            _replay_init(self, real_init, crossing, args, kwargs)
+        else:
+            _live_init(self, real_init, crossing, args, kwargs)
+
+    def wait(self: Any, timeout: float | None = None) -> Any:
+        state = self.__dict__.get(_STATE)
+        if isinstance(state, Replayed):
+            return state.wait(self, timeout)
+        return _watched(state, lambda: real_wait(self, timeout=timeout))
+
+    def communicate(self: Any, input: Any = None, timeout: float | None = None) -> Any:  # noqa: A002 -- its name there
+        state = self.__dict__.get(_STATE)
+        waits = state.waits if isinstance(state, Recording) else 0
+        try:
+            return real_communicate(self, input=input, timeout=timeout)
+        except subprocess.TimeoutExpired as exc:
+            if isinstance(state, Recording) and state.waits == waits:  # the time was up before it came to `wait`
+                state.waited(exc)
+            raise
+
+    def poll(self: Any) -> Any:
+        state = self.__dict__.get(_STATE)
+        if isinstance(state, Replayed):
+            return state.poll(self)
+        result = real_poll(self)
+        if isinstance(state, Recording):
+            state.polls += result is None
+            state.settle()
+        return result
+
+    def send_signal(self: Any, sig: int) -> None:
+        if not isinstance(self.__dict__.get(_STATE), Replayed):
+            real_signal(self, sig)
+
+    for name, function in (
+        ("__init__", init), ("wait", wait), ("communicate", communicate), ("poll", poll), ("send_signal", send_signal),
+    ):  # fmt: skip
+        real = getattr(cls, name)
+        function.__name__, function.__qualname__, function.__doc__ = name, f"Popen.{name}", real.__doc__
+        patches.replace(cls, name, function)
+
+
+def _watched(state: Any, live: Callable[[], Any]) -> Any:
+    if not isinstance(state, Recording):
+        return live()
+    try:
+        result = live()
+    except subprocess.TimeoutExpired as exc:
+        state.waited(exc)
+        raise
+    state.waited(None)
+    return result
+
+
+def _patch_os(patches: Patches) -> None:
+    system, kill = os.system, os.kill
+
+    def ask_system(command: Any) -> Any:
+        if recorded_run() is None:
+            return system(command)
+        shown = {"command": os.fsdecode(command)}
+        return call_sync(
+            lambda: Leaf(Kind.TOOL.value, "os.system", Effect.IRREVERSIBLE.value, shown), lambda: system(command)
+        )
+
+    def ask_kill(pid: int, sig: int, /) -> None:
+        if pid not in replayed_pids:
+            kill(pid, sig)
+
+    patch_with(patches, os, "system", ask_system)
+    patch_with(patches, os, "kill", ask_kill)
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `subprocess.Popen`, `os.system` and `os.kill`."""
+    _patch_popen(patches)
+    _patch_os(patches)

@@ -1,0 +1,202 @@
+"""What an agent does outside of any tool (asks a human, starts processes, uses databases and files) replays."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.replaying import Replayed, Workplace
+
+
+def assert_same(replayed: Replayed, stdout: str) -> None:
+    """The replay printed the same bytes and says so."""
+    assert replayed.stdout == stdout, replayed.stderr
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.status == 0
+
+
+HUMAN = """
+answer = input("Sell 1,000 shares? ")
+print("answer", answer)
+try:
+    print(input())
+except EOFError:
+    print("nothing more")
+"""
+
+
+def test_s50_a_human_answer_replays_without_the_human(workplace: Workplace) -> None:
+    """What a human typed is recorded as a call of kind `human`; the replay asks nobody and shows the prompt."""
+    agent = workplace.write("agent.py", HUMAN)
+    recorded = subprocess.run(
+        [str(workplace.python.parent / "opentelemetry-instrument"), sys.executable, str(agent)],
+        cwd=workplace.path,
+        env=workplace.environ,
+        input="yes\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert recorded.stdout == "Sell 1,000 shares? answer yes\nnothing more\n"
+    recording = workplace.recording()
+    assert [(c.kind, c.name, c.outcome) for c in recording.calls] == [
+        ("human", "input", "ok"),
+        ("human", "input", "error"),
+    ]
+    assert_same(workplace.replay(agent), recorded.stdout)
+
+
+def test_s50_a_human_answer_at_a_terminal_replays(workplace: Workplace) -> None:
+    """At a terminal the prompt goes past `sys.stdout`; the replay, in a pipe, still prints what the user saw."""
+    agent = workplace.write("agent.py", "print('answer', input('Sell? '))\n")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [str(workplace.python.parent / "opentelemetry-instrument"), sys.executable, str(agent)],
+        cwd=workplace.path,
+        env={**workplace.environ, "TERM": "dumb"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    os.write(ours, b"yes\n")
+    assert process.wait(timeout=120) == 0
+    os.close(ours)
+    assert_same(workplace.replay(agent), "Sell? answer yes\n")
+
+
+PROCESSES = """
+import os, subprocess, sys
+subprocess.run(["sh", "-c", "echo ran >> ran.txt"], check=True)
+done = subprocess.run(["sh", "-c", "cat; echo err >&2; exit 3"], input="to stdin", capture_output=True, text=True)
+print(done)
+print(subprocess.check_output(["date", "+%N"]), subprocess.getoutput("date +%N"))
+try:
+    subprocess.run(["sh", "-c", "echo no; exit 7"], check=True, stdout=subprocess.PIPE)
+except subprocess.CalledProcessError as error:
+    print(error, error.output)
+try:
+    subprocess.run(["no-such-program"])
+except FileNotFoundError as error:
+    print("FileNotFoundError", error.filename)
+try:
+    subprocess.run(["sleep", "60"], timeout=0.2)
+except subprocess.TimeoutExpired as error:
+    print("TimeoutExpired", error.cmd)
+counting = ["sh", "-c", "for n in 1 2 3; do echo $n $$; done"]
+with subprocess.Popen(counting, stdout=subprocess.PIPE, text=True) as process:
+    for line in process.stdout:
+        print(line, end="")
+print(process.pid, process.returncode, process.poll())
+both = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+both.stdin.write(b"written")
+both.stdin.close()
+print(both.stdout.read(), both.wait(), isinstance(both, subprocess.Popen))
+stuck = subprocess.Popen(["sleep", "60"])
+print(stuck.poll(), stuck.returncode)
+stuck.kill()
+print(stuck.wait())
+print(os.popen("date +%N").read(), os.system("echo ran >> ran.txt"))
+"""
+
+
+def test_s50_processes_of_the_agent_replay_without_starting(workplace: Workplace) -> None:
+    """Output, exit codes, errors and timeouts of subprocesses come back; in the replay none is started."""
+    agent = workplace.write("agent.py", PROCESSES)
+    recorded = workplace.record(agent)
+    assert (workplace.path / "ran.txt").read_text() == "ran\nran\n"
+    recording = workplace.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    assert {(c.kind, c.effect) for c in recording.calls} == {("tool", "irreversible")}
+    (workplace.path / "ran.txt").unlink()
+    assert_same(workplace.replay(agent), recorded.stdout)
+    assert not (workplace.path / "ran.txt").exists()
+
+
+def test_s50_another_command_is_never_started(workplace: Workplace) -> None:
+    """A command that was not recorded is a divergence, and does not run."""
+    source = "import subprocess, sys\nprint(subprocess.check_output(['sh', '-c', sys.argv[1]]))\n"
+    agent = workplace.write("agent.py", source)
+    workplace.record(agent, "echo one")
+    replayed = workplace.replay(agent, "touch gone")
+    assert replayed.status == 3
+    assert replayed.causes() == [("changed_call", "tool:subprocess.sh")]
+    assert not (workplace.path / "gone").exists()
+
+
+DATABASE = """
+import sqlite3, sys
+print(sqlite3.connect("ledger.db").execute("SELECT count(*) FROM ledger").fetchone())
+with sqlite3.connect("ledger.db") as db:
+    db.row_factory = sqlite3.Row
+    for row in db.execute("SELECT id, owner AS who FROM ledger WHERE id < ? ORDER BY id", (3,)):
+        print(row["id"], row["who"], row.keys())
+    cursor = db.execute("DELETE FROM ledger WHERE id = 2")
+    print(cursor.rowcount, db.total_changes, db.in_transaction)
+    cursor = db.cursor()
+    cursor.execute("INSERT INTO ledger VALUES (?, ?)", (77, b"\\x00\\xff"))
+    print(cursor.lastrowid, cursor.description)
+    cursor.executemany("INSERT INTO ledger VALUES (?, 'x')", ((n,) for n in (100, 101)))
+    print(cursor.rowcount)
+    try:
+        db.execute("INSERT INTO ledger VALUES (1, 'twice')")
+    except sqlite3.IntegrityError as error:
+        print(type(error).__name__, error)
+cursor = db.execute("SELECT * FROM ledger ORDER BY id")
+print(tuple(cursor.fetchone()), [tuple(r) for r in cursor.fetchmany(2)], len(cursor.fetchall()), cursor.fetchone())
+print([c[0] for c in cursor.description], isinstance(db, sqlite3.Connection), type(db).__name__)
+db.executescript("CREATE TABLE notes (text); INSERT INTO notes VALUES ('hello')")
+print(db.execute("SELECT text FROM notes").fetchall()[0]["text"])
+db.close()
+try:
+    db.execute("SELECT 1")
+except sqlite3.ProgrammingError as error:
+    print(error)
+try:
+    sqlite3.connect("no/such/folder.db")
+except sqlite3.OperationalError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def ledger(workplace: Workplace) -> Path:
+    """A table with ten rows."""
+    import sqlite3
+
+    path = workplace.path / "ledger.db"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE ledger (id INTEGER PRIMARY KEY, owner)")
+    db.executemany("INSERT INTO ledger VALUES (?, ?)", [(n, f"owner {n}") for n in range(10)])
+    db.commit()
+    db.close()
+    return path
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_s50_sqlite_outside_of_tools_replays_and_leaves_the_database_unchanged(
+    workplace: Workplace, ledger: Path
+) -> None:
+    """Statements outside of any tool are calls: a replay serves their rows, counts and errors and opens no file."""
+    agent = workplace.write("agent.py", DATABASE)
+    recorded = workplace.record(agent)
+    assert "IntegrityError UNIQUE" in recorded.stdout
+    recording = workplace.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    deletes = [c for c in recording.calls if "DELETE" in c.request]
+    assert [(c.kind, c.name, c.effect) for c in deletes] == [("tool", "sqlite3.execute", "irreversible")]
+    before = _hash(ledger)
+    assert_same(workplace.replay(agent), recorded.stdout)
+    assert _hash(ledger) == before
+    ledger.unlink()
+    assert_same(workplace.replay(agent), recorded.stdout)
+    assert not ledger.exists()
