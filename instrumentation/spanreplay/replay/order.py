@@ -1,10 +1,10 @@
 """Completion order: in a replay, results are released in the order in which they came when recorded.
 
-Every recorded completion (and every chunk of a stream) has a value of the run's logical clock. The gate walks through
-them: a result may go out when everything that came before it has gone out, was cancelled, or lies inside a call that was
-served whole. A call that finished earlier in the recording had been started without needing ours, so waiting for it
-can't deadlock an unchanged program; a changed one may never make it, so a wait in which nothing else moves ends,
-and the completion that was waited for is skipped.
+Every recorded completion (and every chunk of a stream) has a value of the run's logical clock. The gate walks
+through them: a result may go out when everything that came before it has gone out, was cancelled, or lies inside a
+call that was served whole. A call that finished earlier in the recording had been started without needing ours, so
+waiting for it can't deadlock an unchanged program; a changed one may never make it, so a wait in which nothing else
+moves ends, and the completion that was waited for is skipped.
 
 Threads wait on a condition. Tasks wait for the event loop to run out of things to do (see `virtual_time`): only then is
 the next result released, so that whoever waits for one result has reacted to it before the next one comes.
