@@ -61,6 +61,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "spanreplay.seams._botocore",
         "every request of boto3 and other AWS clients",
     ),
+    Seam("grpc", "grpcio", ("grpc",), "spanreplay.seams._grpc", "every call of gRPC channels, sync and asyncio"),
     Seam(
         "langchain-tools",
         "langchain-core",

@@ -34,6 +34,12 @@ def _assert_identical(replayed: Replayed, stdout: str, recording: Recording) -> 
 
 
 @pytest.fixture
+def assert_identical() -> Callable[[Replayed, str, Recording], None]:
+    """Assert that a replay gave the same output and asked nobody."""
+    return _assert_identical
+
+
+@pytest.fixture
 def round_trip(web: WebServer, workplace: Workplace) -> Callable[[str], Recording]:
     """Record an agent, stop the server, replay: the output is the same. Gives the recording."""
 
