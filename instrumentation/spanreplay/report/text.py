@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Final
 
 from rich.text import Text
 
-from spanreplay.report.escape import escape, shorten, window
+from spanreplay.report.escape import escape, shorten
 from spanreplay.report.shape import Diff, Divergence, Verdict, first_cause
+from spanreplay.report.words import (
+    LINE_CHARACTERS_MAX,
+    MEANING,
+    describe_message,
+    describe_place,
+    duration,
+    first_difference,
+    is_cut_short,
+    plural,
+    show_value,
+    unchecked,
+)
 
 __all__ = ["render", "render_verdict_line"]
 
-VALUE_CHARACTERS_MAX: Final = 96
-LINE_CHARACTERS_MAX: Final = 200
 DIFFS_MAX: Final = 5
 OTHERS_MAX: Final = 5
 REASONS_MAX: Final = 10
 STDOUT_LINES_MAX: Final = 20
 
-MEANING: Final = {
-    "changed_call": "this call was made with another request than in the recording",
-    "extra_call": "the agent made a call that is not in the recording",
-    "missing_call": "the agent did not make a call that is in the recording",
-    "moved": "this call was made at another place or in another order",
-    "ambiguous": "more than one recorded call fits this one",
-    "boundary_renamed": "this call is recorded under another name",
-    "type_changed": "a value of this call has another type",
-    "stream_overrun": "the agent read more of the stream than was recorded",
-    "stream_underrun": "the agent read less of the stream than was recorded",
-    "order_stall": "the agent waits for a call that ends later in the recording",
-    "effect_blocked": "the agent reached outside its recorded calls and was stopped",
-    "unserializable": "a value of this call cannot be compared",
-    "output_changed": "all calls are the same, and the result is not",
-}
 _STYLE: Final = {
     "identical": "bold green",
     "diverged": "bold red",
@@ -44,47 +38,11 @@ _STYLE: Final = {
 _LABEL_WIDTH: Final = 10
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def _duration(milliseconds: float) -> str:
-    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.1f} s"
-
-
-def _place(divergence: Divergence) -> str:
-    parts = [escape(str(divergence.get("boundary") or "")), ""]
-    if divergence.get("lane"):
-        parts[1] = f"lane {escape(str(divergence['lane']))}"
-    inside = ", ".join(p for p in parts if p)
-    seq = divergence.get("seq")
-    where = f" at call {seq}" if isinstance(seq, int) and seq > 0 else ""
-    return f"{where} ({inside})" if inside else where
-
-
-def _message(divergence: Divergence) -> str:
-    """What differs, without the place where, which the reader has been told before."""
-    message = str(divergence.get("message", ""))
-    _, found, rest = message.partition(f"({divergence.get('boundary')}, lane {divergence.get('lane')})")
-    detail = rest.partition(": ")[2]
-    return shorten(detail if found and detail else message, LINE_CHARACTERS_MAX)
-
-
-def _unchecked(verdict: Verdict) -> str:
-    """What an `identical` does not speak for, because it was not compared."""
-    missing = []
-    if not verdict["stdout"].get("compared"):
-        missing.append("standard output")
-    if verdict["exit"].get("recorded") is None:
-        missing.append("exit status")
-    return " and ".join(missing)
-
-
 def _identical_line(verdict: Verdict) -> str:
     counts = verdict["counts"]
-    line = f"✔ identical: {_plural(counts.get('recorded', 0), 'call')}, all as recorded"
+    line = f"✔ identical: {plural(counts.get('recorded', 0), 'call')}, all as recorded"
     if counts.get("live"):
-        return f"{line}, but for {_plural(counts['live'], 'live call')}"
+        return f"{line}, but for {plural(counts['live'], 'live call')}"
     checked = [
         name
         for name, was_checked in (
@@ -103,34 +61,18 @@ def render_verdict_line(verdict: Verdict) -> Text:
     if word == "identical":
         line = _identical_line(verdict)
     elif word == "diverged" and cause is not None:
-        line = f"✘ diverged{_place(cause)}: {_message(cause)}"
+        line = f"✘ diverged{describe_place(cause)}: {describe_message(cause)}"
     elif word == "diverged":
         line = "✘ diverged"
     elif word == "incomplete":
         served = verdict["counts"].get("served", 0)
-        line = f"! incomplete recording: {_plural(served, 'call')} as recorded, up to where it ends"
+        line = f"! incomplete recording: {plural(served, 'call')} as recorded, up to where it ends"
     elif word == "error":
         why = shorten(str(verdict.get("error") or "it did not say why"), LINE_CHARACTERS_MAX)
         line = f"✘ error: the replay failed: {why}"
     else:
         line = "✘ tampered: the recording is not what was written"
     return Text(line, style=_STYLE[word], overflow="fold")
-
-
-def _show_value(value: Any, at: int) -> str:
-    if isinstance(value, str):
-        # In quotes, so that blanks at its ends can be seen.
-        return f"'{window(value, at, VALUE_CHARACTERS_MAX)}'"
-    return shorten(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS_MAX)
-
-
-def _first_difference(diff: Diff) -> int:
-    """Where two shown texts part; `at` counts in the whole texts, of which the report may hold a piece."""
-    recorded, now = diff.get("recorded"), diff.get("now")
-    if not isinstance(recorded, str) or not isinstance(now, str):
-        return 0
-    pairs = enumerate(zip(recorded, now, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(recorded), len(now)))
 
 
 def _line(label: str, text: str, style: str = "") -> Text:
@@ -141,12 +83,12 @@ def _line(label: str, text: str, style: str = "") -> Text:
 
 
 def _diff_lines(diff: Diff) -> list[Text]:
-    at = _first_difference(diff)
+    at = first_difference(diff)
     lines = [Text(f"  {escape(str(diff.get('path', '$')))}", style="bold")]
     if "recorded" in diff:
-        lines.append(_line("  recorded", " " + _show_value(diff["recorded"], at), "red"))
+        lines.append(_line("  recorded", " " + show_value(diff["recorded"], at), "red"))
     if "now" in diff:
-        lines.append(_line("  now", " " + _show_value(diff["now"], at), "green"))
+        lines.append(_line("  now", " " + show_value(diff["now"], at), "green"))
     return lines
 
 
@@ -157,7 +99,7 @@ def _cause_lines(cause: Divergence) -> list[Text]:
     for diff in diffs[:DIFFS_MAX]:
         lines += _diff_lines(diff)
     if len(diffs) > DIFFS_MAX:
-        lines.append(Text(f"  and {_plural(len(diffs) - DIFFS_MAX, 'more difference')} in this call"))
+        lines.append(Text(f"  and {plural(len(diffs) - DIFFS_MAX, 'more difference')} in this call"))
     for label, text in (
         ("code", cause.get("code")),
         ("cause", cause.get("cause")),
@@ -177,22 +119,15 @@ def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
         lines.append(Text(f"  {downstream:,} further {verb} downstream of it"))
     others = [d for d in divergences if d is not cause and not d.get("downstream")]
     for other in others[:OTHERS_MAX]:
-        lines.append(_line("also", f"{_place(other).strip()}: {_message(other)}".removeprefix(": ")))
+        lines.append(_line("also", f"{describe_place(other).strip()}: {describe_message(other)}".removeprefix(": ")))
     if len(others) > OTHERS_MAX:
-        lines.append(_line("", f"and {_plural(len(others) - OTHERS_MAX, 'more divergence')}"))
+        lines.append(_line("", f"and {plural(len(others) - OTHERS_MAX, 'more divergence')}"))
     return lines
-
-
-def _is_cut_short(verdict: Verdict) -> bool:
-    """Whether the agent was stopped at a call, so that what it printed had to end there."""
-    cause = first_cause(verdict)
-    goes_on = verdict.get("plan", {}).get("on_change", "stop") != "stop"
-    return cause is not None and cause.get("kind") in ("changed_call", "extra_call") and not goes_on
 
 
 def _stdout_lines(verdict: Verdict) -> list[Text]:
     stdout = verdict["stdout"]
-    if not stdout.get("compared") or stdout.get("equal") or _is_cut_short(verdict):
+    if not stdout.get("compared") or stdout.get("equal") or is_cut_short(verdict):
         return []
     lines = [
         _line(
@@ -205,7 +140,7 @@ def _stdout_lines(verdict: Verdict) -> list[Text]:
         style = "red" if text.startswith("-") else "green" if text.startswith("+") else ""
         lines.append(Text("    " + shorten(text, LINE_CHARACTERS_MAX), style=style))
     if len(diff) > STDOUT_LINES_MAX:
-        lines.append(Text(f"    and {_plural(len(diff) - STDOUT_LINES_MAX, 'more line')}"))
+        lines.append(Text(f"    and {plural(len(diff) - STDOUT_LINES_MAX, 'more line')}"))
     return lines
 
 
@@ -233,11 +168,11 @@ def _fact_lines(verdict: Verdict) -> list[Text]:
     if denied:
         shown = ", ".join(shorten(str(address), 60) for address in denied[:OTHERS_MAX])
         more = f" and {len(denied) - OTHERS_MAX} more" if len(denied) > OTHERS_MAX else ""
-        lines.append(_line("denied", f"{_plural(len(denied), 'connection')}: {shown}{more}", "yellow"))
+        lines.append(_line("denied", f"{plural(len(denied), 'connection')}: {shown}{more}", "yellow"))
     if "duration_ms" in verdict:
         then = verdict.get("recorded_duration_ms")
-        recorded = f", recorded in {_duration(then)}" if then else ""
-        lines.append(_line("time", _duration(verdict["duration_ms"]) + recorded))
+        recorded = f", recorded in {duration(then)}" if then else ""
+        lines.append(_line("time", duration(verdict["duration_ms"]) + recorded))
     return lines
 
 
@@ -248,7 +183,7 @@ def _reason_lines(verdict: Verdict) -> list[Text]:
         for i, r in enumerate(reasons[:REASONS_MAX])
     ]
     if len(reasons) > REASONS_MAX:
-        lines.append(_line("", f"and {_plural(len(reasons) - REASONS_MAX, 'more reason')}"))
+        lines.append(_line("", f"and {plural(len(reasons) - REASONS_MAX, 'more reason')}"))
     return lines
 
 
@@ -266,8 +201,8 @@ def render(verdict: Verdict) -> Text:
         lines.append(_line("hint", shorten(str(verdict["hint"]), LINE_CHARACTERS_MAX)))
     lines += _reason_lines(verdict)
     lines += _stdout_lines(verdict)
-    if verdict["verdict"] == "identical" and _unchecked(verdict):
-        lines.append(_line("note", f"{_unchecked(verdict)} could not be compared"))
+    if verdict["verdict"] == "identical" and unchecked(verdict):
+        lines.append(_line("note", f"{unchecked(verdict)} could not be compared"))
     if verdict["counts"]:
         lines += _fact_lines(verdict)
     if verdict.get("run_id"):
