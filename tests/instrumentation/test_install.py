@@ -54,6 +54,11 @@ def workplace(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path)
 
 
+def with_settings(workplace: Workplace, settings: dict[str, str]) -> Workplace:
+    """The same directory with more variables."""
+    return Workplace(workplace.path, {**workplace.environ, **settings})
+
+
 def names_of(sink: OtlpSink) -> list[str]:
     """The names of all delivered spans, in order."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -75,7 +80,7 @@ def test_run_that_otel_leaves_out_is_not_recorded_and_said_once(
     setting: dict[str, str], reason: str, workplace: Workplace
 ) -> None:
     """With the SDK disabled or the run sampled out nothing is written, one line says so, the agent runs."""
-    done = workplace.record(workplace.write("agent.py", AGENT), **setting)
+    done = with_settings(workplace, setting).record(workplace.write("agent.py", AGENT))
     assert done.stdout == "answer done\n"
     assert done.stderr.count("not recorded") == 1
     assert f"not recorded: {reason}" in done.stderr
@@ -114,9 +119,10 @@ def test_s46_failing_installation_leaves_the_agent_alone(workplace: Workplace) -
 @pytest.mark.parametrize("has_distro", [False, True], ids=["no_distro", "distro"])
 def test_otlp_export_is_replaced_and_not_doubled(has_distro: bool, workplace: Workplace, tmp_path: Path) -> None:
     """With a distro that sets OTLP export up, and without one: each span arrives once, redacted."""
-    environ = make_distro(tmp_path) if has_distro else {}
+    settings = make_distro(tmp_path) if has_distro else {}
     with serve() as sink:
-        workplace.record(workplace.write("agent.py", AGENT), OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **environ)
+        settings["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.endpoint
+        with_settings(workplace, settings).record(workplace.write("agent.py", AGENT))
         names = names_of(sink)
         assert names.count("f") == 1
         assert names.count("work") == 1
@@ -125,7 +131,8 @@ def test_otlp_export_is_replaced_and_not_doubled(has_distro: bool, workplace: Wo
 
 def test_r1_exporter_that_the_user_named_stays_behind_the_redactor(workplace: Workplace, tmp_path: Path) -> None:
     """A console exporter set up by OpenTelemetry goes on exporting, and shows no secret."""
-    done = workplace.record(workplace.write("agent.py", AGENT), OTEL_TRACES_EXPORTER="console", **make_distro(tmp_path))
+    settings = {"OTEL_TRACES_EXPORTER": "console", **make_distro(tmp_path)}
+    done = with_settings(workplace, settings).record(workplace.write("agent.py", AGENT))
     assert '"name": "work"' in done.stdout
     assert "rdx-" in done.stdout
     assert SECRET not in done.stdout.replace("answer done", "")
@@ -145,14 +152,14 @@ def test_distro_that_fails_leaves_the_agent_running(workplace: Workplace, tmp_pa
 
     `spanreplay record` runs the agent with settings under which that can't happen.
     """
-    environ = make_distro(tmp_path, exporter="not_installed")
-    agent = workplace.write("agent.py", AGENT)
-    assert workplace.record(agent, **environ).stdout == "answer done\n"
+    there = with_settings(workplace, make_distro(tmp_path, exporter="not_installed"))
+    agent = there.write("agent.py", AGENT)
+    assert there.record(agent).stdout == "answer done\n"
     assert not (workplace.path / ".spanreplay").exists()
     done = subprocess.run(
         [str(BIN / "spanreplay"), "record", "--", sys.executable, str(agent)],
         cwd=workplace.path,
-        env={**workplace.environ, **environ},
+        env=there.environ,
         capture_output=True,
         text=True,
         check=True,
@@ -166,14 +173,13 @@ def test_distro_that_fails_leaves_the_agent_running(workplace: Workplace, tmp_pa
 def refused(workplace: Workplace, source: str, **environ: str) -> tuple[str, dict[str, Any]]:
     """The error line of a replay that is not set up, and its report; no body has run."""
     report = workplace.path / "report.json"
-    done = workplace.record(
-        workplace.path / "agent.py",
-        status=3,
-        SPANREPLAY_MODE="replay",
-        SPANREPLAY_REPLAY_SOURCE=source,
-        SPANREPLAY_REPLAY_REPORT=str(report),
+    settings = {
+        "SPANREPLAY_MODE": "replay",
+        "SPANREPLAY_REPLAY_SOURCE": source,
+        "SPANREPLAY_REPLAY_REPORT": str(report),
         **environ,
-    )
+    }
+    done = with_settings(workplace, settings).record(workplace.path / "agent.py", status=3)
     assert done.stdout == ""
     assert "body" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
