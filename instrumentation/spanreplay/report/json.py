@@ -33,6 +33,16 @@ def _refuse(what: str) -> SpanreplayError:
     )
 
 
+def _is_divergence(value: dict[str, Any]) -> bool:
+    diffs = value.get("diff", [])
+    names = ("kind", "boundary", "lane", "code", "message", "cause", "hint")
+    return (
+        isinstance(diffs, list)
+        and all(isinstance(d, dict) for d in diffs)
+        and all(isinstance(value.get(name, ""), str) for name in names)
+    )
+
+
 def parse(text: str) -> Verdict:
     """JSON text as a verdict, with empty containers for those that are missing. Raises: SpanreplayError."""
     try:
@@ -47,6 +57,12 @@ def parse(text: str) -> Verdict:
     for name, kind in _CONTAINERS.items():
         if not isinstance(value.setdefault(name, kind()), kind):
             raise _refuse(f"{name} is not a {kind.__name__}")
+    if not all(isinstance(n, int) for n in [*value["counts"].values(), *value["tokens"].values()]):
+        raise _refuse("a count is not a number")
+    if not all(isinstance(value.get(name, 0), (int, float)) for name in ("duration_ms", "recorded_duration_ms")):
+        raise _refuse("a duration is not a number")
     if not all(isinstance(d, dict) for d in value["divergences"]):
         raise _refuse("a divergence is not an object")
+    if not all(_is_divergence(d) for d in value["divergences"]):
+        raise _refuse("a divergence has a field of another type")
     return cast("Verdict", value)

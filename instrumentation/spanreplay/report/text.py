@@ -21,7 +21,7 @@ from spanreplay.report.words import (
     unchecked,
 )
 
-__all__ = ["render", "render_verdict_line"]
+__all__ = ["render", "render_diff", "render_verdict_line"]
 
 DIFFS_MAX: Final = 5
 OTHERS_MAX: Final = 5
@@ -82,7 +82,8 @@ def _line(label: str, text: str, style: str = "") -> Text:
     return line
 
 
-def _diff_lines(diff: Diff) -> list[Text]:
+def render_diff(diff: Diff) -> list[Text]:
+    """One differing place: its path, the recorded value, the value now."""
     at = first_difference(diff)
     lines = [Text(f"  {escape(str(diff.get('path', '$')))}", style="bold")]
     if "recorded" in diff:
@@ -97,7 +98,7 @@ def _cause_lines(cause: Divergence) -> list[Text]:
     lines = [Text(f"  {meaning}")] if meaning else []
     diffs = cause.get("diff") or []
     for diff in diffs[:DIFFS_MAX]:
-        lines += _diff_lines(diff)
+        lines += render_diff(diff)
     if len(diffs) > DIFFS_MAX:
         lines.append(Text(f"  and {plural(len(diffs) - DIFFS_MAX, 'more difference')} in this call"))
     for label, text in (

@@ -1,0 +1,109 @@
+"""A verdict for GitHub Actions: workflow commands that annotate the code, and a step summary in Markdown."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Final
+
+from spanreplay.report import text
+from spanreplay.report.escape import escape, shorten
+from spanreplay.report.place import causes, downstream, find_place
+from spanreplay.report.shape import Divergence, Verdict
+from spanreplay.report.words import (
+    LINE_CHARACTERS_MAX,
+    describe_message,
+    describe_place,
+    first_difference,
+    plural,
+    show_value,
+)
+
+__all__ = ["render", "render_summary"]
+
+ANNOTATIONS_MAX: Final = 10
+"""GitHub shows ten errors per step."""
+DIFFS_MAX: Final = 3
+DOWNSTREAM_MAX: Final = 50
+_LEVEL: Final = {"identical": "notice", "incomplete": "warning"}
+_SIGN: Final = {"identical": "✅", "incomplete": "⚠️"}
+_PUNCTUATION: Final = re.compile(r"[!-/:-@\[-`{-~]")
+
+
+def _escape_data(content: str) -> str:
+    return content.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escape_property(content: str) -> str:
+    return _escape_data(content).replace(":", "%3A").replace(",", "%2C")
+
+
+def _command(level: str, message: str, **properties: str) -> str:
+    # https://github.com/actions/toolkit/blob/main/packages/core/src/command.ts
+    shown = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items() if value)
+    return f"::{level} {shown}::{_escape_data(message)}"
+
+
+def _annotate(cause: Divergence, folder: str) -> str:
+    place = find_place(cause, folder)
+    where = {"file": escape(place.file), "line": str(place.line)} if place else {}
+    lines = [describe_message(cause)]
+    for diff in (cause.get("diff") or [])[:DIFFS_MAX]:
+        at = first_difference(diff)
+        lines.append(shorten(str(diff.get("path", "$")), LINE_CHARACTERS_MAX))
+        lines += [f"  {side:<8} {show_value(value, at)}" for side, value in diff.items() if side in ("recorded", "now")]
+    for label, content in (("cause", cause.get("cause")), ("hint", cause.get("hint"))):
+        if content:
+            lines.append(f"{label}: {shorten(str(content), LINE_CHARACTERS_MAX)}")
+    return _command("error", "\n".join(lines), **where, title=f"spanreplay: diverged{describe_place(cause)}")
+
+
+def render(verdict: Verdict, folder: str = "") -> str:
+    """Workflow commands, one a line; `folder` is the agent's directory, relative to the repository."""
+    found = causes(verdict) if verdict["verdict"] == "diverged" else []
+    if not found:
+        level = _LEVEL.get(verdict["verdict"], "error")
+        reasons = [shorten(str(r), LINE_CHARACTERS_MAX) for r in verdict["reasons"][:DIFFS_MAX]]
+        message = "\n".join([text.render_verdict_line(verdict).plain, *reasons])
+        return _command(level, message, title=f"spanreplay: {verdict['verdict']}") + "\n"
+    lines = [_annotate(cause, folder) for cause in found[:ANNOTATIONS_MAX]]
+    if len(found) > ANNOTATIONS_MAX:
+        more = plural(len(found) - ANNOTATIONS_MAX, "more divergence")
+        lines.append(_command("notice", f"{more}, see the step summary", title="spanreplay"))
+    return "\n".join(lines) + "\n"
+
+
+def _code(content: str) -> str:
+    """Content as inline code in which nothing is Markdown, HTML, a link or a mention."""
+    shown = _PUNCTUATION.sub(lambda m: f"&#{ord(m.group())};", shorten(content, LINE_CHARACTERS_MAX))
+    return f"<code>{shown}</code>"
+
+
+def _block(content: str) -> str:
+    """Content as a block: in HTML's <pre> Markdown means nothing."""
+    return f"<pre>\n{html.escape(content)}\n</pre>"
+
+
+def render_summary(verdict: Verdict, folder: str = "") -> str:
+    """The step summary in Markdown: the report, a table of causes, the counts; what follows is folded."""
+    word = verdict["verdict"]
+    lines = [f"### {_SIGN.get(word, '❌')} spanreplay: {word}", ""]
+    if verdict.get("app") or verdict.get("run_id"):
+        lines += [f"{_code(str(verdict.get('app') or 'agent'))} run {_code(str(verdict.get('run_id', '')))}", ""]
+    lines += [_block(text.render(verdict).plain), ""]
+    found = causes(verdict)
+    if found:
+        lines += ["| Call | What differs | Code |", "| --- | --- | --- |"]
+        for cause in found[:ANNOTATIONS_MAX]:
+            place = find_place(cause, folder)
+            code = _code(f"{place.file}:{place.line}") if place else ""
+            lines.append(f"| {_code(str(cause.get('boundary') or ''))} | {_code(describe_message(cause))} | {code} |")
+        lines.append("")
+    later = downstream(verdict)
+    if later:
+        shown = [f"{describe_place(d).strip()}: {describe_message(d)}" for d in later[:DOWNSTREAM_MAX]]
+        if len(later) > DOWNSTREAM_MAX:
+            shown.append(f"and {len(later) - DOWNSTREAM_MAX:,} more")
+        lines += [f"<details><summary>{plural(len(later), 'further difference')} downstream</summary>", ""]
+        lines += [_block("\n".join(shown)), "", "</details>", ""]
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""Where in the agent's code a divergence is, and how it is recognised from one replay to the next; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from spanreplay.report.shape import Divergence, Verdict, first_cause
+
+__all__ = ["Place", "causes", "downstream", "find_place", "fingerprints"]
+
+_CODE: Final = re.compile(r"(?P<file>[^<>:\s][^<>:\n]*):(?P<line>[1-9][0-9]{0,8})(?:\s+(?P<name>.*))?")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the agent's code; `file` is relative to the repository, or absolute."""
+
+    file: str
+    line: int
+    name: str
+
+    @property
+    def uri(self) -> str:
+        """The file as a URI reference: relative, or `file:`."""
+        path = quote(self.file, errors="replace")
+        return f"file://{path}" if self.file.startswith("/") else path
+
+
+def find_place(divergence: Divergence, folder: str = "") -> Place | None:
+    """The place that `code` names, None for what is no file, as `<stdin>`.
+
+    `folder` is the agent's working directory, relative to the repository.
+    """
+    match = _CODE.fullmatch(str(divergence.get("code") or ""))
+    if match is None:
+        return None
+    file = match["file"] if match["file"].startswith("/") else posixpath.join(folder, match["file"])
+    return Place(posixpath.normpath(file), int(match["line"]), match["name"] or "")
+
+
+def causes(verdict: Verdict) -> list[Divergence]:
+    """The divergences to look at; the first of them where all are marked downstream."""
+    first = first_cause(verdict)
+    found = [d for d in verdict["divergences"] if not d.get("downstream")]
+    return found or ([] if first is None else [first])
+
+
+def downstream(verdict: Verdict) -> list[Divergence]:
+    """The divergences that others brought about."""
+    known = {id(d) for d in causes(verdict)}
+    return [d for d in verdict["divergences"] if id(d) not in known]
+
+
+def fingerprints(divergences: list[Divergence]) -> list[str]:
+    """Per divergence what it stays known by while lines and values move: boundary, kind and path, hashed.
+
+    Equal ones are numbered, so that each stays an alert of its own.
+    """
+    seen: Counter[str] = Counter()
+    found = []
+    for divergence in divergences:
+        diffs = divergence.get("diff") or [{}]
+        identity = [str(divergence.get(name) or "") for name in ("boundary", "kind")]
+        text = "\0".join([*identity, str(diffs[0].get("path") or "")])
+        digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+        seen[digest] += 1
+        found.append(f"{digest}:{seen[digest]}")
+    return found
