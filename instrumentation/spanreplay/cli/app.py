@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "ls": ("ls", "Find recorded runs"),
     "show": ("show", "Show what happened in a run"),
     "replay": ("replay", "Run an agent against a recording"),
+    "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
     "import": ("import_", "Take in a .replay file"),
     "doctor": ("doctor", "Check what would be recorded, and what is in the way"),

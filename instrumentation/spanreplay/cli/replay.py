@@ -17,8 +17,8 @@ from spanreplay.call import Completeness
 from spanreplay.catalog import Catalog
 from spanreplay.cli import runs
 from spanreplay.cli.child import describe_end, run_child
-from spanreplay.cli.export import write_atomically
 from spanreplay.cli.launch import build_environ, check_not_isolated, find_agent
+from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.settle import settle
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.errors import SpanreplayError
@@ -125,6 +125,10 @@ def _warn_incomplete(completeness: Completeness) -> None:
     help="A call that differs: stop there, serve the recorded answer, or go live.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON too; - is standard output.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write it as JUnit XML.")
+@click.option("--sarif", "sarif_file", metavar="FILE", help="Write it as SARIF 2.1.0.")
+@click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page.")
+@click.option("--github", is_flag=True, help="Annotate the code and write the step summary in GitHub Actions.")
 @click.pass_context
 def replay_command(
     ctx: click.Context,
@@ -135,6 +139,10 @@ def replay_command(
     live: tuple[str, ...],
     on_change: str,
     json_file: str | None,
+    junit_file: str | None,
+    sarif_file: str | None,
+    html_file: str | None,
+    github: bool,
 ) -> None:
     """Run an agent against a recording: no model is called and nothing outside is touched.
 
@@ -149,6 +157,8 @@ def replay_command(
     """
     from spanreplay.replay.plan import build_plan
 
+    files = {"json": json_file, "junit": junit_file, "sarif": sarif_file, "html": html_file}
+    check_files(files)
     plan = build_plan(stub=stub, live=live, on_change=on_change)
     agent = find_agent(command)
     check_not_isolated(agent)
@@ -166,10 +176,9 @@ def replay_command(
         status = run_child(agent.argv, build_environ(os.environ, settings, is_replay=True))
         verdict = settle(_read_verdict(report_path, status), status, found.completeness)
     _print(verdict)
-    if json_file == "-":
-        click.echo(dump(verdict), nl=False)
-    elif json_file:
-        write_atomically(Path(json_file), dump(verdict).encode())
+    write_files(verdict, files)
+    if github:
+        write_github(verdict)
     if found.is_at_service and verdict["verdict"] != "error":
         _report(verdict)
     ctx.exit(EXIT_STATUS[verdict["verdict"]])

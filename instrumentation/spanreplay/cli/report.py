@@ -1,0 +1,51 @@
+"""`spanreplay report`: a verdict that was kept, in the format that a reader or a machine wants."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from spanreplay.cli.reports import write_files, write_summary
+from spanreplay.errors import SourceError
+from spanreplay.report.json import parse
+from spanreplay.report.shape import Verdict
+
+FORMATS: Final = ("text", "junit", "sarif", "github", "html")
+VERDICT_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+def _read(name: str) -> Verdict:
+    try:
+        with click.open_file(name, "rb") as stream:
+            content = stream.read(VERDICT_BYTES_MAX + 1)
+    except OSError as exc:
+        raise SourceError(
+            f"cannot read {name!r}: {exc.strerror or exc}", hint="spanreplay replay RUN --json FILE -- CMD writes one"
+        ) from exc
+    if len(content) > VERDICT_BYTES_MAX:
+        raise SourceError(f"{name!r} is larger than {VERDICT_BYTES_MAX:,} bytes", hint="name the file of --json")
+    return parse(content.decode("utf-8", "replace"))
+
+
+@click.command("report")
+@click.argument("verdict", metavar="VERDICT.json", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
+@click.option("-o", "--output", default="-", help="File to write; - is standard output, the default.")
+def report_command(*, verdict: str, form: str, output: str) -> None:
+    """Show a verdict, that `spanreplay replay --json FILE` wrote, in another format.
+
+    `github` writes workflow commands, and appends to the step summary where GITHUB_STEP_SUMMARY names one.
+
+    \b
+    spanreplay report verdict.json
+    spanreplay report verdict.json --format html -o verdict.html
+    """
+    if output != "-" and (Path(output).is_dir() or not Path(output).absolute().parent.is_dir()):
+        raise click.UsageError(f"-o {output}: there is no such directory, or it is one")
+    found = _read(verdict)
+    write_files(found, {form: output})
+    if form == "github":
+        write_summary(found, os.environ)
