@@ -21,6 +21,7 @@ from spanreplay.seal.tree import hash_root
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
+    from spanreplay.local.environ import Environment
     from spanreplay.local.reads import Reads
     from spanreplay.output import OutputCapture
     from spanreplay.record import Emitter
@@ -57,6 +58,7 @@ class Run:
         self.output: OutputCapture | None = None
         self.reads: Reads | None = None
         """Who answers reads of clock and random sources; None: the real ones."""
+        self.environment_read: Environment | None = None
         self.start_ns = ids.now_ns()
         self.span_context = SpanContext(
             ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
@@ -182,6 +184,8 @@ class Run:
             manifest["failures"] = dict(guard.failures)
         if self.reads is not None:
             manifest.update(self.reads.finish())
+        if self.environment_read is not None:
+            manifest["environment_read"] = self.environment_read.describe()
         if exit_status is not None:
             manifest["exit"] = exit_status
         if self.output is not None:

@@ -200,3 +200,73 @@ def test_s50_sqlite_outside_of_tools_replays_and_leaves_the_database_unchanged(
     ledger.unlink()
     assert_same(workplace.replay(agent), recorded.stdout)
     assert not ledger.exists()
+
+
+FILES = """
+import io, json, os, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+print(open(folder / "orders.json").read(), json.load(open(folder / "orders.json", encoding="utf-8")))
+print((folder / "orders.json").read_text(), (folder / "image.bin").read_bytes()[:4])
+with open(str(folder / "lines.txt"), newline="") as lines:
+    print(lines.name, lines.mode, lines.encoding, lines.readline(), list(lines), type(lines).__name__)
+with open(folder / "image.bin", "rb") as image:
+    image.seek(-2, io.SEEK_END)
+    print(image.read(), image.tell(), type(image).__name__)
+try:
+    open(folder / "missing.txt")
+except FileNotFoundError as error:
+    print(error)
+print(open(pathlib.Path(__file__).parent / "prompt.txt").read())
+"""
+
+
+def test_s50_data_files_replay_as_they_were_read(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Files outside of the code tree come from the recording; files beside the code are read as they are now."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "orders.json").write_text('{"id": 7, "name": "Zoë"}', encoding="utf-8")
+    (folder / "lines.txt").write_bytes(b"one\r\ntwo\nthree")
+    (folder / "image.bin").write_bytes(bytes(range(256)))
+    workplace.write("prompt.txt", "be careful")
+    agent = workplace.write("agent.py", FILES)
+    recorded = workplace.record(agent, str(folder))
+    recording = workplace.recording()
+    assert {(c.kind, c.name, c.effect) for c in recording.calls} == {("tool", "open", "read")}
+    for name in ("orders.json", "lines.txt"):
+        (folder / name).write_text("changed", encoding="utf-8")
+    (folder / "image.bin").unlink()
+    (folder / "missing.txt").write_text("here now", encoding="utf-8")
+    assert_same(workplace.replay(agent, str(folder)), recorded.stdout)
+    workplace.write("prompt.txt", "be bold")
+    replayed = workplace.replay(agent, str(folder))
+    assert replayed.status == 3
+    assert replayed.stdout.endswith("be bold\n")
+
+
+ENVIRONMENT = """
+import os
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(prompt):
+    return "fine"
+
+print(os.getenv("API_PASSWORD") is None, os.environ.get("NOT_THERE", "nothing"), ask(os.environ["PROMPT"]))
+"""
+
+
+def test_s50_another_environment_variable_is_named(workplace: Workplace) -> None:
+    """A variable that differs is named in the verdict; its value is nowhere, not even as a plain hash."""
+    agent = workplace.write("agent.py", ENVIRONMENT)
+    recorded = workplace.record(agent, PROMPT="hello", API_PASSWORD="tr0ub4dor-and-three")
+    files = [p for p in (workplace.path / ".spanreplay").rglob("*") if p.is_file()]
+    secret = b"tr0ub4dor-and-three"
+    assert [p for p in files if secret in p.read_bytes()] == []
+    plain = hashlib.sha256(secret).hexdigest().encode()
+    assert [p for p in files if plain[:24] in p.read_bytes()] == []
+    assert_same(workplace.replay(agent, PROMPT="hello", API_PASSWORD="tr0ub4dor-and-three"), recorded.stdout)
+    replayed = workplace.replay(agent, PROMPT="hallo", API_PASSWORD="another")
+    assert replayed.status == 3
+    assert replayed.verdict["environment"] == ["API_PASSWORD", "PROMPT"]
+    assert replayed.verdict["divergences"][0]["cause"].endswith("differ from the recording: API_PASSWORD, PROMPT")

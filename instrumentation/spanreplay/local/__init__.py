@@ -14,6 +14,9 @@ _PURPOSE = b"reads"
 
 def attach_reads(run: Run) -> None:
     """Say who answers the run's reads: a log, in a replay the recorded ones, or nobody."""
+    from spanreplay.local.environ import Environment
+
+    run.environment_read = Environment(run)
     if run.session is not None:
         from spanreplay.local.feed import ReadFeed, has_reads
 

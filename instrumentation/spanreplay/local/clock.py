@@ -261,8 +261,9 @@ def install(module: Any, patches: Patches) -> None:
     _patch_calendar(own)
     _patch_datetime(own)
     _patch_date(own)
-    sys.meta_path.insert(0, _MakeWay(own))
-    patches.replace(_Undo(own), "is_installed", False)
+    make_way = _MakeWay(own)
+    sys.meta_path.insert(0, make_way)
+    patches.replace(_Undo(own, make_way), "is_installed", False)
 
 
 class _Undo:
@@ -270,11 +271,14 @@ class _Undo:
 
     is_installed = True
 
-    def __init__(self, patches: Patches) -> None:
+    def __init__(self, patches: Patches, finder: _MakeWay) -> None:
         object.__setattr__(self, "patches", patches)
+        object.__setattr__(self, "finder", finder)
 
     def __delattr__(self, name: str) -> None:
         vars(self)["patches"].undo()
+        if vars(self)["finder"] in sys.meta_path:
+            sys.meta_path.remove(vars(self)["finder"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         return

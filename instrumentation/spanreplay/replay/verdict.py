@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord
@@ -22,6 +23,7 @@ IDENTICAL, DIVERGED, INCOMPLETE, TAMPERED, ERROR = (
 )
 EXIT_CODES: Final = {IDENTICAL: 0, ERROR: 1, DIVERGED: 3, INCOMPLETE: 4, TAMPERED: 5}
 _DIFF_LINES_MAX: Final = 40
+_NAMES_SHOWN_MAX: Final = 10
 
 
 def build_verdict(
@@ -44,6 +46,14 @@ def build_verdict(
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
     if not session.is_stopped:
         divergences += _output_divergences(output, exits, bool(divergences))
+    environment = (
+        []
+        if run.environment_read is None
+        else run.environment_read.find_differing(recording.root.manifest.get("environment_read"), recording.root.env)
+    )
+    if divergences and environment and not divergences[0].cause:
+        text = f"environment variables that differ from the recording: {', '.join(environment[:_NAMES_SHOWN_MAX])}"
+        divergences[0] = replace(divergences[0], cause=text)
     counts = {
         "recorded": len(recording.calls),
         **session.counts,
@@ -66,6 +76,7 @@ def build_verdict(
         "exit": exits,
         "tokens": {"recorded": _tokens(recording.calls), "live": session.live_tokens},
         "sockets_denied": list(session.sockets_denied),
+        **({"environment": environment} if environment else {}),
         "duration_ms": (ended_ns - run.start_ns) // 1_000_000,
         "recorded_duration_ms": max(0, recording.root.end_ns - recording.root.start_ns) // 1_000_000,
         "plan": {

@@ -34,7 +34,9 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam("random", "python", ("random",), "spanreplay.local.randomness", "random numbers of the agent's code"),
     Seam("entropy", "python", ("os", "secrets"), "spanreplay.local.entropy", "`os.urandom` and `secrets`, sealed"),
     Seam("uuid", "python", ("uuid",), "spanreplay.local.uuids", "UUIDs that the agent's code makes"),
-    Seam("human", "python", ("builtins", "getpass"), "spanreplay.local.human", "`input()` and `getpass()` of the agent"),
+    Seam(
+        "human", "python", ("builtins", "getpass"), "spanreplay.local.human", "`input()` and `getpass()` of the agent"
+    ),
     Seam(
         "subprocess",
         "python",
@@ -49,6 +51,14 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "spanreplay.local.database",
         "statements of the agent's code; in a replay no database is opened",
     ),
+    Seam(
+        "files",
+        "python",
+        ("builtins",),
+        "spanreplay.local.files",
+        "data files outside of its code that the agent reads",
+    ),
+    Seam("environ", "python", ("os",), "spanreplay.local.environ", "hashes of the variables that the agent reads"),
     Seam("httpx", "httpx", ("httpx",), "spanreplay.seams._httpx", "every request of httpx clients"),
     Seam("httpx2", "httpx2", ("httpx2",), "spanreplay.seams._httpx", "every request of httpx2 clients"),
     Seam("requests", "requests", ("requests",), "spanreplay.seams._requests", "every request of requests sessions"),

@@ -1,0 +1,76 @@
+"""Seam: environment variables that the agent's code reads: compared, never replaced and never recorded.
+
+A keyed hash of each value is kept, so that a replay can say which variable is another one now.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay import attributes as names
+from spanreplay import guard
+from spanreplay._patch import Patches
+from spanreplay.local.patching import asks, recorded_run
+
+if TYPE_CHECKING:
+    from spanreplay.run import Run
+
+_getframe: Final = sys._getframe
+_NAMES_MAX: Final = 500
+_OURS: Final = ("SPANREPLAY_", "OTEL_")
+_ABSENT: Final = "absent"
+
+
+class Environment:
+    """What the agent's code has read so far: name → keyed hash of the value. Thread-safe."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._hashes: dict[str, str] = {}
+        self._key = b""
+
+    def saw(self, name: str, value: str | None) -> None:
+        """Note the first reading of a variable."""
+        if name in self._hashes or len(self._hashes) >= _NAMES_MAX or name.startswith(_OURS):
+            return
+        self._key = self._key or self._run.redactor.derive(b"environment")
+        text = f"{name}={value}".encode("utf-8", "surrogateescape")
+        self._hashes[name] = _ABSENT if value is None else hmac.digest(self._key, text, "sha256")[:12].hex()
+
+    def describe(self) -> dict[str, str]:
+        """For the manifest."""
+        return dict(sorted(self._hashes.items()))
+
+    def find_differing(self, recorded: Any, env: Mapping[str, Any]) -> list[str]:
+        """Names whose value is another than when it was recorded; none can be told with another redaction key."""
+        if not isinstance(recorded, Mapping) or env.get(names.REDACTION_KEY) != self._run.redactor.fingerprint:
+            return []
+        return [name for name, value in self.describe().items() if recorded.get(name, value) != value]
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch reading of `os.environ`; `os.getenv` and `environ.get` come to it."""
+    cls: Any = type(os.environ)
+    real = cls.__getitem__
+
+    def getitem(self: Any, key: Any) -> Any:
+        if self is not os.environ or not asks(_getframe(1)):
+            return real(self, key)
+        run = recorded_run()
+        environment = None if run is None else run.environment_read
+        if environment is None or not isinstance(key, str):
+            return real(self, key)
+        try:
+            value = real(self, key)
+        except KeyError:
+            guard.guarded("environment", environment.saw, key, None)
+            raise
+        guard.guarded("environment", environment.saw, key, value)
+        return value
+
+    getitem.__name__, getitem.__qualname__ = "__getitem__", f"{cls.__name__}.__getitem__"
+    patches.replace(cls, "__getitem__", getitem)
