@@ -37,6 +37,8 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger file that the agent reads is recorded by its hash only, and cannot be replayed: a hole."""
 READS_PENDING_MAX: Final = 100_000
 """Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
+TIMERS_MAX: Final = 20_000
+"""Timers of asyncio whose firing is kept in order."""
 LANE_ENDS_MAX: Final = 20_000
 """Threads and pool calls whose end is kept in order."""
 OTLP_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from spanreplay import attributes as names
-from spanreplay import config, guard, ids, lanes, local
+from spanreplay import config, guard, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
@@ -142,6 +142,7 @@ class Installation:
         from spanreplay.seams._table import InstalledSeams
 
         lanes.install(self.patches, root_lane_of_active_run, carried)
+        timers.install(self.patches)
         self.seams = InstalledSeams(self._seam_missed if self.session is None else self._seam_failed)
         self.seams.register()
         self._watch_exit()

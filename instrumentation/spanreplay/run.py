@@ -72,6 +72,7 @@ class Run:
         self._lanes: dict[str, int] = {}
         self._turns: dict[int, int] = {}
         self._lane_ends: dict[str, int] = {}
+        self._timers: dict[str, tuple[int, int]] | None = {}
         self._leaves: list[tuple[int, str]] = []
         self._counts: dict[str, int] = {}
         self._open: dict[int, Crossing] = {}
@@ -157,6 +158,15 @@ class Run:
                 self._seq += 1
                 self._lane_ends[lane.path] = self._seq
 
+    def end_timer(self, name: str) -> None:
+        """A timer of the agent's fires; of more than TIMERS_MAX none is kept."""
+        clock = self.complete()
+        with self._lock:
+            if self._timers is not None:
+                self._timers[name] = clock
+                if len(self._timers) > config.TIMERS_MAX:
+                    self._timers = None
+
     def close_open_calls(self) -> None:
         """End the record of every call in flight; a stream that was read in part ends where it was left."""
         with self._lock:
@@ -171,6 +181,7 @@ class Run:
                 "calls": self._calls,
                 "lanes": dict(sorted(self._lanes.items())),
                 "lane_ends": dict(self._lane_ends),
+                **({} if self._timers is None else {"timers": dict(self._timers)}),
                 "root": hash_root(leaves),
                 "leaves": len(leaves),
                 "dropped": self.emitter.dropped + self._counts.pop("dropped", 0),

@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from spanreplay import attributes as names
-from spanreplay import lanes
+from spanreplay import lanes, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Recording
 from spanreplay.errors import ReplayMiss
@@ -89,6 +89,7 @@ def inside(run: Run, seams: Seams = ()) -> Iterator[Run]:
     """A block that belongs to a run, with lanes and seams patched; everything is restored behind it."""
     patches = Patches()
     lanes.install(patches, root_lane_of_active_run, carried)
+    timers.install(patches)
     try:
         for install, module in seams:
             install(module, patches)

@@ -31,13 +31,13 @@ class World:
         return f"{random.SystemRandom().getrandbits(48):012x}"
 
 
-def build(program: list[Step], world: World, scale: float) -> Callable[[], Any]:
-    """The program as a coroutine function; `scale` stretches the delays of its boundaries."""
+def build(program: list[Step], world: World, unit_s: float = UNIT_S) -> Callable[[], Any]:
+    """The program as a coroutine function; `unit_s` is how long one unit of delay takes."""
 
     @spanreplay.boundary("tool", name="ask")
     async def ask(question: str, units: float) -> str:
         answer = world.answer()
-        await asyncio.sleep(units * UNIT_S * scale)
+        await asyncio.sleep(units * unit_s)
         return answer
 
     async def run_steps(steps: list[Step], path: str) -> str:
@@ -63,9 +63,19 @@ def build(program: list[Step], world: World, scale: float) -> Callable[[], Any]:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
             return "|".join(sorted(t.result() for t in done))
+        if kind == "sleep":
+            await asyncio.sleep(parts[0] * unit_s)
+            return "slept"
+        if kind == "race":
+            timer: asyncio.Task[Any] = asyncio.create_task(asyncio.sleep(parts[1] * unit_s))
+            call: asyncio.Task[Any] = asyncio.create_task(ask("same question", parts[0]))
+            done, _ = await asyncio.wait([timer, call], return_when=asyncio.FIRST_COMPLETED)
+            winners = ("timer " if timer in done else "") + ("call" if call in done else "")
+            await asyncio.gather(timer, call)
+            return winners
         if kind == "timeout":
             try:
-                return await asyncio.wait_for(ask("same question", parts[0]), parts[1] * UNIT_S)
+                return await asyncio.wait_for(ask("same question", parts[0]), parts[1] * unit_s)
             except asyncio.TimeoutError:
                 return "timeout"
         raise AssertionError(kind)
@@ -91,14 +101,16 @@ def _delays(rng: random.Random) -> list[float]:
 
 
 def _random_step(rng: random.Random, depth: int) -> Step:
-    kinds = ["ask", "as_completed", "first", "timeout"] + (["gather"] * 2 if depth else [])
+    kinds = ["ask", "as_completed", "first", "timeout", "sleep", "race"] + (["gather"] * 2 if depth else [])
     kind = rng.choice(kinds)
     if kind == "ask":
         return ("ask", _delay(rng, 4))
     if kind == "gather":
         return ("gather", [random_program(rng, depth - 1) for _ in range(rng.randint(2, 4))])
-    if kind == "timeout":
-        return ("timeout", _delay(rng, 6), _delay(rng, 5))
+    if kind == "sleep":
+        return ("sleep", _delay(rng, 3))
+    if kind in ("timeout", "race"):
+        return (kind, _delay(rng, 6), _delay(rng, 5))
     return (kind, _delays(rng))
 
 

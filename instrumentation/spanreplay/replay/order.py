@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from spanreplay.call import CallRecord, Outcome
 
+_NO_CALL: Final = -1
 STALL_MS: Final = 100
 """How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
 STALL_BUSY_MS: Final = 2_000
@@ -38,6 +39,7 @@ class OrderGate:
         calls: Iterable[CallRecord],
         is_covered: Callable[[int], bool],
         lane_ends: Mapping[str, int] | None = None,
+        timers: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         finished = [call for call in calls if call.outcome != Outcome.OPEN.value]
         events = [(clock, call.seq) for call in finished for clock in (*call.clocks, call.end_seq) if clock >= 0]
@@ -45,8 +47,12 @@ class OrderGate:
         # A lane that lies inside a served call never ends by itself: its calls tell
         self.lane_ends = {lane: clock for lane, clock in (lane_ends or {}).items() if lane in last_of_lane}
         events += [(clock, last_of_lane[lane]) for lane, clock in self.lane_ends.items()]
+        self.timers = None if timers is None else {name: fired[0] for name, fired in timers.items()}
+        """Name → clock of every timer that fired; None if the recording does not say."""
+        events += [(clock, _NO_CALL) for clock in (self.timers or {}).values()]
         self._events = sorted(events)
         self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
+        self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
         self._is_covered = is_covered
         self._head = 0
         self._gone: set[int] = set()

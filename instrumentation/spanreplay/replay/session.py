@@ -52,8 +52,12 @@ class Session:
         self.internal_error = ""
         self._covered: set[int] = set()
         lane_ends = recording.root.manifest.get("lane_ends")
+        timers = recording.root.manifest.get("timers")
         self.gate = OrderGate(
-            recording.calls, self._covered.__contains__, lane_ends if isinstance(lane_ends, dict) else None
+            recording.calls,
+            self._covered.__contains__,
+            lane_ends if isinstance(lane_ends, dict) else None,
+            timers if isinstance(timers, dict) else None,
         )
         self._new_texts: set[str] = set()
         self._lock = threading.Lock()

@@ -1,8 +1,9 @@
 """Virtual time for asyncio: a replay never waits for a clock.
 
-An event loop that has nothing to do would sleep until its next timer. In a replay it jumps there. A served call
-completes when the loop's clock has moved on by the recorded duration and it is its turn in the recorded order (see
-`order`), so timeouts, back-offs and races between timers and calls come out as recorded, at once.
+An event loop that has nothing to do would sleep until its next timer. In a replay it jumps there. Served calls complete
+and timers fire in the recorded order (see `order` and `timers`), so timeouts, back-offs and races between timers and
+calls come out as recorded, at once. What has no place in that order (a run that was killed says nothing about timers)
+goes by the recorded durations.
 
 Everything happens in the loop's own `select`: asyncio calls it with a positive timeout, or with None, exactly when
 nothing is ready to run.
@@ -11,7 +12,10 @@ nothing is ready to run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import heapq
+from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay._patch import Patches
@@ -29,36 +33,43 @@ STARTED_MAX: Final = 10_000
 """Streams whose start on the loop's clock is remembered."""
 
 
-class _Waiter:
-    __slots__ = ("clock", "due", "future")
+class _Entry:
+    """Something that goes on when its turn has come: a call's completion or a timer."""
 
-    def __init__(self, clock: int, due: float, future: asyncio.Future[None]) -> None:
+    __slots__ = ("clock", "due", "fire", "is_over")
+
+    def __init__(self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool]) -> None:
         self.clock = clock
         self.due = due
-        self.future = future
+        self.fire = fire
+        self.is_over = is_over
 
-    def __lt__(self, other: _Waiter) -> bool:
+    def __lt__(self, other: _Entry) -> bool:
         return (self.clock, self.due) < (other.clock, other.due)
 
 
 class LoopClock:
-    """Takes over one event loop's clock and its idle moments."""
+    """Takes over one event loop's clock and its idle moments, while the loop runs."""
 
     def __init__(self, loop: Any, gate: OrderGate) -> None:
         self._loop = loop
         self._gate = gate
         self._now_s = float(loop.time())
-        self._waiters: list[_Waiter] = []
-        self._real_time = loop.time
-        self._real_select = loop._selector.select
+        self._entries: list[_Entry] = []
+        self._unfired: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._real_time: Callable[[], float] = loop.time
+        self._real_select: Callable[[float | None], Any] = loop._selector.select
         self._idle_since = -1.0
         self._started: dict[int, float] = {}
-        loop.time = self._time
-        loop._selector.select = self._select
-        gate.add_listener(self._wake)
+
+    def attach(self) -> None:
+        """The loop begins to run."""
+        self._loop.time = self._time
+        self._loop._selector.select = self._select
+        self._gate.add_listener(self._wake)
 
     def release(self) -> None:
-        """Give the loop its own clock back."""
+        """The loop has stopped: give it its own clock back."""
         self._gate.remove_listener(self._wake)
         self._loop.__dict__.pop("time", None)
         selector = getattr(self._loop, "_selector", None)
@@ -69,15 +80,9 @@ class LoopClock:
         return self._now_s
 
     def _wake(self) -> None:
-        try:
-            running = asyncio._get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is not self._loop:
-            try:
+        if asyncio._get_running_loop() is not self._loop:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
                 self._loop.call_soon_threadsafe(_nothing)
-            except RuntimeError:  # the loop is closed: nobody waits there
-                return
 
     def since(self, crossing: Any) -> float:
         """Seconds on the loop's clock since a call was first seen here."""
@@ -90,8 +95,25 @@ class LoopClock:
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
         future: asyncio.Future[None] = self._loop.create_future()
-        heapq.heappush(self._waiters, _Waiter(clock, self._time() + seconds, future))
+        self._push(clock, self._time() + seconds, lambda: future.set_result(None), future.done)
         await future
+
+    def make_timer(
+        self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None
+    ) -> asyncio.TimerHandle | None:
+        """A timer that fires when it did; None if the recording says nothing about timers."""
+        if self._gate.timers is None:
+            return None
+        handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
+        clock = self._gate.timers.get(name, -1)
+        if clock >= 0:
+            self._push(clock, when, handle._run, handle.cancelled)
+        else:  # it never fired: something else was first
+            heapq.heappush(self._unfired, (when, id(handle), handle))
+        return handle
+
+    def _push(self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        heapq.heappush(self._entries, _Entry(clock, due, fire, is_over))
 
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
     def _select(self, timeout: float | None = None) -> Any:
@@ -103,29 +125,36 @@ class LoopClock:
         if events:
             self._idle_since = -1.0
             return events
-        while self._waiters and self._waiters[0].future.done():
-            heapq.heappop(self._waiters)
+        head = self._find_head()
         timer = None if timeout is None else self._time() + timeout
-        head = self._waiters[0] if self._waiters else None
         if head is not None and self._gate.is_turn(head.clock):
             if timer is None or head.due <= timer:
                 self._jump(head.due)
-                self._release(head)
+                self._fire(head)
             else:
                 self._jump(timer)
             return []
         return self._idle(head, timer)
 
-    def _release(self, head: _Waiter) -> None:
-        """Let the head go on, and with it what completed in the same turn of the loop."""
-        heapq.heappop(self._waiters)
-        head.future.set_result(None)
-        while self._waiters and self._gate.is_joint(head.clock, self._waiters[0].clock):
-            waiter = heapq.heappop(self._waiters)
-            if not waiter.future.done():
-                waiter.future.set_result(None)
+    def _find_head(self) -> _Entry | None:
+        while self._entries and self._entries[0].is_over():
+            self._gate.complete(heapq.heappop(self._entries).clock)
+        while self._unfired and self._unfired[0][2].cancelled():
+            heapq.heappop(self._unfired)
+        return self._entries[0] if self._entries else None
 
-    def _idle(self, head: _Waiter | None, timer: float | None) -> Any:
+    def _fire(self, head: _Entry) -> None:
+        """Let the head go on, and with it what came in the same turn of the loop."""
+        while True:
+            heapq.heappop(self._entries)
+            if not head.is_over():
+                head.fire()
+            self._gate.complete(head.clock)
+            if not self._entries or not self._gate.is_joint(head.clock, self._entries[0].clock):
+                return
+            head = self._entries[0]
+
+    def _idle(self, head: _Entry | None, timer: float | None) -> Any:
         # Nothing here can go on by itself: let other threads and real sockets move first
         others = self._gate.working_threads > 1 or len(self._loop._selector.get_map()) > 1
         now = float(self._real_time())
@@ -134,20 +163,27 @@ class LoopClock:
         waited_ms = (now - self._idle_since) * 1000
         if timer is not None and not others and (head is None or timer < head.due):
             self._jump(timer)
-            self._idle_since = -1.0
             return []
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
             return self._poll(_POLL_S)
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
-            self._idle_since = -1.0
             return []
-        if head is None:
-            return self._poll(_POLL_S * 10)
         if waited_ms < STALL_MS:
             return self._poll(_POLL_S)
-        self._gate.skip_before(head.clock)
+        return self._give_up(head)
+
+    def _give_up(self, head: _Entry | None) -> Any:
+        """Nothing has moved for too long: the program is not the recorded one any more."""
         self._idle_since = -1.0
+        if head is not None:
+            self._gate.skip_before(head.clock)
+        elif self._unfired:
+            when, _, handle = heapq.heappop(self._unfired)
+            self._jump(when)
+            self._loop._ready.append(handle)
+        else:
+            return self._poll(_POLL_S * 10)
         return []
 
     def _poll(self, seconds: float) -> Any:
@@ -172,12 +208,11 @@ def install(gate: OrderGate, patches: Patches) -> None:
         run = active_run()
         if run is None or run.session is None or not hasattr(loop, "_selector"):
             return wrapped(*args, **kwargs)
-        clock = LoopClock(loop, gate)
-        loop.__dict__["_spanreplay_clock"] = clock
+        clock = loop.__dict__.setdefault("_spanreplay_clock", LoopClock(loop, gate))
+        clock.attach()
         try:
             return wrapped(*args, **kwargs)
         finally:
-            loop.__dict__.pop("_spanreplay_clock", None)
             clock.release()
 
     patches.wrap(asyncio.base_events.BaseEventLoop, "run_forever", run_forever)

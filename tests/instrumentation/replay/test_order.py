@@ -77,11 +77,11 @@ def test_gate_skips_a_completion_that_never_comes() -> None:
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_program_observes_the_same_under_another_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A random program of gathers, races and timeouts observes the same answers in the same order; no body runs."""
-    program = random_program(random.Random(seed))
+    program = [("ask", 0.5), *random_program(random.Random(seed))]
     world = World(random.Random(seed))
-    recording = recorded(lambda: run_instantly(build(program, world, 1.0), monkeypatch))
+    recording = recorded(lambda: run_instantly(build(program, world), monkeypatch))
     again = World(random.Random(seed + 1))
-    outcome = replayed(build(program, again, 0.0), recording)
+    outcome = replayed(build(program, again), recording)
     assert outcome.error is None
     assert again.observed == world.observed
     assert again.bodies == 0
