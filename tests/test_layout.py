@@ -34,7 +34,7 @@ HEAVY = (
     "pydantic",
 )
 PUBLIC_NAMES = {
-    "spanreplay": ["ReplayMiss", "SpanreplayError", "VERSION", "boundary"],
+    "spanreplay": ["Plan", "ReplayMiss", "SpanreplayError", "VERSION", "boundary", "record", "replay"],
 }
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 

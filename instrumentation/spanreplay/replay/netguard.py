@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import sys
 import threading
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -50,25 +51,53 @@ class OwnEndpoint:
         return host in self._addresses
 
 
-def install(session: Session, run: Run, own: OwnEndpoint) -> None:
-    """Deny from now on; what is denied is noted and raises ReplayMiss in the caller."""
+@dataclass(frozen=True)
+class _Guard:
+    session: Session
+    run: Run
+    own: OwnEndpoint
 
-    def hook(event: str, args: tuple[Any, ...]) -> None:
+    def check(self, event: str, args: tuple[Any, ...]) -> None:
+        """Raise ReplayMiss in the caller if the event must not happen in this replay."""
         if event in _CONNECTS:
             address = args[1] if len(args) > 1 else None
-            if run.is_ended or address is None or _is_live(run):
+            if self.run.is_ended or address is None or _is_live(self.run):
                 return
             host, port = _split(address)
-            if not own.has(host, port):
-                raise session.deny_socket(f"{host}:{port}" if port else host)
-        elif event in _LOOK_UPS:
-            name = _text(args[0])
-            if run.is_ended or own.is_resolving or _is_here(name) or name == own.name or _is_live(run):
-                return
-            # Offline the look-up would fail as an ordinary error, which agents pass over
-            raise session.deny_socket(f"{name}:{args[1]}" if len(args) > 1 and args[1] else name)
+            if not self.own.has(host, port):
+                raise self.session.deny_socket(f"{host}:{port}" if port else host)
+            return
+        name, own = _text(args[0]), self.own
+        if self.run.is_ended or own.is_resolving or _is_here(name) or name == own.name or _is_live(self.run):
+            return
+        # Offline the look-up would fail as an ordinary error, which agents pass over
+        raise self.session.deny_socket(f"{name}:{args[1]}" if len(args) > 1 and args[1] else name)
 
-    sys.addaudithook(hook)
+
+_guards: tuple[_Guard, ...] = ()
+_is_hooked = False
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event in _CONNECTS or event in _LOOK_UPS:
+        for guard in _guards:
+            guard.check(event, args)
+
+
+def install(session: Session, run: Run, own: OwnEndpoint) -> None:
+    """Deny until the run ends; what is denied is noted and raises ReplayMiss in the caller."""
+    global _guards, _is_hooked
+    # One hook for all replays of the process: every audit event would pay for each of them
+    _guards = (*(g for g in _guards if not g.run.is_ended), _Guard(session, run, own))
+    if not _is_hooked:
+        _is_hooked = True
+        sys.addaudithook(_hook)
+
+
+def remove(run: Run) -> None:
+    """Forget a run whose replay is over."""
+    global _guards
+    _guards = tuple(g for g in _guards if g.run is not run)
 
 
 def _is_live(run: Run) -> bool:

@@ -1,0 +1,384 @@
+"""Record or replay a block of code in this process: `with record(): …`, `with replay(source): …`.
+
+A block puts seams, lanes and, in a replay, completion order, virtual time and the network guard in place, and takes
+all of it out again: afterwards every patched attribute is the object that it was before. One block at a time.
+
+Standard output and exit status belong to a process, not to a block: they are neither recorded nor compared here.
+A name that was imported before the block (`from time import time`) is not seen by the recording. Where time-machine
+is imported, which is a pytest plug-in wherever it is installed, the clock runs live in record and replay.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from contextvars import Token
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as otel_context
+
+from spanreplay import attributes as names
+from spanreplay import config, ids, lanes, local
+from spanreplay._patch import Patches
+from spanreplay.call import Outcome, Recording
+from spanreplay.errors import ConfigError
+from spanreplay.replay.plan import Plan, build_plan
+from spanreplay.run import Run, active_run, carried, root_lane_of_active_run, set_process_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opentelemetry.sdk.trace import SpanProcessor
+
+    from spanreplay.redact import RunRedactor
+    from spanreplay.replay.diverge import Divergence
+    from spanreplay.replay.session import Session
+    from spanreplay.seams._table import InstalledSeams, Seam
+
+_CLOCK, _LIVE = "clock", "live"
+__all__ = ["Plan", "RecordBlock", "ReplayBlock", "record", "replay"]
+
+_claiming: Final = threading.Lock()
+_current: _Block | None = None
+_is_fork_watched = False
+
+
+def record(*, name: str = "", directory: str | Path | None = None) -> RecordBlock:
+    """A block whose calls are recorded; `with record(name="agent") as recorded:`.
+
+    `name` is the agent's name; default: as in a recorded process. `directory` is where the recording lies, in the
+    layout of `.spanreplay/`, which is the default. Nothing is shipped.
+    Raises: ConfigError on entering while another block or a recorded process is under way.
+    """
+    return RecordBlock(name or config.read_app_name(sys.argv[0] if sys.argv else ""), directory)
+
+
+def replay(source: str | Path | Recording, *, plan: Plan | None = None) -> ReplayBlock:
+    """A block that runs against a recording; `with replay("run.replay") as session:`, then `session.verdict()`.
+
+    `source` is a `.replay` file or a run id. In the block a call without a recorded answer raises ReplayMiss, which
+    passes out of it; the network is denied. Nothing is written.
+    Raises: ConfigError, SourceError and ServiceError on entering; ConfigError also as `record` does.
+    """
+    return ReplayBlock(source, plan or Plan())
+
+
+class _Block:
+    """What both kinds of block have in common: the one of the process, what it patches, and its run."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._session: Session | None = None
+        self._lanes = Patches()
+        self._order = Patches()
+        self._seams: InstalledSeams | None = None
+        self._context: Token[Any] | None = None
+        self._inside: lanes.inside_lane | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run that this block is; empty before it is entered."""
+        return "" if self._run is None else self._run.run_id
+
+    def _install(self, run: Run) -> None:
+        from spanreplay.seams._table import InstalledSeams
+
+        _watch_forks()
+        self._run = run
+        local.attach_reads(run)
+        lanes.install(self._lanes, root_lane_of_active_run, carried)
+        self._seams = InstalledSeams(_seam_failed)
+        self._seams.register()
+        if self._session is not None:
+            from spanreplay.replay import netguard, threads, virtual_time
+
+            threads.install(self._session.gate, self._order)
+            virtual_time.install(self._session.gate, self._order)
+            netguard.install(self._session, run, netguard.OwnEndpoint())
+        self._context = otel_context.attach(run.context)
+        self._inside = lanes.inside_lane(run.root_lane)
+        self._inside.__enter__()
+        # Not a context variable: test runners keep event loops whose contexts are older than the block
+        set_process_run(run)
+
+    def _uninstall(self) -> None:
+        """Take everything out again, newest first; whatever was put in so far."""
+        set_process_run(None)
+        if self._inside is not None:
+            self._inside.__exit__()
+        if self._context is not None:
+            otel_context.detach(self._context)
+        self._order.undo()
+        if self._seams is not None:
+            self._seams.uninstall()
+        self._lanes.undo()
+        if self._run is not None and self._session is not None:
+            from spanreplay.replay import netguard
+
+            self._run.is_ended = True
+            netguard.remove(self._run)
+
+
+class RecordBlock(_Block):
+    """A block of code that is being recorded, or was."""
+
+    def __init__(self, app: str, directory: str | Path | None) -> None:
+        super().__init__()
+        self._app = app
+        self._directory = Path(directory).absolute() if directory is not None else config.read_data_dir()
+        self._writer: Any = None
+        self._path: Path | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The spool file that the recording is in; None while nothing is recorded."""
+        return self._path or (None if self._writer is None else self._writer.path)
+
+    def __enter__(self) -> RecordBlock:
+        _claim(self)
+        try:
+            self._install(self._build_run())
+        except BaseException:
+            self._uninstall()
+            _release()
+            raise
+        return self
+
+    def _build_run(self) -> Run:
+        from spanreplay.redact.processor import RedactingSpanProcessor
+        from spanreplay.spool import SpoolWriter
+        from spanreplay.spool.processor import SpoolSpanProcessor
+
+        run_id = ids.new_run_id()
+        redactor = _build_redactor(is_made=True)
+        resource = _resource({names.RUN_ID: run_id, names.APP: self._app, names.PROJECT: self._app})
+        fsync = config.read_setting("SPANREPLAY_FSYNC")
+        self._writer = SpoolWriter(self._directory, run_id, fsync=fsync, bytes_max=config.SPOOL_BYTES_MAX)
+        chain = RedactingSpanProcessor(redactor, [SpoolSpanProcessor(self._writer)], run_resource=resource)
+        return _build_run(self._app, run_id, [chain], resource, redactor)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._run is not None:
+                self._run.finish(Outcome.OK if kind is None else Outcome.ERROR)
+            self._path = self._writer.path
+            self._writer.close()
+        finally:
+            self._uninstall()
+            _release()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the recording, once its block has ended, as a `.replay` file, whole or not at all.
+
+        Raises: ConfigError if nothing was recorded or the file can't be written; DamagedRecording.
+        """
+        from spanreplay.spool import SpoolCatalog
+
+        if self._path is None:
+            raise ConfigError("nothing was recorded", hint="no call crossed a boundary: spanreplay doctor says why")
+        target = Path(path)
+        _write_atomically(target, SpoolCatalog(self._directory).export(self.run_id))
+        return target
+
+
+class ReplayBlock(_Block):
+    """A block of code that runs against a recording, or did."""
+
+    def __init__(self, source: str | Path | Recording, plan: Plan) -> None:
+        super().__init__()
+        self._source = source
+        self.plan = build_plan(stub=tuple(plan.stub), live=tuple(plan.live), on_change=plan.on_change)
+        self._verdict: dict[str, Any] | None = None
+
+    def __enter__(self) -> ReplayBlock:
+        from spanreplay.replay.session import Session
+
+        _claim(self)
+        try:
+            recording = self._load()
+            if recording.root.env.get(_CLOCK) == _LIVE or not _is_clock_free():
+                self.plan = replace(self.plan, live=(*self.plan.live, "clock:*"))
+            self._session = session = Session(recording, self.plan)
+            app = session.recording.root.app
+            resource = _resource({names.APP: app})
+            self._install(_build_run(app, "", [], resource, _build_redactor(is_made=False), session))
+        except BaseException:
+            self._uninstall()
+            _release()
+            raise
+        return self
+
+    def _load(self) -> Recording:
+        if isinstance(self._source, Recording):
+            return self._source
+        from spanreplay.replay.source import load_source
+
+        return load_source(str(self._source))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._run is not None:
+                self._run.close_open_calls()
+                if self._run.reads is not None:
+                    self._run.reads.settle()
+                self._verdict = self.verdict()
+                self._run.finish(Outcome.OK if kind is None else Outcome.ERROR)
+        finally:
+            self._uninstall()
+            _release()
+
+    def verdict(self) -> dict[str, Any]:
+        """What the replay found, schema divergence/1; inside the block, as of now. Raises: ConfigError before it."""
+        if self._verdict is not None:
+            return self._verdict
+        run, session = self._run, self._session
+        if run is None or session is None:
+            raise ConfigError("there is no verdict before the replay", hint="ask behind the `with` block")
+        from spanreplay.replay.verdict import build_verdict
+
+        return build_verdict(session, run, stdout={}, exit_status=None, ended_ns=ids.now_ns())
+
+    @property
+    def divergences(self) -> Sequence[Divergence]:
+        """What differed so far; calls that were not made are only in the verdict."""
+        return () if self._session is None else tuple(self._session.divergences)
+
+    @property
+    def served(self) -> int:
+        """How many calls were answered from the recording."""
+        return 0 if self._session is None else self._session.counts["served"]
+
+
+# ── one block at a time ─────────────────────────────────────────────────────────────────────────────
+def _claim(block: _Block) -> None:
+    global _current
+    with _claiming:
+        if block.run_id:
+            raise ConfigError("a block runs once", hint="call record() or replay() again")
+        if _current is not None or active_run() is not None:
+            what = "another block" if _current is not None else "the whole process"
+            raise ConfigError(
+                f"{what} is being recorded or replayed here",
+                hint="one at a time: end the other one first, or run it in a process of its own",
+            )
+        _current = block
+
+
+def _release() -> None:
+    global _current
+    with _claiming:
+        _current = None
+
+
+def _seam_failed(seam: Seam, exc: Exception) -> None:
+    # Finds the block by itself: hooks of imports that never come would keep it alive
+    block = _current
+    if block is None or block._run is None or (seam.name == "clock" and not _is_clock_free()):
+        return
+    if block._session is not None:  # a library that can't be patched would go live
+        raise block._session.broken(f"the replay can't cover {seam.name}: {type(exc).__name__}: {exc}") from exc
+    block._run.hole(f"{seam.name} could not be covered ({type(exc).__name__}): its calls are not in this run")
+
+
+def _watch_forks() -> None:
+    global _is_fork_watched
+    if not _is_fork_watched:
+        _is_fork_watched = True
+        os.register_at_fork(after_in_parent=_forked_parent, after_in_child=_forked_child)
+
+
+def _forked_parent() -> None:
+    block = _current
+    if block is not None and block._session is None and block._run is not None:
+        block._run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
+
+
+def _forked_child() -> None:
+    block = _current
+    if block is None:
+        return
+    if block._session is not None:
+        block._session.is_forked = True
+    else:
+        set_process_run(None)
+
+
+def _is_clock_free() -> bool:
+    """Whether nobody else rewrites the clock's C functions; patched over each other they crash the interpreter."""
+    return "time_machine" not in sys.modules and "_time_machine" not in sys.modules
+
+
+# ── parts ───────────────────────────────────────────────────────────────────────────────────────────
+def _resource(attributes: Mapping[str, str]) -> Any:
+    from opentelemetry.sdk.resources import Resource
+
+    return Resource(attributes)
+
+
+def _build_run(
+    app: str,
+    run_id: str,
+    processors: Sequence[SpanProcessor],
+    resource: Any,
+    redactor: RunRedactor,
+    session: Session | None = None,
+) -> Run:
+    from spanreplay.env import describe_environment
+    from spanreplay.record import Emitter
+
+    return Run(
+        app=app,
+        run_id=run_id,
+        emitter=Emitter(processors, resource),
+        redactor=redactor,
+        session=session,
+        user_id=config.read_setting("SPANREPLAY_USER_ID"),
+        session_id=config.read_setting("SPANREPLAY_SESSION_ID"),
+        environment=None if session is not None else _describe(describe_environment(list(sys.argv))),
+    )
+
+
+def _describe(environment: dict[str, Any]) -> dict[str, Any]:
+    return environment if _is_clock_free() else {**environment, _CLOCK: _LIVE}
+
+
+def _build_redactor(*, is_made: bool) -> RunRedactor:
+    """The redactor of this directory's key; a replay, which writes nothing, does with one of its own if need be."""
+    from spanreplay.redact import Redactor, load_or_create_key
+    from spanreplay.redact.tokens import KEY_BYTES, key_id_of
+
+    named = config.read_setting("SPANREPLAY_REDACT_KEY")
+    path = Path(named) if named else config.read_data_dir() / "redact.key"
+    if named or path.exists():
+        return Redactor(*load_or_create_key(path)).run()
+    if is_made:
+        from spanreplay.spool.directory import prepare_directory
+
+        prepare_directory(path.parent)  # which keeps it out of git
+        return Redactor(*load_or_create_key(path)).run()
+    key = os.urandom(KEY_BYTES)
+    return Redactor(key, key_id_of(key)).run()
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            Path(partial).replace(path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise ConfigError(f"cannot write {path}: {exc.strerror or exc}", hint="name another place") from exc
