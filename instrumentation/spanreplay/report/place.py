@@ -14,7 +14,7 @@ from spanreplay.report.shape import Divergence, Verdict, first_cause
 
 __all__ = ["Place", "causes", "downstream", "find_place", "fingerprints"]
 
-_CODE: Final = re.compile(r"(?P<file>[^<>:\s][^<>:\n]*):(?P<line>[1-9][0-9]{0,8})(?:\s+(?P<name>.*))?")
+_CODE: Final = re.compile(r"(?P<file>[^<>\s][^<>\n]*?):(?P<line>[1-9][0-9]{0,8})(?:\s+(?P<name>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)

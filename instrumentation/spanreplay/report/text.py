@@ -149,7 +149,9 @@ def _count_line(verdict: Verdict) -> Text:
     counts = verdict["counts"]
     parts = [f"{counts.get('recorded', 0):,} recorded"]
     parts += [
-        f"{value:,} {name}" for name, value in counts.items() if name != "recorded" and isinstance(value, int) and value
+        f"{value:,} {escape(name)}"
+        for name, value in counts.items()
+        if name != "recorded" and isinstance(value, int) and value
     ]
     return _line("calls", ", ".join(parts))
 
