@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from spanreplay.seams.http_reply import HttpReply
 
+_PEEK_BYTES = 8192
 _VERSIONS = {"HTTP/1.0": 10, "HTTP/1.1": 11, "HTTP/2": 20, "HTTP/2.0": 20}
 
 
@@ -64,6 +65,12 @@ class _Wire(io.BytesIO):
         self._release(1)  # lines are heads of chunks, which are stored whole
         return super().readline(size)
 
+    def peek(self, size: int = 0, /) -> bytes:
+        """What comes next, without taking it: as much as `io.BufferedReader` might show."""
+        if self.tell() < self._size:
+            self._release(1)
+        return self.getvalue()[self.tell() : self.tell() + _PEEK_BYTES]
+
     def readinto(self, buffer: Any, /) -> int:
         self._release(len(buffer))
         return super().readinto(buffer)
@@ -98,7 +105,8 @@ def rebuild_response(reply: HttpReply, method: str, source: Source) -> http.clie
     response: Any = http.client.HTTPResponse(socket, method=method)
     response.headers = response.msg = headers
     response.version = _VERSIONS.get(reply.http_version, 11)
-    response.status, response.reason = reply.status, reply.reason
+    response.status = response.code = reply.status
+    response.reason = reply.reason
     response.chunked, response.chunk_left = is_chunked, None
     response.length = len(stored) if is_whole and not is_chunked else None
     response.will_close = True

@@ -72,6 +72,14 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "every request of boto3 and other AWS clients",
     ),
     Seam("grpc", "grpcio", ("grpc",), "spanreplay.seams._grpc", "every call of gRPC channels, sync and asyncio"),
+    Seam("urllib", "python", ("urllib.request",), "spanreplay.seams._urllib", "every request of urllib's openers"),
+    Seam(
+        "websockets",
+        "websockets",
+        ("websockets.asyncio.client", "websockets.sync.client"),
+        "spanreplay.seams._websockets",
+        "every connection of websockets clients",
+    ),
     Seam(
         "langchain-tools",
         "langchain-core",

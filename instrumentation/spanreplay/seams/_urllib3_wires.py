@@ -43,12 +43,13 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
         try:
             found = read()
         except BaseException as exc:
+            body.keep(getattr(exc, "partial", b""))  # http.client hands out what it had with the exception
             body.finish("error", exc)
             raise
         size = len(found or b"")
         is_sized = asked is not None and asked >= 0
         body.keep(found or b"", is_full=is_sized and size == asked)
-        if not is_sized or (asked and size < asked) or (self.__wrapped__.closed and not self._self_is_encoded):
+        if not is_sized or (asked and size < asked) or (self.__wrapped__.isclosed() and not self._self_is_encoded):
             body.finish("complete")
         return found
 
@@ -76,7 +77,7 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
             body.finish("error", exc)
             raise
         body.keep(found, is_full=len(found) == amt)
-        if (not found and amt != 0) or (self.__wrapped__.closed and not self._self_is_encoded):
+        if (not found and amt != 0) or (self.__wrapped__.isclosed() and not self._self_is_encoded):
             body.finish("complete")
         return found
 
@@ -88,7 +89,11 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
 
     def readline(self, *args: Any) -> Any:
         body = self._self_body
-        found = self.__wrapped__.readline(*args)
+        try:
+            found = self.__wrapped__.readline(*args)
+        except BaseException as exc:
+            body.finish("error", exc)
+            raise
         body.keep(found, is_full=True)
         if not found:
             body.finish("complete")

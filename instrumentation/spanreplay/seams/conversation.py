@@ -26,6 +26,12 @@ from spanreplay.run import Run, active_run
 Message = str | bytes
 SENT: Final = "sent"
 GOT: Final = "got"
+QUIT: Final = "quit"
+"""The agent stopped listening before the next message came: a timeout, a cancellation."""
+
+
+class Quit:
+    """Stands among the messages where the agent stopped listening."""
 
 
 class Conversation:
@@ -125,12 +131,12 @@ class Conversation:
         except (ValueError, KeyError, TypeError) as exc:
             raise self._session.broken(f"call {recorded.seq} of the recording has no usable response") from exc
         self._sent = [event for event in self._events if event[0] == SENT]
-        self._got: list[tuple[int, Message]] = []
+        self._got: list[tuple[int, Message | Quit]] = []
         said = 0
         for side, _, message in self._events:
             said += side == SENT
-            if side == GOT:
-                self._got.append((said, _decode(message)))
+            if side != SENT:
+                self._got.append((said, _decode(message) if side == GOT else Quit()))
 
     @property
     def _session(self) -> Session:
@@ -166,14 +172,14 @@ class Conversation:
         """Whether everything has been told."""
         return self._heard >= len(self._got)
 
-    def hear(self) -> Message | None:
+    def hear(self) -> Message | Quit | None:
         """The next thing that the agent was told; None at the end. Waits for what the agent has to say before."""
         with self._changed:
             if not self.is_over and self.owed:
                 self._changed.wait_for(lambda: not self.owed, config.CANCEL_WAIT_MS / 1000)
         return self._take()
 
-    async def hear_async(self) -> Message | None:
+    async def hear_async(self) -> Message | Quit | None:
         """The same on an event loop."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + config.CANCEL_WAIT_MS / 1000
@@ -184,7 +190,7 @@ class Conversation:
             await asyncio.wait([future], timeout=deadline - loop.time())
         return self._take()
 
-    def _take(self) -> Message | None:
+    def _take(self) -> Message | Quit | None:
         if self.is_over:
             return None
         if self.owed:

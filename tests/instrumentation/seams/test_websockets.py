@@ -1,0 +1,187 @@
+"""The websockets seam against a real server: recorded, the server stopped, replayed in a second process."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import websockets.asyncio.client
+import websockets.sync.client
+import websockets.sync.server
+
+from spanreplay.call import Recording
+from spanreplay.seams import _websockets
+from support.in_process import recorded
+from support.replaying import Workplace
+from support.transports import assert_patches, recorded_calls
+
+SEAMS = ((_websockets.install, websockets.asyncio.client), (_websockets.install, websockets.sync.client))
+
+
+def _answer(connection: Any) -> None:
+    """Echo with a number that is never given twice; `silence` is not answered, `bye` ends it."""
+    for message in connection:
+        if message == "bye":
+            connection.close(4001, "as you wish")
+            return
+        if isinstance(message, bytes):
+            connection.send(message + uuid.uuid4().bytes)
+        elif message != "silence":
+            for n in range(2):
+                connection.send(f"{n} {message} {uuid.uuid4().hex}")
+
+
+class _Server:
+    def __init__(self) -> None:
+        self._server = websockets.sync.server.serve(_answer, "127.0.0.1", 0)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.url = f"ws://127.0.0.1:{self._server.socket.getsockname()[1]}"
+
+    def stop(self) -> None:
+        """Close the port; harmless when done already."""
+        self._server.shutdown()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[_Server]:
+    """A server that runs while the test does, unless the test stops it."""
+    running = _Server()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def there(server: _Server, workplace: Workplace) -> Workplace:
+    """A directory to record in, its agents knowing the server as $WS."""
+    return Workplace(workplace.path, {**workplace.environ, "WS": server.url})
+
+
+ASYNC = """
+import asyncio, os, websockets
+from websockets.asyncio.client import connect
+
+async def main():
+    async with connect(os.environ["WS"]) as ws:
+        for word in ("one", "two"):
+            await ws.send(word)
+            print(await ws.recv(), await ws.recv())
+        await ws.send(b"raw")
+        print(await ws.recv())
+        await ws.send(["in ", "pieces"])
+        print(await ws.recv(), await ws.recv(decode=False))
+        await ws.send("silence")
+        try:
+            await asyncio.wait_for(ws.recv(), 0.2)
+        except asyncio.TimeoutError:
+            print("nothing came")
+        await ws.send("three")
+        print(await ws.recv(), isinstance(ws, websockets.asyncio.client.ClientConnection))
+    print(ws.close_code)
+    ws = await connect(os.environ["WS"])
+    await ws.send("four")
+    await ws.send("bye")
+    try:
+        async for message in ws:
+            print(message)
+    except websockets.ConnectionClosed as exc:
+        print(type(exc), exc, exc.rcvd.code, exc.rcvd.reason)
+    try:
+        await connect("ws://127.0.0.1:9")
+    except OSError as exc:
+        print(type(exc), exc)
+
+asyncio.run(main())
+"""
+SYNC = """
+import os, websockets
+from websockets.sync.client import connect
+
+with connect(os.environ["WS"]) as ws:
+    for word in ("one", "two"):
+        ws.send(word)
+        print(ws.recv(), ws.recv())
+    ws.send("silence")
+    try:
+        ws.recv(timeout=0.2)
+    except TimeoutError as exc:
+        print(type(exc), exc)
+    ws.send("three")
+    print(ws.recv(timeout=5))
+ws = connect(os.environ["WS"])
+ws.send("bye")
+try:
+    ws.recv()
+except websockets.ConnectionClosed as exc:
+    print(type(exc), exc)
+try:
+    connect("ws://127.0.0.1:9")
+except OSError as exc:
+    print(type(exc), exc)
+"""
+
+
+@pytest.mark.parametrize("source", [ASYNC, SYNC], ids=["asyncio", "threads"])
+def test_s26_websockets_replay_byte_for_byte_without_the_server(
+    source: str, server: _Server, there: Workplace, assert_identical: Callable[..., None]
+) -> None:
+    """Messages, timeouts, closing and refused connections come back in order with the server stopped."""
+    agent = there.write("agent.py", source)
+    before = there.record(agent)
+    server.stop()
+    recording: Recording = there.recording()
+    assert_identical(there.replay(agent), before.stdout, recording)
+    assert len(recording.calls) == 3
+
+
+def test_s28_changed_websocket_message_is_named(there: Workplace) -> None:
+    """Another message is a changed call that names the message, and no connection is made."""
+    source = """
+import os
+from websockets.sync.client import connect
+with connect(os.environ["WS"]) as ws:
+    for word in ("one", os.environ["N"]):
+        ws.send(word)
+        ws.recv()
+"""
+    agent = there.write("agent.py", source)
+    there.record(agent, N="two")
+    replayed = there.replay(agent, N="too")
+    assert replayed.status == 3
+    assert replayed.verdict["divergences"][0]["diff"][0]["path"].startswith("sent[1]")
+    assert replayed.verdict["sockets_denied"] == []
+
+
+def test_realtime_websocket_is_an_llm_call(server: _Server) -> None:
+    """A realtime model's connection is recorded as a call of that model."""
+
+    def agent() -> None:
+        with websockets.sync.client.connect(server.url + "/v1/realtime?model=gpt-x") as ws:
+            ws.send("hi")
+            ws.recv()
+
+    (call,) = recorded(agent, SEAMS).calls
+    assert (call.boundary, call.meta["model"]) == ("llm:openai.realtime", "gpt-x")
+
+
+def test_websocket_suppressed_is_no_call(server: _Server) -> None:
+    """A connection under OTel's suppression is not recorded."""
+    from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+    def agent() -> None:
+        with suppress_instrumentation(), websockets.sync.client.connect(server.url) as ws:
+            ws.send("hi")
+            ws.recv()
+
+    assert recorded_calls(agent, SEAMS) == ()
+
+
+def test_websockets_uninstall_restores_the_originals() -> None:
+    """What was patched is there, and is the same object again afterwards."""
+    connector = websockets.asyncio.client.connect
+    name = "connect" if "connect" in vars(connector) else "__await_impl__"
+    assert_patches(SEAMS, (connector, name), (websockets.sync.client, "connect"))
