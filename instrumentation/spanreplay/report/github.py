@@ -64,7 +64,8 @@ def render(verdict: Verdict, folder: str = "") -> str:
     if not found:
         level = _LEVEL.get(verdict["verdict"], "error")
         reasons = [shorten(str(r), LINE_CHARACTERS_MAX) for r in verdict["reasons"][:DIFFS_MAX]]
-        message = "\n".join([text.render_verdict_line(verdict).plain, *reasons])
+        hint = [f"hint: {shorten(str(verdict['hint']), LINE_CHARACTERS_MAX)}"] if verdict.get("hint") else []
+        message = "\n".join([text.render_verdict_line(verdict).plain, *reasons, *hint])
         return _command(level, message, title=f"spanreplay: {verdict['verdict']}") + "\n"
     lines = [_annotate(cause, folder) for cause in found[:ANNOTATIONS_MAX]]
     if len(found) > ANNOTATIONS_MAX:

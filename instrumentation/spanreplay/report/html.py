@@ -62,7 +62,11 @@ def _side_by_side(recorded: str, now: str) -> tuple[str, str]:
 
 
 def _diff(diff: Diff) -> str:
-    left, right = _side_by_side(_as_text(diff.get("recorded", "")), _as_text(diff.get("now", "")))
+    recorded, now = diff.get("recorded", ""), diff.get("now", "")
+    if isinstance(recorded, str) and isinstance(now, str):
+        left, right = _side_by_side(_as_text(recorded), _as_text(now))
+    else:
+        left, right = _marked([(_as_text(recorded), True)]), _marked([(_as_text(now), True)])
     return (
         f"<h3><code>{_esc(diff.get('path', '$'))}</code></h3>\n"
         '<div class="sides">\n'

@@ -105,10 +105,11 @@ def _results(verdict: Verdict, folder: str) -> list[dict[str, Any]]:
         _result(d, key, before, is_cause=False, folder=folder) for d, key in zip(later, keys[len(found) :], strict=True)
     ]
     word = verdict["verdict"]
-    if word in _VERDICTS and not results:
+    if word in _VERDICTS and (word != "diverged" or not results):
         level, meaning = _VERDICTS[word]
         reasons = [shorten(str(r), 200) for r in verdict["reasons"][:DIFFS_MAX]]
-        results = [{"ruleId": word, "level": level, "message": _text("\n".join([meaning, *reasons])), "locations": []}]
+        whole = {"ruleId": word, "level": level, "message": _text("\n".join([meaning, *reasons])), "locations": []}
+        results.insert(0, whole)
     return results[:RESULTS_MAX]
 
 

@@ -122,6 +122,13 @@ def test_s65_sarif_has_what_the_standard_requires(verdict: Verdict) -> None:
         assert place["region"]["startLine"] == 31
 
 
+def test_sarif_tells_of_tampering_beside_divergences(attack: Verdict) -> None:
+    """A recording that is not what was written is a result of its own, whatever else differs."""
+    run = _check_sarif({**attack, "verdict": "tampered"})
+    assert run["results"][0]["ruleId"] == "tampered"
+    assert len(run["results"]) == 1 + len(attack["divergences"])
+
+
 def test_fingerprint_stays_while_lines_and_values_move() -> None:
     """Only boundary, kind and path make the fingerprint; equal ones are numbered."""
     one: Any = {"kind": "changed_call", "boundary": "tool:a", "code": "a.py:1 f", "diff": [{"path": "x", "now": 1}]}
