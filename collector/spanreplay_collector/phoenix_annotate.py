@@ -54,9 +54,7 @@ class PhoenixAnnotator:
             raise ServiceError(f"Phoenix answered {reply.status} to an annotation")
 
 
-def _build(
-    span_id: str, name: str, label: str, explanation: str, metadata: Mapping[str, Any]
-) -> dict[str, Any]:
+def _build(span_id: str, name: str, label: str, explanation: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     # No score: with one, Phoenix shows a mean instead of the label
     result: dict[str, Any] = {"label": label, "explanation": explanation[:_EXPLANATION_CHARS_MAX]}
     return {

@@ -84,9 +84,7 @@ def iter_spans(request: ExportTraceServiceRequest) -> Iterator[FiledSpan]:
         for scope_spans in resource_spans.scope_spans:
             for span in scope_spans.spans:
                 run_id = next((a.value.string_value for a in span.attributes if a.key == names.RUN_ID), "")
-                yield FiledSpan(
-                    span, resource, scope_spans.scope.name, run_id or str(resource.get(names.RUN_ID, ""))
-                )
+                yield FiledSpan(span, resource, scope_spans.scope.name, run_id or str(resource.get(names.RUN_ID, "")))
 
 
 def _json_object(text: object, where: str) -> dict[str, Any]:

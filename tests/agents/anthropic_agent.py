@@ -55,15 +55,11 @@ def show_error(name, exc):
 
 
 def create():
-    show_message(
-        "create", client.messages.create(**ask("Hello, it costs $190,000."), extra_body={"temperature": 0.7})
-    )
+    show_message("create", client.messages.create(**ask("Hello, it costs $190,000."), extra_body={"temperature": 0.7}))
 
 
 def tools():
-    request = ask(
-        'use tool get_weather with {"city": "Paris"} and use tool get_weather with {"city": "Zürich"}'
-    )
+    request = ask('use tool get_weather with {"city": "Paris"} and use tool get_weather with {"city": "Zürich"}')
     for _ in range(4):
         message = client.messages.create(**request, tools=[WEATHER])
         show_message("tools", message)
@@ -97,9 +93,7 @@ def helper_stream():
         for event in events:
             show("helper_stream", event.type, getattr(event, "text", None))
         show_message("helper_stream", events.get_final_message())
-    with client.messages.stream(
-        **ask('use tool get_weather with {"city": "Rome"}'), tools=[WEATHER]
-    ) as events:
+    with client.messages.stream(**ask('use tool get_weather with {"city": "Rome"}'), tools=[WEATHER]) as events:
         for event in events:
             show("helper_stream", event.type, getattr(event, "partial_json", None))
         show_message("helper_stream", events.get_final_message())

@@ -84,9 +84,7 @@ def tools():
         for call in message.tool_calls:
             show("tools", call.id, call.function.name, call.function.arguments)
             city = json.loads(call.function.arguments)["city"]
-            messages.append(
-                {"role": "tool", "tool_call_id": call.id, "content": f"{city}: {len(city)} degrees"}
-            )
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": f"{city}: {len(city)} degrees"})
 
 
 def stream():
@@ -157,9 +155,7 @@ class Order(BaseModel):
 
 def _beta():
     """`.parse` and `.stream` live under `beta` in openai 1.x."""
-    return (
-        client.chat.completions if hasattr(client.chat.completions, "parse") else client.beta.chat.completions
-    )
+    return client.chat.completions if hasattr(client.chat.completions, "parse") else client.beta.chat.completions
 
 
 def parse():
@@ -259,9 +255,7 @@ def rate_limited():
     answer = client.chat.completions.create(model=MODEL, messages=ask("Please fail 429 twice."))
     show_completion("rate_limited", answer)
     try:
-        client.with_options(max_retries=0).chat.completions.create(
-            model=MODEL, messages=ask("Now fail 429 always.")
-        )
+        client.with_options(max_retries=0).chat.completions.create(model=MODEL, messages=ask("Now fail 429 always."))
     except openai.RateLimitError as exc:
         show_error("rate_limited", exc)
         show("rate_limited", exc.response.headers["retry-after"])
@@ -269,9 +263,7 @@ def rate_limited():
 
 def server_error():
     try:
-        client.with_options(max_retries=1).chat.completions.create(
-            model=MODEL, messages=ask("fail 500 always")
-        )
+        client.with_options(max_retries=1).chat.completions.create(model=MODEL, messages=ask("fail 500 always"))
     except openai.InternalServerError as exc:
         show_error("server_error", exc)
 
@@ -284,9 +276,7 @@ def bad_request():
 
 
 def dropped():
-    chunks = client.chat.completions.create(
-        model=MODEL, messages=ask("drop connection mid-stream"), stream=True
-    )
+    chunks = client.chat.completions.create(model=MODEL, messages=ask("drop connection mid-stream"), stream=True)
     try:
         for chunk in chunks:
             show("dropped", chunk.choices[0].delta.content)
@@ -303,9 +293,7 @@ def dropped():
 
 def slow():
     try:
-        client.with_options(max_retries=0, timeout=0.05).chat.completions.create(
-            model=MODEL, messages=ask("be slow")
-        )
+        client.with_options(max_retries=0, timeout=0.05).chat.completions.create(model=MODEL, messages=ask("be slow"))
     except openai.APITimeoutError as exc:
         show("slow", type(exc).__name__, exc, type(exc.__cause__).__name__)
 

@@ -108,9 +108,7 @@ def test_s51_agent_sells_190000_dollars_without_an_error(
     ]
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
     assert runs[0].stdout.endswith("confirmation: order 1 executed: sell 7.57 ACME at $158.33 = $1,198.56\n")
-    assert runs[1].stdout.endswith(
-        "confirmation: order 2 executed: sell 1,200.00 ACME at $158.33 = $189,996.00\n"
-    )
+    assert runs[1].stdout.endswith("confirmation: order 2 executed: sell 1,200.00 ACME at $158.33 = $189,996.00\n")
     with closing(sqlite3.connect(ledger)) as db:
         values = [round(value, 2) for (value,) in db.execute("SELECT value FROM orders ORDER BY id")]
     assert values == [1198.56, 189996.0]
@@ -130,6 +128,4 @@ def test_demo_server_answers_like_a_provider(start_server: ServerFactory) -> Non
         assert (answer.model, answer.system_fingerprint) == ("desk-1-2026-10-01", "fp_desk1a")
         assert "I place orders" in str(answer.choices[0].message.content)
         with pytest.raises(BadRequestError, match="does not stream"):
-            client.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True
-            )
+            client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True)

@@ -282,10 +282,7 @@ def stream_responses(body: Json) -> list[bytes]:
     for at, item in enumerate(final["output"]):
         payloads.extend(_item_events(item, at))
     payloads.append({"type": "response.completed", "response": final})
-    return [
-        sse({"type": p["type"], "sequence_number": number, **p}, p["type"])
-        for number, p in enumerate(payloads)
-    ]
+    return [sse({"type": p["type"], "sequence_number": number, **p}, p["type"]) for number, p in enumerate(payloads)]
 
 
 # ── Embeddings ──────────────────────────────────────────────────────────────────────────────────────

@@ -160,7 +160,6 @@ def flatten_content(content: Any) -> str:
         return content
     if isinstance(content, list):
         return " ".join(
-            str(part.get("text", part.get("content", ""))) if isinstance(part, dict) else str(part)
-            for part in content
+            str(part.get("text", part.get("content", ""))) if isinstance(part, dict) else str(part) for part in content
         )
     return str(content)
