@@ -134,11 +134,11 @@ def test_replay_wrong_usage_and_errors_end_before_the_agent_runs(
 def test_s48_replay_of_a_killed_run_goes_to_its_frontier(recorded: tuple[Shell, str], tmp_path: Path) -> None:
     """A run that was killed replays as far as it went, is called incomplete, and ends with 4."""
     shell, _ = recorded
-    dies = "    if sys.argv[1] == '9': __import__('os')._exit(9)\n    print(question"
+    dies = "    if sys.argv[1] == '9': __import__('os').kill(__import__('os').getpid(), 9)\n    print(question"
     (tmp_path / "agent.py").write_text(AGENT.replace("    print(question", dies))
     with Provider() as provider:
         killed = Shell(tmp_path, {**shell.environ, **provider.environ(), "HOME": str(tmp_path)})
-        assert killed.spanreplay("record", "--", "python", "agent.py", "9", "one").returncode == 9
+        assert killed.spanreplay("record", "--", "python", "agent.py", "9", "one").returncode == 128 + 9
     [run] = killed.runs()
     assert run["status"] == "incomplete"
     done = killed.spanreplay("replay", "latest", "--", "python", "agent.py", "0", "one")
