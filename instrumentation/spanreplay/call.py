@@ -150,6 +150,9 @@ class Recording:
             count = manifest.get(name, 0)
             if isinstance(count, int) and count:
                 reasons.append(f"{count} calls {name}")
+        unredacted = manifest.get("redaction_errors", 0)
+        if isinstance(unredacted, int) and unredacted:
+            reasons.append(f"{unredacted} values could not be redacted and were left out")
         holes = manifest.get("holes", ())
         if isinstance(holes, list):
             reasons.extend(str(hole) for hole in holes)

@@ -271,6 +271,9 @@ def begin(build: Any, *args: Any) -> Crossing | None:
     run = active_run()
     if run is None or is_suppressed():
         return None
+    if run.session is None and run.is_full:
+        run.count("dropped")
+        return None
     try:
         return open_crossing(run, build(run, *args))
     except Exception as exc:

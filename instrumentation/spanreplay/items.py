@@ -12,9 +12,9 @@ from typing import Any
 from spanreplay import codec, guard
 from spanreplay._json import dump
 from spanreplay.call import Outcome
-from spanreplay.crossing import Crossing, begin
+from spanreplay.crossing import Crossing
 from spanreplay.errors import ReplayMiss, Unserializable
-from spanreplay.leaf import Leaf, decode_error, decode_value, describe_leaf, load_response
+from spanreplay.leaf import Leaf, begin_leaf, decode_error, decode_value, load_response
 from spanreplay.replay.cancel import await_cancellation
 
 _HOLE = "$unserializable"
@@ -162,7 +162,7 @@ def call_generator(
     describe: Callable[[], Leaf], live: Callable[[], Generator[Any, Any, Any]]
 ) -> Generator[Any, Any, Any]:
     """Run or serve a generator; `send`, `throw` and `close` reach the live body."""
-    crossing = begin(describe_leaf, describe)
+    crossing = begin_leaf(describe)
     if crossing is None:
         return (yield from live())
     if crossing.served is not None:
@@ -295,7 +295,7 @@ class _ServedAsync:
 
 def open_async_generator(describe: Callable[[], Leaf], live: Callable[[], AsyncGenerator[Any, Any]]) -> Any:
     """An async generator to run or serve: something with `asend`, `athrow` and `aclose`."""
-    crossing = begin(describe_leaf, describe)
+    crossing = begin_leaf(describe)
     if crossing is None:
         return live()
     return _ServedAsync(crossing) if crossing.served is not None else _RecordedAsync(crossing, live())

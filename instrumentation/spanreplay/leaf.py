@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from spanreplay import codec, guard
+from spanreplay import codec, guard, ids
 from spanreplay._json import dump
 from spanreplay.call import Outcome
-from spanreplay.crossing import Crossing, Spec, begin
+from spanreplay.crossing import Crossing, Spec, begin, is_suppressed
 from spanreplay.errors import ReplayMiss, Unserializable
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import await_turn, wait_turn
-from spanreplay.run import Run
+from spanreplay.run import Run, active_run
 
 T = TypeVar("T")
 _MCP_KEYSPEC = "mcp/1"
@@ -125,9 +125,24 @@ def decode_error(crossing: Crossing, encoded: Any) -> BaseException:
         raise session.broken(message) if session is not None else ReplayMiss(message) from exc
 
 
+def begin_leaf(describe: Callable[[], Leaf]) -> Crossing | None:
+    """Open a call; None when nothing is recorded here. Raises: ReplayMiss.
+
+    Where instrumentation is suppressed nothing is recorded, but a body must not run live in a replay either.
+    """
+    run = active_run()
+    if run is None or not is_suppressed():
+        return begin(describe_leaf, describe)
+    message = f"a call was made at {ids.find_caller(2)} where instrumentation is suppressed"
+    if run.session is not None:
+        raise run.session.at_hole(f"{message}: it was not recorded")
+    run.hole(f"{message}: it is not in this run")
+    return None
+
+
 def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
     """Run or serve a plain call."""
-    crossing = begin(describe_leaf, describe)
+    crossing = begin_leaf(describe)
     if crossing is None:
         return live()
     if crossing.served is not None:
@@ -149,7 +164,7 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
 
 async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[T]]) -> T:
     """Run or serve a coroutine call."""
-    crossing = begin(describe_leaf, describe)
+    crossing = begin_leaf(describe)
     if crossing is None:
         return await live()
     if crossing.served is not None:

@@ -135,6 +135,11 @@ class Run:
                 self._leaves.append((crossing.seq, leaf))
 
     @property
+    def is_full(self) -> bool:
+        """Whether the run has as many calls as one run may have."""
+        return self._calls >= config.CALLS_MAX
+
+    @property
     def has_calls(self) -> bool:
         """Whether any boundary was crossed."""
         return self._is_started
