@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from spanreplay import attributes as names
-from spanreplay import config, ids, lanes, local
+from spanreplay import config, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome, Recording
 from spanreplay.errors import ConfigError
@@ -92,6 +92,7 @@ class _Block:
         self._run = run
         local.attach_reads(run)
         lanes.install(self._lanes, root_lane_of_active_run, carried)
+        timers.install(self._lanes)
         self._seams = InstalledSeams(_seam_failed)
         self._seams.register()
         if self._session is not None:
