@@ -47,7 +47,9 @@ THROUGH: Final = (
     "wrapt",
 )
 """Folders of site-packages that only carry out what their caller wants: the caller is who asks."""
-_THROUGH_STDLIB: Final = frozenset({"dataclasses", "functools", "pathlib", "subprocess", "os", "_collections_abc"})
+_THROUGH_STDLIB: Final = frozenset(
+    {"contextlib", "dataclasses", "functools", "pathlib", "subprocess", "os", "_collections_abc"}
+)
 FRAMES_MAX: Final = 60
 _FILES_MAX: Final = 10_000
 
@@ -78,7 +80,7 @@ def classify(filename: str) -> int:
     module = filename.removeprefix("<frozen ").removesuffix(">").replace(os.sep, "/")
     stem = module.rpartition("/")[2].removesuffix(".py")
     is_stdlib = filename.startswith("<frozen ") or not _is_in(filename, ("",), whole=False)
-    is_pathlib = module.endswith(("pathlib/__init__.py", "pathlib/_local.py", "pathlib/types.py", "pathlib/_os.py"))
+    is_pathlib = "/pathlib/" in module  # a package since Python 3.13
     return PASS if is_stdlib and not _is_ours(filename) and (stem in _THROUGH_STDLIB or is_pathlib) else FOREIGN
 
 

@@ -324,7 +324,26 @@ def _patch_os(patches: Patches) -> None:
     patch_with(patches, os, "kill", ask_kill)
 
 
+def _patch_asyncio(patches: Patches, module: Any) -> None:
+    """asyncio's own processes are not recorded: that is a hole, and in a replay they are not started."""
+    for name in ("create_subprocess_exec", "create_subprocess_shell"):
+        real = getattr(module, name)
+
+        def ask(*args: Any, real: Any = real, name: str = name, **kwargs: Any) -> Any:
+            run = recorded_run()
+            if run is not None and run.session is not None:
+                raise run.session.broken(f"asyncio.{name} is not recorded, and a replay starts no process")
+            if run is not None:
+                run.hole(f"asyncio.{name} is not recorded: declare what calls it a boundary")
+            return real(*args, **kwargs)
+
+        patch_with(patches, module, name, ask)
+
+
 def install(module: Any, patches: Patches) -> None:
-    """Patch `subprocess.Popen`, `os.system` and `os.kill`."""
+    """Patch `subprocess.Popen`, `os.system` and `os.kill`, or `asyncio`."""
+    if module.__name__ == "asyncio":
+        _patch_asyncio(patches, module)
+        return
     _patch_popen(patches)
     _patch_os(patches)

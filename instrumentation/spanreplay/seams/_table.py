@@ -40,7 +40,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "subprocess",
         "python",
-        ("subprocess",),
+        ("subprocess", "asyncio"),
         "spanreplay.local.processes",
         "processes that the agent's code starts; in a replay none is started",
     ),
@@ -51,14 +51,6 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "spanreplay.local.database",
         "statements of the agent's code; in a replay no database is opened",
     ),
-    Seam(
-        "files",
-        "python",
-        ("builtins",),
-        "spanreplay.local.files",
-        "data files outside of its code that the agent reads",
-    ),
-    Seam("environ", "python", ("os",), "spanreplay.local.environ", "hashes of the variables that the agent reads"),
     Seam("httpx", "httpx", ("httpx",), "spanreplay.seams._httpx", "every request of httpx clients"),
     Seam("httpx2", "httpx2", ("httpx2",), "spanreplay.seams._httpx", "every request of httpx2 clients"),
     Seam("requests", "requests", ("requests",), "spanreplay.seams._requests", "every request of requests sessions"),
@@ -71,6 +63,14 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "spanreplay.seams._botocore",
         "every request of boto3 and other AWS clients",
     ),
+    Seam(
+        "files",
+        "python",
+        ("builtins",),
+        "spanreplay.local.files",
+        "data files outside of its code that the agent reads",
+    ),
+    Seam("environ", "python", ("os",), "spanreplay.local.environ", "hashes of the variables that the agent reads"),
     Seam("grpc", "grpcio", ("grpc",), "spanreplay.seams._grpc", "every call of gRPC channels, sync and asyncio"),
     Seam("urllib", "python", ("urllib.request",), "spanreplay.seams._urllib", "every request of urllib's openers"),
     Seam(

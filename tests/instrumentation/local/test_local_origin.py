@@ -37,6 +37,7 @@ SITE = "/venv/lib/python3.11/site-packages"
         (json.__file__, FOREIGN),
         (dataclasses.__file__, PASS),
         (pathlib.__file__, PASS),
+        (str(pathlib.Path(uuid.__file__).parent / "pathlib" / "_abc.py"), PASS),
         ("<frozen importlib._bootstrap>", FOREIGN),
         ("<frozen os>", PASS),
         (sys.modules["spanreplay.ids"].__file__, FOREIGN),
