@@ -204,10 +204,15 @@ def install(
     `root_of` gives the root lane of the active run, or None (then nothing happens); `carry` makes, where a thread or
     a pool call is created, what its work then runs inside of: the run.
     """
+    _install_tasks(patches, root_of)
+    _install_pools(patches, root_of, carry)
+    _install_threads(patches, root_of, carry)
+
+
+def _install_tasks(patches: Patches, root_of: Callable[[], Lane | None]) -> None:
     import asyncio
     import asyncio.base_events
     import asyncio.tasks
-    import concurrent.futures
 
     def create_task(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()
@@ -221,6 +226,24 @@ def install(
             return wrapped(*args, **kwargs)
         with inside_lane(lane):
             return wrapped(*args, **kwargs)
+
+    def as_completed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        # asyncio puts the coroutines into a set and makes tasks of them in the order of their addresses
+        loop = asyncio._get_running_loop()
+        if root_of() is None or loop is None or not args:
+            return wrapped(*args, **kwargs)
+        work = [loop.create_task(w) if asyncio.iscoroutine(w) else w for w in dict.fromkeys(args[0])]
+        return wrapped(work, *args[1:], **kwargs)
+
+    patches.wrap(asyncio.tasks, "as_completed", as_completed)
+    patches.replace(asyncio, "as_completed", asyncio.tasks.as_completed)
+    patches.wrap(asyncio.base_events.BaseEventLoop, "create_task", create_task)
+
+
+def _install_pools(
+    patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], AbstractContextManager[None]]
+) -> None:
+    import concurrent.futures
 
     def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()
@@ -243,6 +266,12 @@ def install(
         finally:
             _thread.is_submitting = False
 
+    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
+
+
+def _install_threads(
+    patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], AbstractContextManager[None]]
+) -> None:
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()
         if root is None or _thread.is_submitting or thread.ident is not None:
@@ -263,16 +292,4 @@ def install(
         thread.run = run
         return wrapped(*args, **kwargs)
 
-    def as_completed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        # asyncio puts the coroutines into a set and makes tasks of them in the order of their addresses
-        loop = asyncio._get_running_loop()
-        if root_of() is None or loop is None or not args:
-            return wrapped(*args, **kwargs)
-        work = [loop.create_task(w) if asyncio.iscoroutine(w) else w for w in dict.fromkeys(args[0])]
-        return wrapped(work, *args[1:], **kwargs)
-
-    patches.wrap(asyncio.tasks, "as_completed", as_completed)
-    patches.replace(asyncio, "as_completed", asyncio.tasks.as_completed)
-    patches.wrap(asyncio.base_events.BaseEventLoop, "create_task", create_task)
-    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
     patches.wrap(threading.Thread, "start", start)
