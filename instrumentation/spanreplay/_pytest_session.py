@@ -151,4 +151,4 @@ def _is_consequence(verdict: dict[str, Any], exc: BaseException | None) -> bool:
 
 def _fail(message: str, cause: BaseException | None = None) -> None:
     failure = pytest.fail.Exception(message, pytrace=False)
-    raise failure from cause
+    raise failure from (cause if isinstance(cause, Exception) else None)  # a ReplayMiss says what the report says
