@@ -209,10 +209,8 @@ def install(
     _install_threads(patches, root_of, carry)
 
 
-def _install_tasks(patches: Patches, root_of: Callable[[], Lane | None]) -> None:
-    import asyncio
-    import asyncio.base_events
-    import asyncio.tasks
+def wrap_create_task(patches: Patches, loop_class: type, root_of: Callable[[], Lane | None]) -> None:
+    """Give every task that loops of a class create a lane of its own."""
 
     def create_task(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()
@@ -227,6 +225,14 @@ def _install_tasks(patches: Patches, root_of: Callable[[], Lane | None]) -> None
         with inside_lane(lane):
             return wrapped(*args, **kwargs)
 
+    patches.wrap(loop_class, "create_task", create_task)
+
+
+def _install_tasks(patches: Patches, root_of: Callable[[], Lane | None]) -> None:
+    import asyncio
+    import asyncio.base_events
+    import asyncio.tasks
+
     def as_completed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         # asyncio puts the coroutines into a set and makes tasks of them in the order of their addresses
         loop = asyncio._get_running_loop()
@@ -237,7 +243,7 @@ def _install_tasks(patches: Patches, root_of: Callable[[], Lane | None]) -> None
 
     patches.wrap(asyncio.tasks, "as_completed", as_completed)
     patches.replace(asyncio, "as_completed", asyncio.tasks.as_completed)
-    patches.wrap(asyncio.base_events.BaseEventLoop, "create_task", create_task)
+    wrap_create_task(patches, asyncio.base_events.BaseEventLoop, root_of)
 
 
 def _install_pools(
