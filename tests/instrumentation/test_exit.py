@@ -128,7 +128,9 @@ def test_s48_killed_process_leaves_its_finished_calls(workplace: Workplace) -> N
 
 def test_interrupted_program_is_recorded_as_failed(workplace: Workplace) -> None:
     """Ctrl-C ends the run with its calls; the run is complete."""
-    source = CALL + f"os.kill(os.getpid(), {int(signal.SIGINT)})\nthreading.Event().wait(30)"
+    # A job in the background of a shell inherits an ignored SIGINT
+    listens = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    source = listens + CALL + f"os.kill(os.getpid(), {int(signal.SIGINT)})\nthreading.Event().wait(30)"
     agent = workplace.write("agent.py", source)
     process = workplace.spawn([str(workplace.python), str(agent)])
     process.communicate(timeout=60)

@@ -139,7 +139,7 @@ for seq in range(2, 6):
         assert writer.append(call(seq=seq))
         shipper.notify()
         writer.close()
-        os._exit(0 if shipper.shutdown(30_000) and shipper.report.payloads >= 1 else 1)
+        os._exit(0 if shipper.shutdown(30_000) else 1)  # a closed file may be delivered by whoever is first
     children.append(pid)
 assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
 writer.close()
