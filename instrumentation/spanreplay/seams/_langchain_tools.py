@@ -12,20 +12,19 @@ from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
-from spanreplay.leaf import Leaf, call_async, call_sync
-from spanreplay.run import active_run
-from spanreplay.seams._subclasses import wrap_subclasses
+from spanreplay.leaf import Leaf
+from spanreplay.seams._subclasses import leaf_wrappers, wrap_subclasses
 
 _PLUMBING: Final = frozenset({"callbacks", "config", "run_manager", "runtime"})
 _PLUMBING_MODULES: Final = ("langchain_core.callbacks", "langchain_core.runnables", "langgraph.runtime")
 _call_id: contextvars.ContextVar[str] = contextvars.ContextVar("spanreplay_tool_call_id", default="")
-_inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_tool", default=None)
 
 
 def install(module: Any, patches: Patches) -> None:
     """Patch `langchain_core.tools.base`."""
     base = module.BaseTool
-    wrap_subclasses(base, {"_run": _run, "_arun": _arun}, patches)
+    run, arun = leaf_wrappers(_describe)
+    wrap_subclasses(base, {"_run": run, "_arun": arun}, patches)
     patches.wrap(base, "run", _note_call_id)
     patches.wrap(base, "arun", _note_call_id_async)
 
@@ -67,31 +66,3 @@ def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Le
         call_id=_call_id.get(),
         body=getattr(tool, "func", None) or getattr(tool, "coroutine", None),
     )
-
-
-def _run(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
-    if active_run() is None or _inside.get() is tool:
-        return wrapped(*args, **kwargs)
-
-    def live() -> Any:
-        token = _inside.set(tool)
-        try:
-            return wrapped(*args, **kwargs)
-        finally:
-            _inside.reset(token)
-
-    return call_sync(lambda: _describe(tool, args, kwargs), live)
-
-
-async def _arun(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
-    if active_run() is None or _inside.get() is tool:
-        return await wrapped(*args, **kwargs)
-
-    async def live() -> Any:
-        token = _inside.set(tool)
-        try:
-            return await wrapped(*args, **kwargs)
-        finally:
-            _inside.reset(token)
-
-    return await call_async(lambda: _describe(tool, args, kwargs), live)

@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from spanreplay._patch import Patches, Wrapper
+from spanreplay.leaf import Leaf, call_async, call_sync
+from spanreplay.run import active_run
+
+_inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf", default=None)
+"""The object whose leaf method is running: its async method may call its sync one, which is the same call."""
+
+
+def leaf_wrappers(describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf]) -> tuple[Wrapper, Wrapper]:
+    """Wrappers that make a leaf method a boundary, sync and async; `describe` gets the object and the arguments."""
+
+    def run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if active_run() is None or _inside.get() is instance:
+            return wrapped(*args, **kwargs)
+
+        def live() -> Any:
+            token = _inside.set(instance)
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                _inside.reset(token)
+
+        return call_sync(lambda: describe(instance, args, kwargs), live)
+
+    async def arun(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if active_run() is None or _inside.get() is instance:
+            return await wrapped(*args, **kwargs)
+
+        async def live() -> Any:
+            token = _inside.set(instance)
+            try:
+                return await wrapped(*args, **kwargs)
+            finally:
+                _inside.reset(token)
+
+        return await call_async(lambda: describe(instance, args, kwargs), live)
+
+    return run, arun
 
 
 def wrap_subclasses(base: Any, wrappers: dict[str, Wrapper], patches: Patches) -> None:
