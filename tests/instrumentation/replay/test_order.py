@@ -88,6 +88,33 @@ def test_n2_random_program_observes_the_same_under_another_schedule(seed: int, m
     assert outcome.kinds() == []
 
 
+def test_n2_calls_completed_in_one_turn_of_the_loop_stay_together() -> None:
+    """Whoever waits for the first of two calls that completed in one turn of the loop sees both, again."""
+
+    async def main() -> list[str]:
+        is_ready = asyncio.Event()
+
+        @spanreplay.boundary("tool", name="wait")
+        async def wait(number: int) -> str:
+            await is_ready.wait()
+            return f"answer {number}"
+
+        tasks = [asyncio.create_task(wait(number)) for number in range(2)]
+        asyncio.get_running_loop().call_later(0.01, is_ready.set)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return sorted(task.result() for task in done)
+
+    seen: list[list[str]] = []
+
+    async def note() -> None:
+        seen.append(await main())
+
+    recording = recorded(note)
+    outcome = replayed(main, recording)
+    assert seen == [["answer 0", "answer 1"]]
+    assert outcome.result == seen[0]
+
+
 def test_n2_timeout_of_an_hour_replays_at_once() -> None:
     """A call that outlived its timeout does so again, with no clock waited for."""
 
