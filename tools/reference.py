@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,10 +14,10 @@ from spanreplay.config import SETTINGS
 from spanreplay.dialects import find_dialect
 from spanreplay.dialects._table import _ROWS as ROWS
 from spanreplay.report.shape import EXIT_STATUS
-from spanreplay.seams._table import SEAMS
+from spanreplay.seams._table import SEAMS, Seam
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 HEAD = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
 PROTOCOLS = {
@@ -54,12 +56,69 @@ def render_settings() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _pins() -> Iterator[tuple[str, str]]:
+    """(distribution, version) of everything that the tests run with."""
+    files = [ROOT / "tools" / "constraints.txt", *sorted((ROOT / "tests" / "agents" / "requirements").glob("*.txt"))]
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if pin := re.match(r"([\w.-]+)(?:\[[\w,-]*\])?==([\w.*]+)", line):
+                yield re.sub(r"[-_.]+", "-", pin[1]).lower(), pin[2]
+
+
+def _tested(distribution: str) -> str:
+    if distribution == "python":
+        return "3.10–3.14, as far as they are installed where `make matrix` runs"
+    found = {version for name, version in _pins() if name == distribution}
+    by_number = sorted(found, key=lambda v: [int(n) for n in re.findall(r"\d+", v)])
+    return ", ".join(by_number) or "the newest that pip gives"
+
+
+def _page_of(seam: Seam) -> str:
+    return seam.page or seam.distribution
+
+
+def _render_seam(seam: Seam) -> list[str]:
+    rows = {
+        "Records": seam.records,
+        "Kind": seam.kind,
+        "Effect": seam.effect,
+        "Lane": seam.lanes,
+        "Supported": seam.versions,
+        "Tested": _tested(seam.distribution),
+        "Not recorded": seam.omits,
+        "Patches at the import of": ", ".join(f"`{trigger}`" for trigger in seam.triggers),
+    }
+    return [f"## {seam.name}\n", "| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items()), ""]
+
+
+def render_frameworks() -> dict[str, str]:
+    """One page a library, and their index."""
+    pages: dict[str, list[Seam]] = {}
+    for seam in SEAMS:
+        pages.setdefault(_page_of(seam), []).append(seam)
+    rendered = {}
+    for page, seams in sorted(pages.items()):
+        lines = [f"{HEAD}# {page}\n", "What is recorded of it, without a change to the agent's code.\n"]
+        for seam in seams:
+            lines += _render_seam(seam)
+        lines += ["What these words mean: [architecture](../ARCHITECTURE.md). All libraries: [index](index.md)."]
+        rendered[f"frameworks/{page}.md"] = "\n".join(lines) + "\n"
+    lines = [f"{HEAD}# Frameworks and libraries\n", "| Library | Records | Tested with |", "| --- | --- | --- |"]
+    for page, seams in sorted(pages.items()):
+        records = "; ".join(dict.fromkeys(s.records for s in seams))
+        lines.append(f"| [{page}]({page}.md) | {records} | {_tested(seams[0].distribution)} |")
+    lines += ["\nCalls of models are recorded at the transport, whichever library makes them; how they are read:"]
+    lines += ["[what is recorded](../reference/coverage.md)."]
+    rendered["frameworks/index.md"] = "\n".join(lines) + "\n"
+    return rendered
+
+
 def render_coverage() -> str:
     """The page of what is recorded without a change to the code."""
     lines = [f"{HEAD}# What is recorded\n", "## Libraries\n"]
     lines += ["A library is covered from its import on, in whatever version is installed; `spanreplay doctor -- CMD`"]
     lines += ["tells which took.\n", "| Seam | Package | Records |", "| --- | --- | --- |"]
-    lines += [f"| {s.name} | `{s.distribution}` | {s.records} |" for s in SEAMS]
+    lines += [f"| {s.name} | [`{s.distribution}`](../frameworks/{_page_of(s)}.md) | {s.records} |" for s in SEAMS]
     lines += ["\n## Protocols of models\n"]
     lines += ["A request is read as a call of a model by its path, at any host; every other request is kind `http`.\n"]
     lines += ["| POST | Read as |", "| --- | --- |"]
@@ -69,17 +128,26 @@ def render_coverage() -> str:
 
 def main(argv: list[str]) -> int:
     """Write the pages, or with --check tell which are stale."""
-    pages = {"cli.md": render_commands(), "settings.md": render_settings(), "coverage.md": render_coverage()}
+    pages = {
+        "reference/cli.md": render_commands(),
+        "reference/settings.md": render_settings(),
+        "reference/coverage.md": render_coverage(),
+        **render_frameworks(),
+    }
+    left_over = {f"frameworks/{p.name}" for p in (DOCS / "frameworks").glob("*.md")} - pages.keys()
     if "--check" not in argv:
-        OUT.mkdir(parents=True, exist_ok=True)
         for name, content in pages.items():
-            (OUT / name).write_text(content, encoding="utf-8")
+            (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
+            (DOCS / name).write_text(content, encoding="utf-8")
+        for name in left_over:
+            (DOCS / name).unlink()
         return 0
     stale = [
-        f"docs/reference/{name}"
+        f"docs/{name}"
         for name, content in pages.items()
-        if not (OUT / name).exists() or (OUT / name).read_text(encoding="utf-8") != content
+        if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != content
     ]
+    stale += [f"docs/{name}" for name in sorted(left_over)]
     if stale:
         sys.stderr.write(f"stale, run `make docs`: {', '.join(stale)}\n")
         return 1

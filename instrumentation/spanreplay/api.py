@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
     from spanreplay.replay.diverge import Divergence
     from spanreplay.replay.session import Session
-    from spanreplay.seams._table import InstalledSeams, Seam
+    from spanreplay.seams._installed import InstalledSeams
+    from spanreplay.seams._table import Seam
 
 _CLOCK, _LIVE = "clock", "live"
 __all__ = ["Plan", "RecordBlock", "ReplayBlock", "record", "replay"]
@@ -86,7 +87,7 @@ class _Block:
         return "" if self._run is None else self._run.run_id
 
     def _install(self, run: Run) -> None:
-        from spanreplay.seams._table import InstalledSeams
+        from spanreplay.seams._installed import InstalledSeams
 
         _watch_forks()
         self._run = run

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from spanreplay.redact import RunRedactor
     from spanreplay.replay.session import Session
-    from spanreplay.seams._table import InstalledSeams, Seam
+    from spanreplay.seams._installed import InstalledSeams
+    from spanreplay.seams._table import Seam
 
 logger = logging.getLogger("spanreplay")
 _OTLP_EXPORTERS = "opentelemetry.exporter.otlp"
@@ -139,7 +140,7 @@ class Installation:
         return Shipper(data_dir, target)
 
     def _patch(self) -> None:
-        from spanreplay.seams._table import InstalledSeams
+        from spanreplay.seams._installed import InstalledSeams
 
         lanes.install(self.patches, root_lane_of_active_run, carried)
         timers.install(self.patches)
@@ -161,7 +162,7 @@ class Installation:
         os._exit(3)
 
     def _seam_missed(self, seam: Seam, exc: Exception) -> None:
-        from spanreplay.seams._table import log_failure
+        from spanreplay.seams._installed import log_failure
 
         # What a library does that could not be patched is not in the recording
         if self.run is not None:

@@ -14,7 +14,8 @@ import pytest
 
 from spanreplay._patch import Patches
 from spanreplay.seams import _table
-from spanreplay.seams._table import SEAMS, InstalledSeams, Seam
+from spanreplay.seams._installed import InstalledSeams, _version
+from spanreplay.seams._table import SEAMS, Seam
 
 # Runs every row in a process of its own: rows of the standard library patch what pytest itself uses
 EVERY_ROW = """
@@ -56,7 +57,7 @@ def rows() -> Any:
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
 def test_s50_every_seam_fits_its_library(seam: Seam, rows: Any) -> None:
     """A library that is installed here has what the seam patches; all of it is restored by identity."""
-    if seam.distribution != "python" and not _table._version(seam.distribution):
+    if seam.distribution != "python" and not _version(seam.distribution):
         pytest.skip(f"{seam.distribution} is not installed")
     mine = [row for row in rows if row[0] == seam.name]
     assert mine, f"no module of {seam.triggers} can be imported"
@@ -69,6 +70,15 @@ def test_table_names_each_seam_once() -> None:
     names = [seam.name for seam in SEAMS]
     assert len(set(names)) == len(names)
     assert all(seam.records and seam.triggers for seam in SEAMS)
+
+
+def test_table_says_what_a_seam_records_and_what_not() -> None:
+    """A seam that records calls names their kind and effect; no text breaks the tables of the documents."""
+    for seam in SEAMS:
+        is_recording = not seam.records.startswith(("nothing", "hashes"))
+        assert is_recording == (seam.kind != "–") == (seam.effect != "–"), seam.name
+        texts = (seam.records, seam.kind, seam.effect, seam.lanes, seam.versions, seam.omits)
+        assert all(text and "|" not in text and "\n" not in text for text in texts), seam.name
 
 
 @pytest.fixture

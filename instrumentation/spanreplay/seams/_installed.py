@@ -1,0 +1,93 @@
+"""The seams of one process: hooked on the import of their libraries, undone together."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from wrapt import register_post_import_hook
+
+from spanreplay import guard
+from spanreplay._patch import Patches
+from spanreplay.seams import _table
+from spanreplay.seams._table import Seam
+
+
+@dataclass
+class Status:
+    """What became of one seam in this process: waiting, installed or failed."""
+
+    seam: Seam
+    state: str = "waiting"
+    reason: str = "its library has not been imported"
+    modules: list[str] = field(default_factory=list)
+
+
+class InstalledSeams:
+    """The seams of this process."""
+
+    def __init__(self, on_failure: Callable[[Seam, Exception], None]) -> None:
+        self._on_failure = on_failure
+        self._patches = Patches()
+        self._statuses = [Status(seam) for seam in _table.SEAMS]
+        self._is_active = True
+
+    def register(self) -> None:
+        """Hook the import of every library of the table; a library that is loaded already is patched now."""
+        for status in self._statuses:
+            for trigger in status.seam.triggers:
+                register_post_import_hook(self._hook(status), trigger)
+
+    def _hook(self, status: Status) -> Callable[[Any], None]:
+        def hook(module: Any) -> None:
+            if not self._is_active:
+                return
+            try:
+                import_module(status.seam.implementation).install(module, self._patches)
+            except Exception as exc:  # noqa: BLE001 -- another library's shape; reported, never raised into its import
+                status.state, status.reason = "failed", f"{type(exc).__name__}: {exc}"
+                self._on_failure(status.seam, exc)
+            else:
+                status.state, status.reason = "installed", ""
+                status.modules.append(module.__name__)
+
+        return hook
+
+    def uninstall(self) -> None:
+        """Restore every original by identity; libraries imported later stay unpatched."""
+        self._is_active = False
+        self._patches.undo()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One row a seam, for `doctor`."""
+        return [
+            {
+                "seam": s.seam.name,
+                "library": s.seam.distribution,
+                "version": _version(s.seam.distribution),
+                "state": s.state if _version(s.seam.distribution) else "absent",
+                "reason": s.reason if _version(s.seam.distribution) else "not installed",
+                "records": s.seam.records,
+            }
+            for s in self._statuses
+        ]
+
+
+def _version(distribution: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    if distribution == "python":
+        return platform.python_version()
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def log_failure(seam: Seam, exc: Exception) -> None:
+    """The reaction while recording: count it, say it once."""
+    guard.report_failure(f"seam {seam.name}", exc)
