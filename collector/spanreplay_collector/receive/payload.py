@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import zstandard
-from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -19,17 +17,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from spanreplay.errors import SpanreplayError
+from spanreplay.otlp_json import read_request
 from spanreplay_collector import limits
 
 ENCODINGS: Final = "gzip, deflate, zstd"
-_ID_BYTES: Final = {
-    "traceId": 16,
-    "trace_id": 16,
-    "spanId": 8,
-    "span_id": 8,
-    "parentSpanId": 8,
-    "parent_span_id": 8,
-}
 
 
 class BadRequest(SpanreplayError):
@@ -163,53 +154,10 @@ def check_json(body: bytes) -> CheckedRequest:
     if not isinstance(tree, dict):
         raise BadRequest("the body is not a JSON object")
     try:
-        _fix_ids(tree)
-        request = _parse_json(tree)
-    except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as exc:
+        request = read_request(tree)
+    except ValueError as exc:
         raise BadRequest("the body is not OTLP/JSON") from exc
     return _check_spans(request, None)
-
-
-def _parse_json(tree: dict[str, Any]) -> ExportTraceServiceRequest:
-    try:
-        return json_format.ParseDict(tree, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    except (json_format.ParseError, UnicodeEncodeError):
-        # JavaScript may cut a string inside an emoji; protobuf cannot hold half of one.
-        return json_format.ParseDict(_replace_surrogates(tree), ExportTraceServiceRequest(), ignore_unknown_fields=True)
-
-
-def _replace_surrogates(node: Any) -> Any:
-    if isinstance(node, str):
-        return node.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(node, list):
-        return [_replace_surrogates(item) for item in node]
-    if isinstance(node, dict):
-        return {_replace_surrogates(key): _replace_surrogates(value) for key, value in node.items()}
-    return node
-
-
-def _fix_ids(tree: dict[str, Any]) -> None:
-    """OTLP/JSON writes ids in hexadecimal where protobuf's JSON means base64."""
-    for batch in _members(tree, "resourceSpans", "resource_spans"):
-        for scope in _members(batch, "scopeSpans", "scope_spans"):
-            for span in _members(scope, "spans"):
-                _fix_id_fields(span)
-                for link in _members(span, "links"):
-                    _fix_id_fields(link)
-
-
-def _members(node: dict[str, Any], *names: str) -> Iterator[dict[str, Any]]:
-    for name in names:
-        for member in node.get(name) or ():
-            if isinstance(member, dict):
-                yield member
-
-
-def _fix_id_fields(node: dict[str, Any]) -> None:
-    for name in _ID_BYTES:
-        text = node.get(name)
-        if isinstance(text, str):
-            node[name] = base64.b64encode(bytes.fromhex(text)).decode("ascii")
 
 
 def _check_spans(request: ExportTraceServiceRequest, body: bytes | None) -> CheckedRequest:

@@ -32,27 +32,30 @@ def write_atomically(path: Path, content: bytes) -> None:
 @click.command("export")
 @click.argument("run", shell_complete=complete_run)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write; - is standard output.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Write JSON lines, one OTLP request each, to read and edit.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
-def export_command(*, run: str, output: str | None, as_json: bool) -> None:
+def export_command(*, run: str, output: str | None, as_jsonl: bool, as_json: bool) -> None:
     """Write a run to a .replay file, RUN_ID.replay unless -o names another.
 
     The file holds the run as it was recorded, that is redacted, and replays on a laptop without any server.
     """
+    from spanreplay.bundle import unpack
+    from spanreplay.jsonl import write_jsonl
+
     with open_catalog() as catalog, working(f"exporting {run}"):
-        run_id = resolve(catalog, run)
-        bundle = catalog.export(run_id)
+        content = catalog.export(resolve(catalog, run))
+        run_id, payloads = unpack(content)
+        if as_jsonl:
+            content = b"".join(write_jsonl(run_id, payloads))
     if output == "-":
         if as_json:
             raise click.UsageError("--json and -o - would both write to standard output")
-        sys.stdout.buffer.write(bundle)
+        sys.stdout.buffer.write(content)
         return
-    from spanreplay.bundle import unpack
-
-    run_id, payloads = unpack(bundle)
-    path = Path(output or f"{run_id}.replay")
-    write_atomically(path, bundle)
+    path = Path(output or f"{run_id}.{'jsonl' if as_jsonl else 'replay'}")
+    write_atomically(path, content)
     if as_json:
-        print_json({"run_id": run_id, "file": str(path), "bytes": len(bundle), "records": len(payloads)})
+        print_json({"run_id": run_id, "file": str(path), "bytes": len(content), "records": len(payloads)})
     else:
         click.echo(str(path))
-        say(f"exported run {run_id}, {len(bundle):,} bytes; replay it: spanreplay replay {path} -- CMD")
+        say(f"exported run {run_id}, {len(content):,} bytes; replay it: spanreplay replay {path} -- CMD")

@@ -45,7 +45,7 @@ def resolve(catalog: Catalog, run: str) -> str:
 def is_file(source: str) -> bool:
     """Whether a source names a file rather than a run."""
     path = Path(source)
-    return path.suffix in (".replay", ".spool") or path.is_file()
+    return path.suffix in (".replay", ".jsonl", ".spool") or path.is_file()
 
 
 def load(source: str) -> Recording:

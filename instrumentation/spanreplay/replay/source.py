@@ -44,7 +44,7 @@ def load_source(source: str, environ: Mapping[str, str] = os.environ) -> Recordi
     if not source:
         raise ConfigError("nothing to replay: SPANREPLAY_REPLAY_SOURCE is empty")
     path = Path(source)
-    if path.suffix in (".replay", ".spool") or path.is_file():
+    if path.suffix in (".replay", ".jsonl", ".spool") or path.is_file():
         from spanreplay.bundle import load_file
 
         return load_file(path)

@@ -35,6 +35,26 @@ def test_s62_export_then_import_elsewhere_is_lossless(spanreplay: Invoke, data_d
     assert spanreplay("show", "incident.replay", "--json").stdout == before
 
 
+def test_s9_json_lines_are_lossless(spanreplay: Invoke, data_dir: Path, here: Path) -> None:
+    """A run that went through JSON lines into another directory is the same run, and the file can be shown."""
+    recording = make_incident()
+    write_spool(data_dir, recording)
+    before = spanreplay("show", "latest", "--json").stdout
+    exported = spanreplay("export", "latest", "--jsonl")
+    assert (exported.exit_code, exported.stdout) == (0, f"{recording.run_id}.jsonl\n")
+    lines = [json.loads(line) for line in (here / f"{recording.run_id}.jsonl").read_text().splitlines()]
+    assert {line["key"] for line in lines if "key" in line} == {call.key for call in recording.calls}
+    elsewhere = {"SPANREPLAY_DIR": str(here / "elsewhere")}
+    imported = spanreplay("import", f"{recording.run_id}.jsonl", env=elsewhere)
+    assert imported.stdout.strip() == recording.run_id
+    assert spanreplay("show", "latest", "--json", env=elsewhere).stdout == before
+    assert spanreplay("show", f"{recording.run_id}.jsonl", "--json").stdout == before
+    assert (
+        spanreplay("export", "latest", "--jsonl", "-o", "-", env=elsewhere).stdout_bytes
+        == (here / f"{recording.run_id}.jsonl").read_bytes()
+    )
+
+
 def test_export_names_its_file_after_the_run(spanreplay: Invoke, data_dir: Path, here: Path) -> None:
     """Without -o the file is RUN_ID.replay, and JSON says what was written."""
     recording = make_incident()
