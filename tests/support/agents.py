@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +20,22 @@ PYTHONS: Final = {
     "old": ROOT / ".venvs" / "old" / "bin" / "python",
 }
 """Interpreters by generation of SDKs; tests/agents/requirements says how to make the others."""
+ENVIRONMENTS: Final = {
+    "current": CURRENT,
+    **{
+        path.stem: ROOT / ".venvs" / path.stem / "bin" / "python"
+        for path in sorted((AGENTS / "requirements").glob("*.txt"))
+    },
+}
+"""Every interpreter that tests/agents/requirements makes, by name, whether it is there or not."""
 LITELLM: Final = ROOT / ".venvs" / "litellm" / "bin" / "python"
 """The interpreter with LiteLLM, whose pins fit no other agent."""
+
+
+def has_distribution(python: Path, name: str) -> bool:
+    """Whether an interpreter's environment has a distribution; looks at its folders and starts nothing."""
+    folders = python.parent.parent.glob("lib/python*/site-packages")
+    return next(iter(distributions(name=name, path=[str(folder) for folder in folders])), None) is not None
 
 
 def run_agent(

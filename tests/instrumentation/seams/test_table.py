@@ -1,9 +1,7 @@
-"""The table of seams: every row fits its library here, and everything is undone by identity."""
+"""The table of seams: libraries are patched when they are imported; test_contract.py tests its rows."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -14,55 +12,8 @@ import pytest
 
 from spanreplay._patch import Patches
 from spanreplay.seams import _table
-from spanreplay.seams._installed import InstalledSeams, _version
+from spanreplay.seams._installed import InstalledSeams
 from spanreplay.seams._table import SEAMS, Seam
-
-# Runs every row in a process of its own: rows of the standard library patch what pytest itself uses
-EVERY_ROW = """
-import json, sys
-from importlib import import_module
-from spanreplay._patch import Patches
-from spanreplay.seams._table import SEAMS
-
-MISSING = object()
-found = []
-for seam in SEAMS:
-    for trigger in seam.triggers:
-        try:
-            module = import_module(trigger)
-        except ImportError:
-            continue
-        patches = Patches()
-        import_module(seam.implementation).install(module, patches)
-        made = [(owner, name, old) for owner, name, old in patches._undo]
-        first = {}
-        for owner, name, old in made:
-            first.setdefault((id(owner), name), (owner, name, old))
-        patched = sum(vars(o).get(n, MISSING) is not old for o, n, old in first.values())
-        patches.undo()
-        kept = [n for o, n, old in first.values() if vars(o).get(n, MISSING) is not old and n in vars(o)]
-        found.append([seam.name, trigger, patched, len(first), kept])
-json.dump(found, sys.stdout)
-"""
-
-
-@pytest.fixture(scope="module")
-def rows() -> Any:
-    """What each trigger of each row patches: [seam, trigger, changed, targets, not restored]."""
-    done = subprocess.run([sys.executable, "-c", EVERY_ROW], capture_output=True, text=True, check=False, timeout=180)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
-def test_s50_every_seam_fits_its_library(seam: Seam, rows: Any) -> None:
-    """A library that is installed here has what the seam patches; all of it is restored by identity."""
-    if seam.distribution != "python" and not _version(seam.distribution):
-        pytest.skip(f"{seam.distribution} is not installed")
-    mine = [row for row in rows if row[0] == seam.name]
-    assert mine, f"no module of {seam.triggers} can be imported"
-    assert sum(row[2] for row in mine) > 0
-    assert [row for row in mine if row[2] != row[3] or row[4]] == []
 
 
 def test_table_names_each_seam_once() -> None:

@@ -1,0 +1,81 @@
+"""The contract of the seam table: what every row promises, on every version of its library that is installed here.
+
+A row's case is tests/agents/seams/NAME.py; `support.seam_contract` says what it holds and checks it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from typing import Final
+
+import pytest
+
+from spanreplay.seams._table import SEAMS, Seam
+from support.agents import ENVIRONMENTS, ROOT, has_distribution
+from support.seam_contract import CASES, PROMISES, TIMEOUT_S
+
+WITHOUT_CASE: Final = {
+    "multiprocessing": "a process is a hole, nothing is recorded (test_lanes.py)",
+    "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
+}
+"""Rows that cannot be used by themselves, and where they are tested."""
+
+
+def _has(environment: str, seam: Seam) -> bool:
+    if seam.distribution == "python":
+        return environment == "current"
+    return has_distribution(ENVIRONMENTS[environment], seam.distribution)
+
+
+PLACES: Final = [(seam.name, place) for seam in SEAMS for place in ENVIRONMENTS if _has(place, seam)]
+
+
+@functools.cache
+def check(place: str) -> dict[str, dict[str, str]]:
+    """What came of every row whose library is in an environment, all checked in one process there."""
+    names = [name for name, where in PLACES if where == place]
+    done = subprocess.run(
+        [str(ENVIRONMENTS[place]), "-m", "support.seam_contract", *names],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "place"), PLACES, ids=[f"{name}-{place}" for name, place in PLACES])
+def test_s50_every_seam_keeps_its_promises(name: str, place: str) -> None:
+    """Its targets exist, calls are recorded and replay, exceptions go through, all is restored: nothing is wrong."""
+    found = check(place)[name]
+    assert {promise: wrong for promise, wrong in found.items() if wrong} == {}
+    wanted = {"fits", "restores"} if name in WITHOUT_CASE else set(PROMISES) - {"exception", "abandoned"}
+    assert wanted <= set(found)
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
+def test_s50_every_seam_has_a_case(seam: Seam) -> None:
+    """No row is in the table without a case for its contract, but for those that say why."""
+    assert (CASES / f"{seam.name}.py").exists() != (seam.name in WITHOUT_CASE)
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.name)
+def test_s50_every_library_is_in_an_environment(seam: Seam) -> None:
+    """The library of each row is in one of the environments of the tests, which are made where they can be had."""
+    if seam.name in {name for name, _ in PLACES}:
+        return
+    missing = [place for place, python in ENVIRONMENTS.items() if not python.exists()]
+    assert missing, f"no file of tests/agents/requirements names {seam.distribution}"
+    pytest.skip(f"{seam.distribution}: not made here: {', '.join(missing)}")
+
+
+def test_s50_no_case_is_left_over() -> None:
+    """Every case belongs to a row."""
+    assert {path.stem for path in CASES.glob("*.py")} <= {seam.name for seam in SEAMS}
