@@ -84,6 +84,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "whether the clock and random sources that the agent's code reads are recorded",
         ("true", "false"),
     ),
+    Setting(
+        "SPANREPLAY_AUDIT",
+        "on",
+        "whether I/O outside of every boundary is noted while recording; full: by an audit hook too, which is slower",
+        ("on", "full", "off"),
+    ),
     Setting("SPANREPLAY_APP", "", "name of the agent; default: OTEL_SERVICE_NAME, else the script's name"),
     Setting("SPANREPLAY_REDACT_KEY", "", "file with the key of redaction tokens; default: <dir>/redact.key"),
     Setting("SPANREPLAY_USER_ID", "", "user that the run acts for; searchable"),

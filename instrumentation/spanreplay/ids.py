@@ -70,6 +70,11 @@ def is_agent_file(filename: str) -> bool:
     return known
 
 
+def is_stdlib_file(filename: str) -> bool:
+    """Whether a code file belongs to the standard library."""
+    return filename.startswith(("<frozen", *_STDLIB)) and "-packages" not in filename
+
+
 def find_caller(depth: int = 2, frames_max: int = 200) -> str:
     """`file:line qualname` of the nearest agent frame, paths relative to the working directory; '' if none."""
     frame: FrameType | None = sys._getframe(depth)

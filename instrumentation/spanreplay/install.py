@@ -202,12 +202,15 @@ class Installation:
         path = os.environ.get("SPANREPLAY_DOCTOR", "")
         if not path:
             return
+        run = self.run
         report = {
             "mode": self.mode,
             "not_recorded": self._not_recorded,
             "run_id": self.run.run_id if self.run is not None else "",
             "seams": self.seams.describe() if self.seams is not None else [],
             "failures": guard.failures,
+            "leaks": [] if run is None or run.leaks is None else run.leaks.describe(),
+            "reads": [] if run is None or run.census is None else run.census.describe(),
         }
         Path(path).write_text(json.dumps(report), encoding="utf-8")
 

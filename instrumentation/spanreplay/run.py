@@ -21,7 +21,9 @@ from spanreplay.seal.tree import hash_root
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
+    from spanreplay.local.census import Census
     from spanreplay.local.environ import Environment
+    from spanreplay.local.leaks import Leaks
     from spanreplay.local.reads import Reads
     from spanreplay.output import OutputCapture
     from spanreplay.record import Emitter
@@ -59,6 +61,10 @@ class Run:
         self.reads: Reads | None = None
         """Who answers reads of clock and random sources; None: the real ones."""
         self.environment_read: Environment | None = None
+        self.leaks: Leaks | None = None
+        """What was done outside of every boundary; None in a replay."""
+        self.census: Census | None = None
+        """Every read of the agent's code by its place, where the doctor asks for it."""
         self.start_ns = ids.now_ns()
         self.span_context = SpanContext(
             ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
@@ -202,6 +208,9 @@ class Run:
             manifest.update(self.reads.finish())
         if self.environment_read is not None:
             manifest["environment_read"] = self.environment_read.describe()
+        leaks = [] if self.leaks is None else self.leaks.describe()
+        if leaks:
+            manifest["leaks"] = leaks
         if exit_status is not None:
             manifest["exit"] = exit_status
         if self.output is not None:

@@ -96,6 +96,18 @@ def _seam(row: Mapping[str, Any]) -> Finding:
     )
 
 
+def _leak(row: Mapping[str, Any]) -> Finding:
+    """I/O outside of every boundary: what a replay can't repeat."""
+    hint = "" if not row.get("is_hole") else "declare the function that does it a boundary: @spanreplay.boundary(...)"
+    return Finding(WARN, f"leak {row.get('kind', '?')}", str(row.get("said", "")), hint)
+
+
+def _read(row: Mapping[str, Any]) -> Finding:
+    state, place = str(row.get("state", "")), str(row.get("code") or "?")
+    message = f"{row.get('what')} at {place}: {state}"
+    return Finding(WARN if state == "not recorded" else OK, f"read {row.get('kind')}", message)
+
+
 def read_report(report: Any) -> list[Finding]:
     """What the agent's own process told about its seams."""
     if not isinstance(report, dict):
@@ -107,6 +119,9 @@ def read_report(report: Any) -> list[Finding]:
         found.append(Finding(OK, "recording", f"run {report['run_id']}"))
     rows = report.get("seams")
     found += [_seam(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    for name, tell in (("leaks", _leak), ("reads", _read)):
+        listed = report.get(name)
+        found += [tell(row) for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     failures = report.get("failures")
     if isinstance(failures, dict):
         found += [Finding(FAIL, str(what), f"failed: {count}") for what, count in sorted(failures.items())]

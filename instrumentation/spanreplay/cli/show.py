@@ -64,9 +64,17 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
     if root.replay_of:
         lines.append(Text(f"replay of {escape(root.replay_of)}", style="dim"))
     lines += [Text(f"incomplete: {escape(r)}", style="yellow") for r in completeness.reasons[:REASONS_MAX]]
+    lines += [Text(f"unrecorded: {escape(r)}", style="dim") for r in _list_leaks(recording)]
     if link:
         lines.append(Text(f"Phoenix {link}", style="dim"))
     return lines
+
+
+def _list_leaks(recording: Recording) -> list[str]:
+    """I/O outside of every boundary that the reasons of incompleteness do not name already."""
+    rows = recording.root.manifest.get("leaks")
+    named = [r for r in rows if isinstance(r, dict) and not r.get("is_hole")] if isinstance(rows, list) else []
+    return [str(row.get("said", "")) for row in named[:REASONS_MAX]]
 
 
 def _call_label(call: CallRecord, *, lane: str, characters: int) -> Text:

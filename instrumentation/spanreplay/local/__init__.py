@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from spanreplay import config
@@ -28,6 +29,24 @@ def attach_reads(run: Run) -> None:
 
         run.reads = ReadLog(lambda content: _seal(run, content), run.hole)
         run.environment = {**run.environment, "reads": True}
+    _attach_leaks(run)
+
+
+def _attach_leaks(run: Run) -> None:
+    """Have I/O outside of every boundary noted, and for the doctor every read with its place."""
+    how = config.read_setting("SPANREPLAY_AUDIT")
+    is_examined = bool(os.environ.get("SPANREPLAY_DOCTOR"))
+    if how == "off":
+        return
+    from spanreplay.local.leaks import Leaks
+
+    run.leaks = Leaks(run)
+    if how == "full" or is_examined:
+        from spanreplay.local import census
+
+        census.listen()
+        if is_examined:
+            census.attach(run)
 
 
 def _seal(run: Run, content: bytes) -> str:

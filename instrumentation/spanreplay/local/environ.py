@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay import attributes as names
 from spanreplay import guard
 from spanreplay._patch import Patches
+from spanreplay.local import leaks
 from spanreplay.local.patching import asks, recorded_run
 
 if TYPE_CHECKING:
@@ -58,12 +59,17 @@ def install(module: Any, patches: Patches) -> None:
     real = cls.__getitem__
 
     def getitem(self: Any, key: Any) -> Any:
-        if self is not os.environ or not asks(_getframe(1)):
+        if not asks(_getframe(1)):
+            return real(self, key)
+        if self is not os.environ:
+            guard.guarded("environment", leaks.note, "environment", "os.environb", os.fsdecode(key))
             return real(self, key)
         run = recorded_run()
         environment = None if run is None else run.environment_read
-        if environment is None or not isinstance(key, str):
+        if run is None or environment is None or not isinstance(key, str):
             return real(self, key)
+        if run.census is not None:
+            run.census.add("environment", key, "compared")
         try:
             value = real(self, key)
         except KeyError:

@@ -11,21 +11,19 @@ import builtins
 import hashlib
 import io
 import os
-import stat
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any, Final
 
 from spanreplay import config
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
 from spanreplay.leaf import Leaf, call_sync
+from spanreplay.local.leaks import unwatched
 from spanreplay.local.patching import Patch, asks, install_patch, recorded_run
+from spanreplay.local.places import forget_places, places
 from spanreplay.run import Run
 
 _getframe: Final = sys._getframe
-_SYSTEM: Final = ("/proc/", "/sys/", "/dev/")
 _READING: Final = frozenset({"r", "rb", "br", "rt", "tr"})
 
 
@@ -75,37 +73,6 @@ def open_recorded(
     return text
 
 
-class _Places:
-    """Which files are data."""
-
-    def __init__(self) -> None:
-        main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
-        script = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()  # noqa: PTH109, PTH120 -- text
-        own = (find_code_tree(script), sys.prefix, sys.base_prefix, str(config.read_data_dir()))
-        self._own = (*_SYSTEM, *{os.path.realpath(each) + os.sep for each in own})
-
-    def is_data(self, path: str) -> bool:
-        """Whether a path is that of a regular file, or of none, outside of code."""
-        real = os.path.realpath(path)
-        if real.startswith(self._own):
-            return False
-        try:
-            return stat.S_ISREG(os.stat(real).st_mode)  # noqa: PTH116 -- hot path
-        except OSError:
-            return True
-
-
-def find_code_tree(folder: str) -> str:
-    """The git work tree around a folder, else the folder; a temporary or home directory is never a code tree."""
-    too_wide = {os.path.realpath(each) for each in (tempfile.gettempdir(), str(Path.home()), "/")}
-    for each in (Path(folder), *Path(folder).parents):
-        if str(each) in too_wide:
-            break
-        if (each / ".git").exists():
-            return str(each)
-    return folder
-
-
 def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
     file, mode, buffering, encoding, errors, newline = given
     is_live = False
@@ -125,7 +92,8 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
 
     value = call_sync(describe, live)
     if is_live:
-        return real(file, mode, buffering, encoding, errors, newline)
+        with unwatched():
+            return real(file, mode, buffering, encoding, errors, newline)
     if "content" not in value and run.session is not None:
         raise run.session.broken(f"the content of {path!r} was not recorded: it was too large")
     return open_recorded(value["content"], *given)
@@ -134,7 +102,7 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
 def install(module: Any, patches: Patches) -> None:
     """Patch `builtins.open` and `io.open`."""
     real = builtins.open
-    places: list[_Places] = []
+    forget_places()
 
     def call(
         patch: Patch,
@@ -153,9 +121,9 @@ def install(module: Any, patches: Patches) -> None:
         if run is None:
             return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
         path = os.fsdecode(file)
-        if not places:
-            places.append(_Places())
-        if not places[0].is_data(path):
+        if run.census is not None:
+            run.census.add("file", path, "recorded" if places().is_data(path) else "code, read as it is", depth=3)
+        if not places().is_data(path):
             return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
         return _ask(run, real, path, (file, mode, buffering, encoding, errors, newline))
 

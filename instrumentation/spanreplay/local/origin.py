@@ -71,6 +71,11 @@ def _is_in(filename: str, folders: tuple[str, ...], *, whole: bool) -> bool:
     return False
 
 
+def is_below(filename: str, packages: tuple[str, ...]) -> bool:
+    """Whether a code file belongs to one of these packages of site-packages; names are first letters of folders."""
+    return _is_in(filename, packages, whole=False)
+
+
 def classify(filename: str) -> int:
     """AGENT, FOREIGN or PASS for a code file."""
     if ids.is_agent_file(filename) or _is_in(filename, LIBRARIES, whole=False):

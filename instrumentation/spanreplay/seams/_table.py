@@ -123,6 +123,15 @@ SEAMS: Final[tuple[Seam, ...]] = (
         omits="the order of completion: uvloop keeps its own time",
     ),
     Seam(
+        "leaks",
+        "python",
+        ("socket", "os", "time", "ctypes"),
+        "spanreplay.local.watch",
+        "nothing by itself: notes I/O outside of every boundary, by call site",
+        lanes="none: its place is a line of code",
+        omits="sockets that C code opens for itself; `SPANREPLAY_AUDIT=full` sees more",
+    ),
+    Seam(
         "multiprocessing",
         "python",
         ("multiprocessing.process",),

@@ -19,6 +19,7 @@ from support.seam_contract import CASES, PROMISES, TIMEOUT_S
 
 WITHOUT_CASE: Final = {
     "multiprocessing": "a process is a hole, nothing is recorded (test_lanes.py)",
+    "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
 }
 """Rows that cannot be used by themselves, and where they are tested."""
