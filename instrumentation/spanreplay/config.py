@@ -39,6 +39,8 @@ READS_PENDING_MAX: Final = 100_000
 """Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
 TIMERS_MAX: Final = 20_000
 """Timers of asyncio whose firing is kept in order."""
+TURNS_MAX: Final = 60_000
+"""Numbers that say how many turns of a loop lie between completions; of more, the rest is not kept."""
 LANE_ENDS_MAX: Final = 20_000
 """Threads and pool calls whose end is kept in order."""
 OTLP_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -101,6 +101,7 @@ class Crossing:
         "key",
         "lane",
         "on_abandon",
+        "opened_in",
         "paired",
         "parent",
         "parent_context",
@@ -140,6 +141,8 @@ class Crossing:
         """In a replay, the recorded call that this one stands for."""
         self.is_live_by_plan = False
         self.joint = -1
+        self.opened_in = -1
+        """The turn of the event loop in which a coroutine's call began; -1 where that is not known."""
         self.clocks: list[int] = []
         self.on_abandon: Callable[[], None] | None = None
         """Ends the record of a stream that nobody read to its end."""
@@ -188,7 +191,7 @@ class Crossing:
 
     def mark(self) -> None:
         """A part of a stream has come."""
-        self.clocks.append(self.run.tick())
+        self.clocks.append(self.run.complete(is_part=True)[0])
 
     def close(self, outcome: Outcome, response: str) -> None:
         """Record how the call ended; `response` is redacted JSON text. Later calls do nothing."""
@@ -221,7 +224,7 @@ class Crossing:
             response = f'{{"truncated":{len(response)}}}'
         if spec.hole:
             self.run.hole(f"call {self.seq} ({self.boundary}): {spec.hole}")
-        end_seq, self.joint = self.run.complete()
+        end_seq, self.joint = self.run.complete(self.opened_in)
         record = self.to_record(outcome, response, end_seq)
         leaf = hash_leaf(record)
         self.run.closed(self, leaf)

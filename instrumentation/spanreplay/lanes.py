@@ -19,7 +19,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spanreplay import lane_order
 from spanreplay._patch import Patches
+from spanreplay.lane_order import adopt_future, create_numbered
 
 LABEL_CHARACTERS_MAX: Final = 80
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
@@ -29,10 +31,12 @@ _counting = threading.Lock()
 class Lane:
     """One logical thread of control; counters are guarded by one lock of the module."""
 
-    __slots__ = ("_calls", "_children", "_named", "owner", "path")
+    __slots__ = ("_calls", "_children", "_named", "number", "owner", "path")
 
-    def __init__(self, path: str, owner: Any = None) -> None:
+    def __init__(self, path: str, owner: Any = None, number: int = 0) -> None:
         self.path = path
+        self.number = number
+        """Which of its label it is in its parent, from 1; 0 for a lane that is not numbered."""
         self.owner = owner
         """The crossing that this lane was created inside of, or None."""
         self._children: dict[str, int] = {}
@@ -43,7 +47,7 @@ class Lane:
         """A new lane below this one; the n-th of its label is `label#n`, from 1."""
         with _counting:
             count = self._children[label] = self._children.get(label, 0) + 1
-        return Lane(f"{self.path}/{label}#{count}", owner)
+        return Lane(f"{self.path}/{label}#{count}", owner, count)
 
     def named_child(self, label: str, owner: Any = None) -> Lane:
         """The lane below this one whose label is a framework's own id; the same object each time."""
@@ -204,6 +208,7 @@ def install(
     `root_of` gives the root lane of the active run, or None (then nothing happens); `carry` makes, where a thread or
     a pool call is created, what its work then runs inside of: the run.
     """
+    lane_order.install(patches, lambda: root_of() is not None)
     _install_tasks(patches, root_of)
     _install_pools(patches, root_of, carry)
     _install_threads(patches, root_of, carry)
@@ -218,12 +223,13 @@ def wrap_create_task(patches: Patches, loop_class: type, root_of: Callable[[], L
             return wrapped(*args, **kwargs)
         parent = current_lane(root)
         lane = parent.child(label_of("t", args[0]), current_crossing(root))
+        is_named = kwargs.get("name") is not None
         context = kwargs.get("context")
         if context is not None:
             _enter([context], lane)
-            return wrapped(*args, **kwargs)
+            return create_numbered(loop, lane.number, lambda: wrapped(*args, **kwargs), is_named=is_named)
         with inside_lane(lane):
-            return wrapped(*args, **kwargs)
+            return create_numbered(loop, lane.number, lambda: wrapped(*args, **kwargs), is_named=is_named)
 
     patches.wrap(loop_class, "create_task", create_task)
 
@@ -268,9 +274,11 @@ def _install_pools(
 
         _thread.is_submitting = True  # a worker thread that is spawned now must not take a lane number
         try:
-            return wrapped(run, *rest, **kwargs)
+            future = wrapped(run, *rest, **kwargs)
         finally:
             _thread.is_submitting = False
+        adopt_future(future, lane.number)
+        return future
 
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
 

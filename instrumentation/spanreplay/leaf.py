@@ -178,6 +178,8 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
             raise error
         value: T = decode_value(crossing, response.get("value"))
         return value
+    if crossing.run.turns is not None:
+        crossing.opened_in = crossing.run.turns.turn()
     try:
         with crossing:
             result = await live()

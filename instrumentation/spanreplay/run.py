@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from spanreplay import config, guard, ids
 from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.lanes import Lane, current_lane
+from spanreplay.loops import TurnBook
 from spanreplay.seal.tree import hash_root
 
 if TYPE_CHECKING:
@@ -72,11 +72,12 @@ class Run:
         self.context = trace.set_span_in_context(NonRecordingSpan(self.span_context), otel_context.Context())
         self.root_lane = Lane("main")
         self.key_memo = _new_key_memo()
+        self.turns = None if session is not None else TurnBook()
+        """How the turns of event loops are numbered; None in a replay, which makes them."""
         self._lock = threading.Lock()
         self._seq = 0
         self._calls = 0
         self._lanes: dict[str, int] = {}
-        self._turns: dict[int, int] = {}
         self._lane_ends: dict[str, int] = {}
         self._timers: dict[str, tuple[int, int]] | None = {}
         self._leaves: list[tuple[int, str]] = []
@@ -92,22 +93,14 @@ class Run:
             self._seq += 1
             return self._seq
 
-    def complete(self) -> tuple[int, int]:
+    def complete(self, opened_in: int = -1, *, is_part: bool = False) -> tuple[int, int]:
         """The clock of a completion, and that of the first one in the same turn of the event loop (-1: this one).
 
         Nobody can react to a completion before the turn ends, so a replay has to release them together.
+        For `opened_in` and `is_part` see `TurnBook.note`.
         """
         end_seq = self.tick()
-        events = sys.modules.get("asyncio.events")  # importing it would cost every process its start-up
-        loop = None if events is None else events._get_running_loop()
-        if loop is None:
-            return end_seq, -1
-        first = self._turns.get(id(loop))
-        if first is not None:
-            return end_seq, first
-        self._turns[id(loop)] = end_seq
-        loop.call_soon(self._turns.pop, id(loop), None)
-        return end_seq, -1
+        return end_seq, -1 if self.turns is None else self.turns.note(end_seq, opened_in, is_part=is_part)
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to one of the manifest's counters (dropped, truncated, unserializable …)."""
@@ -157,6 +150,8 @@ class Run:
                 return
             self.is_ended = True
         self.close_open_calls()
+        if self.turns is not None:
+            self.turns.finish()
         if self._is_started or self.session is not None:
             guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
 
@@ -193,6 +188,7 @@ class Run:
                 "lanes": dict(sorted(self._lanes.items())),
                 "lane_ends": dict(self._lane_ends),
                 **({} if self._timers is None else {"timers": dict(self._timers)}),
+                **({} if self.turns is None else self.turns.describe()),
                 "root": hash_root(leaves),
                 "leaves": len(leaves),
                 "dropped": self.emitter.dropped + self._counts.pop("dropped", 0),

@@ -115,11 +115,15 @@ def _random_step(rng: random.Random, depth: int) -> Step:
 
 
 class InstantLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer: a recording with exact times, made at once."""
+    """An event loop whose clock jumps to the next timer: a recording with exact times, made at once.
 
-    def __init__(self) -> None:
+    `turn_s` gives how long a turn of the loop takes; with 0 nothing ever comes while the program still reacts.
+    """
+
+    def __init__(self, turn_s: Callable[[], float] = float) -> None:
         super().__init__()
         self._now_s = 1_000.0
+        self._turn_s = turn_s
         selector = self._selector  # type: ignore[attr-defined]  # asyncio's own name, in every version
         self._poll = selector.select
         selector.select = self._select
@@ -129,14 +133,13 @@ class InstantLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def _select(self, timeout: float | None = None) -> Any:
-        if timeout:
-            self._now_s += timeout
+        self._now_s += (timeout or 0.0) + self._turn_s()
         return self._poll(0 if timeout is not None else None)
 
 
-def run_instantly(main: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+def run_instantly(main: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, turn_s: Callable[[], float] = float) -> Any:
     """Run a coroutine function to its end on an instant loop; calls are stamped with the loop's clock."""
-    loop = InstantLoop()
+    loop = InstantLoop(turn_s)
     with monkeypatch.context() as patch:
         patch.setattr("spanreplay.ids.now_ns", lambda: round(loop.time() * 1e9))
         try:

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from spanreplay import config
+from spanreplay.replay.turns import complete
+from spanreplay.replay.virtual_time import clock_of_running_loop
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
@@ -20,12 +22,20 @@ async def await_cancellation(crossing: Crossing) -> None:
     if recorded is None or session is None:
         raise AssertionError("only a served crossing can wait for its cancellation")
     limit_s = (max(0, recorded.end_ns - recorded.start_ns) // 1_000_000 + config.CANCEL_WAIT_MS) / 1000
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(limit_s, waiter.set_result, None)
+    loop, loop_clock = asyncio.get_running_loop(), clock_of_running_loop()
+    waits: list[asyncio.Future[None]] = [] if loop_clock is None else [loop_clock.make_wake(recorded.end_seq)]
+    waits.append(loop.create_future())
+    timer = loop.call_later(limit_s, _end, waits)
     try:
-        await waiter
+        for future in waits:
+            await future
     finally:
         timer.cancel()
-        session.gate.complete(*recorded.clocks, recorded.end_seq)
+        complete(session.gate, *recorded.clocks, recorded.end_seq)
     raise session.stall(crossing)
+
+
+def _end(waits: list[asyncio.Future[None]]) -> None:
+    for future in waits:
+        if not future.done():
+            future.set_result(None)

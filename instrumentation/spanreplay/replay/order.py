@@ -12,10 +12,13 @@ the next result released, so that whoever waits for one result has reacted to it
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from spanreplay.call import CallRecord, Outcome
 
@@ -26,6 +29,28 @@ STALL_BUSY_MS: Final = 2_000
 """The same while other threads work."""
 REACTION_MS: Final = 200
 """How long other threads may go on, after a result went out, before the next one does; ends when all of them wait."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What a recording says about the turns of its event loops; empty where it says nothing."""
+
+    following: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Clock of a completion → one before it, and how many turns behind that one it came."""
+    at_once: frozenset[int] = frozenset()
+    """Clocks of calls of coroutines that never waited for anything."""
+
+    wanted: frozenset[int] = frozenset()
+    """Clocks that others are counted from."""
+
+    @classmethod
+    def read(cls, manifest: Mapping[str, Any]) -> Turns:
+        """The turns that a manifest states."""
+        turns, at_once = manifest.get("turns"), manifest.get("at_once")
+        flat = turns if isinstance(turns, list) else []
+        following = {clock: (first, count) for clock, first, count in zip(*[iter(flat)] * 3, strict=False)}
+        wanted = frozenset(first for first, _ in following.values())
+        return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), wanted)
 
 
 class OrderGate:
@@ -40,6 +65,7 @@ class OrderGate:
         is_covered: Callable[[int], bool],
         lane_ends: Mapping[str, int] | None = None,
         timers: Mapping[str, Sequence[int]] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         finished = [call for call in calls if call.outcome != Outcome.OPEN.value]
         events = [(clock, call.seq) for call in finished for clock in (*call.clocks, call.end_seq) if clock >= 0]
@@ -53,6 +79,8 @@ class OrderGate:
         self._events = sorted(events)
         self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
         self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
+        self.turns = turns or Turns()
+        self._joint.update({clock: first for clock, (first, count) in self.turns.following.items() if count == 0})
         self._is_covered = is_covered
         self._head = 0
         self._gone: set[int] = set()
@@ -61,6 +89,7 @@ class OrderGate:
         self._waiting = 0
         self._blocked = 0
         self._busy = 1  # the main thread
+        self._thread_completed_at = 0.0
         self._is_open = False
         self.skipped: list[int] = []
         """Clocks of completions that were waited for in vain."""
@@ -68,7 +97,10 @@ class OrderGate:
     # ── what completed ──────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:
         """These completions have gone out; whoever waits for them goes on."""
+        is_thread = asyncio._get_running_loop() is None
         with self._condition:
+            if is_thread and clocks:
+                self._thread_completed_at = time.monotonic()
             self._gone.update(c for c in clocks if c >= 0)
             self._advance()
             self._condition.notify_all()
@@ -94,10 +126,23 @@ class OrderGate:
             gone.discard(clock)
             self._head += 1
 
-    def is_turn(self, clock: int) -> bool:
-        """Whether everything before this completion has gone out."""
+    def is_turn(self, clock: int, *, joint: bool = False) -> bool:
+        """Whether everything before this completion has gone out, with `joint` but for what came in the same turn."""
         with self._condition:
-            return self._is_turn(clock)
+            if self._is_turn(clock) or not joint:
+                return self._is_turn(clock)
+            first = self._joint.get(clock, clock)
+            for at in range(self._head, len(self._events)):
+                late, seq = self._events[at]
+                if late >= clock:
+                    return True
+                if self._joint.get(late, late) != first and late not in self._gone and not self._is_covered(seq):
+                    return False
+            return True
+
+    def find_turn(self, clock: int) -> tuple[int, int]:
+        """A completion before this one and how many turns of its loop lie between; (-1, 0) if it is not known."""
+        return self.turns.following.get(self._joint.get(clock, clock), (-1, 0))
 
     def _is_turn(self, clock: int) -> bool:
         if self._is_open or clock < 0:
@@ -138,12 +183,20 @@ class OrderGate:
         """Whether this is the gate's own condition."""
         return condition is self._condition
 
-    def block_elsewhere(self, change: int) -> None:
-        """The calling thread begins (1) or ends (-1) to wait for something else than its turn."""
+    @contextmanager
+    def waiting_elsewhere(self) -> Iterator[None]:
+        """A block in which the calling thread waits for something else than its turn; daemons are not counted."""
+        if threading.current_thread().daemon:
+            yield
+            return
         with self._condition:
-            self._blocked += change
-            if change > 0:
-                self._condition.notify_all()
+            self._blocked += 1
+            self._condition.notify_all()
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._blocked -= 1
 
     def _block(self, clock: int) -> None:
         head = self._head
@@ -165,6 +218,10 @@ class OrderGate:
             is_anyone_working = self.working_threads > 0
             if now - since >= (STALL_BUSY_MS if is_anyone_working else STALL_MS) / 1000:
                 self.skip_before(clock)
+
+    def is_thread_reacting(self) -> bool:
+        """Whether other threads may still be on their way with what they got last; for a thread that runs a loop."""
+        return self.working_threads > 1 and time.monotonic() - self._thread_completed_at < REACTION_MS / 1000
 
     def thread_started(self) -> None:
         """One more thread (or event loop) is at work."""

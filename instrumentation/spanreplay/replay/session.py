@@ -21,7 +21,7 @@ from spanreplay.call import CallRecord, Outcome, Recording
 from spanreplay.errors import ReplayMiss
 from spanreplay.replay.diverge import Diff, Divergence, comparable_response, diff_json, leaf_strings
 from spanreplay.replay.index import RecordingIndex
-from spanreplay.replay.order import OrderGate
+from spanreplay.replay.order import OrderGate, Turns
 from spanreplay.replay.plan import Plan
 from spanreplay.seal.check import find_tampering
 
@@ -58,6 +58,7 @@ class Session:
             self._covered.__contains__,
             lane_ends if isinstance(lane_ends, dict) else None,
             timers if isinstance(timers, dict) else None,
+            Turns.read(recording.root.manifest),
         )
         self._new_texts: set[str] = set()
         self._lock = threading.Lock()

@@ -13,6 +13,7 @@ import time
 from typing import Any, Final
 
 from spanreplay._patch import Patches
+from spanreplay.lane_order import when_told
 from spanreplay.replay.order import OrderGate
 
 SLEEP_FACTOR: Final = 0.01
@@ -30,7 +31,7 @@ def install(gate: OrderGate, patches: Patches) -> None:
         except BaseException:
             gate.thread_ended()
             raise
-        future.add_done_callback(lambda _: gate.thread_ended())
+        when_told(future, gate.thread_ended)
         return future
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
@@ -59,15 +60,17 @@ def install(gate: OrderGate, patches: Patches) -> None:
         return wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
-        if gate.owns(condition) or threading.current_thread().daemon:
+        if gate.owns(condition):
             return wrapped(*args, **kwargs)
-        gate.block_elsewhere(1)
-        try:
+        with gate.waiting_elsewhere():
             return wrapped(*args, **kwargs)
-        finally:
-            gate.block_elsewhere(-1)
+
+    def join(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+        with gate.waiting_elsewhere():
+            return wrapped(*args, **kwargs)
 
     patches.wrap(threading.Condition, "wait", wait)
+    patches.wrap(threading.Thread, "join", join)
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
     patches.wrap(threading.Thread, "start", start)
     patches.wrap(time, "sleep", sleep)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from spanreplay.call import CallRecord
+from spanreplay.replay.order import OrderGate
 from spanreplay.replay.virtual_time import clock_of_running_loop
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ def _clock(recorded: CallRecord, part: int) -> int:
     return recorded.clocks[part] if part < len(recorded.clocks) else -1
 
 
+def complete(gate: OrderGate, *clocks: int) -> None:
+    """These completions have gone out, in this turn of the loop if one runs here."""
+    loop_clock = clock_of_running_loop()
+    if loop_clock is not None:
+        for clock in clocks:
+            loop_clock.note(clock)
+    gate.complete(*clocks)
+
+
 def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     """Block until a served result may go out; at once in a thread that runs an event loop."""
     recorded, session = crossing.served, crossing.run.session
@@ -31,7 +41,7 @@ def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     clock = _clock(recorded, part)
     if asyncio._get_running_loop() is None:
         session.gate.wait_turn(clock)
-    session.gate.complete(clock)
+    complete(session.gate, clock)
 
 
 async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = None) -> None:
@@ -41,16 +51,19 @@ async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = Non
         return
     clock = _clock(recorded, part)
     loop_clock = clock_of_running_loop()
+    if clock in session.gate.turns.at_once:
+        complete(session.gate, clock)
+        return
     try:
         if loop_clock is not None and clock >= 0:
             seconds = (recorded.end_ns - recorded.start_ns) / 1e9 if ms is None else ms / 1e3
             await loop_clock.wait_turn(clock, max(0.0, seconds - loop_clock.since(crossing)))
     finally:
-        session.gate.complete(clock)
+        complete(session.gate, clock)
 
 
 def end_stream(crossing: Crossing) -> None:
     """A served stream is over, read to its end or not: what it had left holds nobody up."""
     recorded, session = crossing.served, crossing.run.session
     if recorded is not None and session is not None:
-        session.gate.complete(*recorded.clocks, recorded.end_seq)
+        complete(session.gate, *recorded.clocks, recorded.end_seq)

@@ -36,13 +36,17 @@ STARTED_MAX: Final = 10_000
 class _Entry:
     """Something that goes on when its turn has come: a call's completion or a timer."""
 
-    __slots__ = ("clock", "due", "fire", "is_over")
+    __slots__ = ("clock", "due", "fire", "is_over", "is_own")
 
-    def __init__(self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool], *, is_own: bool
+    ) -> None:
         self.clock = clock
         self.due = due
         self.fire = fire
         self.is_over = is_over
+        self.is_own = is_own
+        """Whether the program itself makes this happen: it is only woken up, in the turn in which it was."""
 
     def __lt__(self, other: _Entry) -> bool:
         return (self.clock, self.due) < (other.clock, other.due)
@@ -61,6 +65,8 @@ class LoopClock:
         self._real_select: Callable[[float | None], Any] = loop._selector.select
         self._idle_since = -1.0
         self._started: dict[int, float] = {}
+        self._turn = 0
+        self._noted: dict[int, int] = {}
 
     def attach(self) -> None:
         """The loop begins to run."""
@@ -94,9 +100,18 @@ class LoopClock:
 
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        future = self._loop.create_future()
         self._push(clock, self._time() + seconds, lambda: future.set_result(None), future.done)
         await future
+
+    def make_wake(self, clock: int) -> asyncio.Future[None]:
+        """A future that is done in the turn of the loop in which this completion came, if the loop was busy then.
+
+        What is cancelled in the very turn in which it would have gone on is not the same as what is cancelled before.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._push(clock, self._time(), lambda: future.set_result(None), future.done, is_own=True)
+        return future
 
     def make_timer(
         self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None
@@ -112,22 +127,29 @@ class LoopClock:
             heapq.heappush(self._unfired, (when, id(handle), handle))
         return handle
 
-    def _push(self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool]) -> None:
-        heapq.heappush(self._entries, _Entry(clock, due, fire, is_over))
+    def _push(
+        self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool], *, is_own: bool = False
+    ) -> None:
+        heapq.heappush(self._entries, _Entry(clock, due, fire, is_over, is_own=is_own))
 
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
     def _select(self, timeout: float | None = None) -> Any:
+        self._turn += 1
         if timeout is not None and timeout <= 0:
             self._idle_since = -1.0
             self._now_s += TURN_S
+            self._release_in_turn()
             return self._real_select(timeout)
+        self._noted.clear()  # whatever came before has been reacted to
         events = self._real_select(0)
         if events:
             self._idle_since = -1.0
             return events
+        if self._gate.is_thread_reacting():
+            return self._poll(_POLL_S)
         head = self._find_head()
         timer = None if timeout is None else self._time() + timeout
-        if head is not None and self._gate.is_turn(head.clock):
+        if head is not None and not head.is_own and self._gate.is_turn(head.clock):
             if timer is None or head.due <= timer:
                 self._jump(head.due)
                 self._fire(head)
@@ -136,9 +158,28 @@ class LoopClock:
             return []
         return self._idle(head, timer)
 
+    def note(self, clock: int) -> None:
+        """A completion has gone out in this turn."""
+        if clock in self._gate.turns.wanted:
+            self._noted[clock] = self._turn
+
+    def _release_in_turn(self) -> None:
+        """Release what was recorded to come while the program still reacted to something before it."""
+        head = self._find_head()
+        while head is not None:
+            first, count = self._gate.find_turn(head.clock)
+            noted_in = self._noted.get(first)
+            if noted_in is None or self._turn - noted_in < count or not self._gate.is_turn(head.clock, joint=True):
+                return
+            self._jump(head.due)
+            self._fire(head)
+            head = self._find_head()
+
     def _find_head(self) -> _Entry | None:
         while self._entries and self._entries[0].is_over():
-            self._gate.complete(heapq.heappop(self._entries).clock)
+            over = heapq.heappop(self._entries)
+            if not over.is_own:
+                self._gate.complete(over.clock)
         while self._unfired and self._unfired[0][2].cancelled():
             heapq.heappop(self._unfired)
         return self._entries[0] if self._entries else None
@@ -149,7 +190,9 @@ class LoopClock:
             heapq.heappop(self._entries)
             if not head.is_over():
                 head.fire()
-            self._gate.complete(head.clock)
+            if not head.is_own:
+                self.note(head.clock)
+                self._gate.complete(head.clock)
             if not self._entries or not self._gate.is_joint(head.clock, self._entries[0].clock):
                 return
             head = self._entries[0]
@@ -176,7 +219,7 @@ class LoopClock:
     def _give_up(self, head: _Entry | None) -> Any:
         """Nothing has moved for too long: the program is not the recorded one any more."""
         self._idle_since = -1.0
-        if head is not None:
+        if head is not None and not (head.is_own and self._gate.is_turn(head.clock)):
             self._gate.skip_before(head.clock)
         elif self._unfired:
             when, _, handle = heapq.heappop(self._unfired)
@@ -189,7 +232,8 @@ class LoopClock:
     def _poll(self, seconds: float) -> Any:
         """Let real time pass for a moment: something outside may need it."""
         self._now_s += seconds
-        return self._real_select(seconds)
+        with self._gate.waiting_elsewhere():
+            return self._real_select(seconds)
 
     def _jump(self, moment: float) -> None:
         self._now_s = max(self._now_s, moment)

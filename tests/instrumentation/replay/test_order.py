@@ -16,7 +16,7 @@ import spanreplay
 from spanreplay.call import CallRecord
 from spanreplay.replay.order import OrderGate
 from support.in_process import recorded, replayed
-from support.programs import World, build, random_program, run_instantly
+from support.programs import UNIT_S, World, build, random_program, run_instantly
 
 PROGRAMS = int(os.environ.get("SPANREPLAY_TEST_PROGRAMS", "60"))
 
@@ -80,6 +80,25 @@ def test_n2_random_program_observes_the_same_under_another_schedule(seed: int, m
     program = [("ask", 0.5), *random_program(random.Random(seed))]
     world = World(random.Random(seed))
     recording = recorded(lambda: run_instantly(build(program, world), monkeypatch))
+    again = World(random.Random(seed + 1))
+    outcome = replayed(build(program, again), recording)
+    assert outcome.error is None
+    assert again.observed == world.observed
+    assert again.bodies == 0
+    assert outcome.kinds() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_n2_random_program_on_a_slow_processor_observes_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes while the program still reacts to something else comes in the same turn of the loop again."""
+    program = [("ask", 0.5), *random_program(random.Random(seed))]
+    world = World(random.Random(seed))
+    turns = random.Random(f"turns {seed}")
+    share = turns.choice([0.01, 0.05, 0.2, 0.6])
+    recording = recorded(
+        lambda: run_instantly(build(program, world), monkeypatch, lambda: turns.expovariate(1) * share * UNIT_S)
+    )
     again = World(random.Random(seed + 1))
     outcome = replayed(build(program, again), recording)
     assert outcome.error is None
