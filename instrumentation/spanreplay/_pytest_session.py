@@ -69,7 +69,7 @@ class ReplaySession:
                 self._recording = api.record(name=self._node_id)
                 self._recording.__enter__()
                 return
-            if self.source.endswith(".replay") and not Path(self.source).is_file():
+            if Path(self.source).suffix in (".replay", ".jsonl") and not Path(self.source).is_file():
                 raise ConfigError(f"no recording {self.source}", hint=self._how_to_record())
             self._replay = api.replay(self.source, plan=self.plan)
             self._replay.__enter__()

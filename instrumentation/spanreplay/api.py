@@ -177,7 +177,7 @@ class RecordBlock(_Block):
             _release()
 
     def save(self, path: str | Path) -> Path:
-        """Write the recording, once its block has ended, as a `.replay` file, whole or not at all.
+        """Write the recording, once its block has ended, as a `.replay` or `.jsonl` file, whole or not at all.
 
         Raises: ConfigError if nothing was recorded or the file can't be written; DamagedRecording.
         """
@@ -186,7 +186,13 @@ class RecordBlock(_Block):
         if self._path is None:
             raise ConfigError("nothing was recorded", hint="no call crossed a boundary: spanreplay doctor says why")
         target = Path(path)
-        _write_atomically(target, SpoolCatalog(self._directory).export(self.run_id))
+        content = SpoolCatalog(self._directory).export(self.run_id)
+        if target.suffix == ".jsonl":
+            from spanreplay.bundle import unpack
+            from spanreplay.jsonl import write_jsonl
+
+            content = b"".join(write_jsonl(*unpack(content)))
+        _write_atomically(target, content)
         return target
 
 

@@ -3,11 +3,15 @@
     @pytest.mark.replay                       # recordings/<module>/<test>.replay, beside the test
     @pytest.mark.replay("incident.replay", live=["tool:get_*"])
 
+Fixtures `mock_llm`, `mock_openai`, `mock_anthropic`, `mock_gemini` and `mock_langchain` answer model calls without any
+recording.
+
 pytest loads this module in every run: it imports nothing but pytest until a marked test is set up.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import re
@@ -20,27 +24,45 @@ import pytest
 if TYPE_CHECKING:
     from spanreplay._pytest_session import ReplaySession
     from spanreplay.api import Plan
+    from spanreplay.mock import MockLLM
 
-MODES: Final = ("replay", "record", "off")
+MODES: Final = ("replay", "record", "once", "off")
+MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record"}
+"""What vcrpy and pytest-recording call the modes."""
 _NAME_CHARACTERS_MAX: Final = 120
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.=+-]+")
-_KEYWORDS: Final = frozenset({"live", "stub", "on_change"})
+_KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode"})
+_SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None)"
 _session_key: Final = pytest.StashKey["ReplaySession"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --replay-mode, --replay-strict and --replay-report."""
+    """Add the options, all of them --replay-…."""
     group = parser.getgroup("spanreplay", "replay of recorded agents (spanreplay)")
     group.addoption(
         "--replay-mode",
-        choices=MODES,
+        type=_read_mode,
         default="replay",
-        help="marked tests: replay their recordings (default), record them anew, or off: run as if unmarked",
+        metavar="{" + ",".join(MODES) + "}",
+        help="marked tests: replay their recordings (default), record them anew, once: record those that have no "
+        "recording yet, off: run as if unmarked; vcrpy's none, all and rewrite are understood",
     )
     group.addoption(
         "--replay-strict",
         action="store_true",
         help="fail also where a recording is incomplete or a call ran live",
+    )
+    group.addoption(
+        "--replay-mock-strict", action="store_true", help="mocked models fail where no answer was set for them"
+    )
+    group.addoption(
+        "--replay-block-network", action="store_true", help="deny the network also to tests without a recording"
+    )
+    group.addoption(
+        "--replay-allowed-hosts",
+        metavar="HOSTS",
+        default="",
+        help="with --replay-block-network: hosts that stay open, separated by commas, with * and ?",
     )
     group.addoption("--replay-report", metavar="DIR", help="write each verdict as JSON into this directory")
 
@@ -49,10 +71,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the mark, and refuse to record in CI. Raises: pytest.UsageError."""
     config.addinivalue_line(
         "markers",
-        "replay(source=None, *, live=(), stub=(), on_change='stop'): run against a recording: a file, a run id, "
-        "or by default recordings/<module>/<test>.replay beside the test",
+        f"{_SIGNATURE}: run against a recording: a file, a run id, or by default "
+        "recordings/<module>/<test>.replay beside the test",
     )
-    if _mode(config) == "record" and os.environ.get("CI", "").strip().lower() in ("true", "1", "yes"):
+    config.addinivalue_line(
+        "markers", "replay_block_network(allowed_hosts=()): deny the network to a test, but for these hosts"
+    )
+    config.addinivalue_line("markers", "llm_mock(provider=''): which provider the fixture mock_llm answers for")
+    if _mode(config) == "record" and _is_ci():
         raise pytest.UsageError("--replay-mode=record is refused where CI is set: record at home and commit the files")
 
 
@@ -62,12 +88,36 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return None if mode == "replay" else f"spanreplay: --replay-mode={mode}"
 
 
+def _read_mode(text: str) -> str:
+    mode = MODE_ALIASES.get(text, text)
+    if mode not in MODES:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join((*MODES, *MODE_ALIASES))}")
+    return mode
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Have a marked test use the fixture that sets its replay up."""
     fixtures = getattr(item, "fixturenames", None)
     if isinstance(fixtures, list) and "replay_session" not in fixtures and _is_on(item):
         fixtures.append("replay_session")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Deny the network to a test, its fixtures included, where that is asked for."""
+    mark = item.get_closest_marker("replay_block_network")
+    if mark is None and not item.config.getoption("--replay-block-network"):
+        return (yield)
+    if item.get_closest_marker("replay") is not None:  # it has no network in a replay, and needs it to be recorded
+        return (yield)
+    from spanreplay._pytest_network import blocked
+
+    allowed = str(item.config.getoption("--replay-allowed-hosts")).split(",")
+    if mark is not None:
+        allowed = list(_patterns(mark.kwargs.get("allowed_hosts", mark.args[0] if mark.args else ())))
+    with blocked(host.strip() for host in allowed if host.strip()):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -87,13 +137,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 @pytest.fixture
-def replay_plan(request: pytest.FixtureRequest) -> Plan:
+def replay_config() -> dict[str, Any]:
+    """What marks say where they say nothing: `live`, `stub`, `on_change`, `mode`; override it for a module."""
+    return {}
+
+
+@pytest.fixture
+def replay_plan(request: pytest.FixtureRequest, replay_config: dict[str, Any]) -> Plan:
     """The plan that the test's mark asks for; override it to say which calls run live."""
     from spanreplay.errors import ConfigError
     from spanreplay.replay.plan import build_plan
 
     mark = request.node.get_closest_marker("replay")
-    options = {} if mark is None else dict(mark.kwargs)
+    options = {**replay_config, **({} if mark is None else mark.kwargs)}
     try:
         return build_plan(
             stub=_patterns(options.get("stub", ())),
@@ -105,7 +161,7 @@ def replay_plan(request: pytest.FixtureRequest) -> Plan:
 
 
 @pytest.fixture
-def replay_session(request: pytest.FixtureRequest, replay_plan: Plan) -> ReplaySession:
+def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_config: dict[str, Any]) -> ReplaySession:
     """The replay of this test: `.served`, `.divergences`, `.verdict()`, `.mode`; it begins with the test's body."""
     from spanreplay._pytest_session import ReplaySession
 
@@ -113,15 +169,15 @@ def replay_session(request: pytest.FixtureRequest, replay_plan: Plan) -> ReplayS
     mark = item.get_closest_marker("replay")
     if mark is None:
         pytest.fail("replay_session needs the mark: @pytest.mark.replay", pytrace=False)
-    if len(mark.args) > 1 or not mark.kwargs.keys() <= _KEYWORDS:
-        pytest.fail("the mark is replay(source=None, *, live=(), stub=(), on_change='stop')", pytrace=False)
+    options = {**replay_config, **mark.kwargs}
+    if len(mark.args) > 1 or not options.keys() <= _KEYWORDS:
+        pytest.fail(f"the mark is {_SIGNATURE}", pytrace=False)
     named = str(mark.args[0]) if mark.args else ""
     source, is_file = find_source(named, item.path, item.nodeid)
     report = config.getoption("--replay-report")
     session = ReplaySession(
         node_id=item.nodeid,
-        # A run id names a run that has been: only a file can be recorded anew
-        mode=_mode(config) if is_file or _mode(config) == "off" else "replay",
+        mode=_choose_mode(config, options.get("mode"), source if is_file else None),
         source=source,
         plan=replay_plan,
         is_strict=bool(config.getoption("--replay-strict")),
@@ -130,6 +186,26 @@ def replay_session(request: pytest.FixtureRequest, replay_plan: Plan) -> ReplayS
     )
     item.stash[_session_key] = session
     return session
+
+
+def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:
+    """The mode of one test; a mark's own mode stands unless the command line names one."""
+    mode = _mode(config)
+    if mode == "replay" and marked is not None:
+        try:
+            mode = _read_mode(str(marked))
+        except argparse.ArgumentTypeError as exc:
+            pytest.fail(f"the mark replay: mode {exc}", pytrace=False)
+    if mode == "off":
+        return mode
+    if file is None:  # a run id names a run that has been: only a file can be recorded anew
+        return "replay"
+    if mode == "once":
+        # Where CI is set, what was never recorded fails and says so
+        return "replay" if Path(file).exists() or _is_ci() else "record"
+    if mode == "record" and _is_ci():
+        pytest.fail("mode='record' is refused where CI is set: record at home and commit the file", pytrace=False)
+    return mode
 
 
 def find_source(named: str, test_file: Path, node_id: str) -> tuple[str, bool]:
@@ -142,7 +218,7 @@ def find_source(named: str, test_file: Path, node_id: str) -> tuple[str, bool]:
         return str(beside), True
     if Path(named).is_file():
         return str(Path(named).absolute()), True
-    is_path = Path(named).suffix in (".replay", ".spool")
+    is_path = Path(named).suffix in (".replay", ".jsonl", ".spool")
     return (str(beside), True) if is_path else (named, False)
 
 
@@ -150,6 +226,54 @@ def safe_name(name: str) -> str:
     """A file name for a test; two tests never share one."""
     safe = _UNSAFE.sub("-", name).strip("-")[:_NAME_CHARACTERS_MAX]
     return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+@pytest.fixture
+def mock_llm(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
+    """Models of any provider that say what the test sets; `@pytest.mark.llm_mock(provider="anthropic")` picks one."""
+    mark = request.node.get_closest_marker("llm_mock")
+    provider = "" if mark is None else str(mark.kwargs.get("provider", mark.args[0] if mark.args else ""))
+    yield from _mock(request, provider)
+
+
+@pytest.fixture
+def mock_openai(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
+    """OpenAI's chat completions, responses and embeddings."""
+    yield from _mock(request, "openai")
+
+
+@pytest.fixture
+def mock_anthropic(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
+    """Anthropic's messages."""
+    yield from _mock(request, "anthropic")
+
+
+@pytest.fixture
+def mock_gemini(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
+    """Google's generateContent."""
+    yield from _mock(request, "gemini")
+
+
+@pytest.fixture
+def mock_langchain(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
+    """Models of any provider, below LangChain; `.model` is a chat model to pass in."""
+    yield from _mock(request, "")
+
+
+def _mock(request: pytest.FixtureRequest, provider: str) -> Generator[MockLLM, None, None]:
+    from spanreplay.errors import SpanreplayError
+    from spanreplay.mock import MockLLM
+
+    is_strict = bool(request.config.getoption("--replay-mock-strict"))
+    try:
+        with MockLLM(provider, is_strict=is_strict) as mocked:
+            yield mocked
+    except SpanreplayError as exc:
+        pytest.fail(f"{exc}\nhint: {exc.hint}" if exc.hint else str(exc), pytrace=False)
+
+
+def _is_ci() -> bool:
+    return os.environ.get("CI", "").strip().lower() in ("true", "1", "yes")
 
 
 def _mode(config: pytest.Config) -> str:

@@ -23,6 +23,7 @@ def ask(prompt=PROMPT):
         answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": prompt}])
     return answer.choices[0].message.content
 """
+_NO_OTHERS = [part for name in ("phoenix", "langsmith_plugin", "mockllm") for part in ("-p", f"no:{name}")]
 TIMES = """
 TIMES = int(os.environ.get("TIMES", "2"))
 
@@ -44,7 +45,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
 
 
 def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-p", "no:phoenix", "-p", "no:langsmith_plugin", *args, timeout=100)
+    return pytester.runpytest_subprocess(*_NO_OTHERS, *args, timeout=100)
 
 
 def _record(pytester: pytest.Pytester, provider: Provider, *args: str) -> None:
@@ -258,6 +259,127 @@ class TestFixture:
         assert len(other.requests) == 2
 
 
+@pytest.mark.parametrize("alias", ["none", "replay"])
+def test_s5_mode_none_records_nothing(pytester: pytest.Pytester, provider: Provider, alias: str) -> None:
+    """vcrpy's `none`: what has no recording fails, and nothing is asked."""
+    pytester.makepyfile(AGENT + TIMES)
+    _run(pytester, f"--replay-mode={alias}").assert_outcomes(failed=1)
+    assert provider.requests == []
+
+
+@pytest.mark.parametrize("alias", ["all", "rewrite"])
+def test_s5_mode_all_records_again(pytester: pytest.Pytester, provider: Provider, alias: str) -> None:
+    """vcrpy's `all` and pytest-recording's `rewrite`: the provider is asked again, and the file is another one."""
+    pytester.makepyfile(AGENT + TIMES)
+    contents = []
+    for _ in range(2):
+        _run(pytester, f"--replay-mode={alias}").assert_outcomes(passed=1)
+        (file,) = pytester.path.rglob("*.replay")
+        contents.append(file.read_bytes())
+    assert contents[0] != contents[1]
+    assert len(provider.requests) == 4
+
+
+def test_s5_mode_once_records_only_what_is_missing(
+    pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`once`: a test without a recording gets one, one that has it replays, and new calls in it fail; never in CI."""
+    pytester.makepyfile(AGENT + TIMES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CI", "true")
+        _run(pytester, "--replay-mode=once").assert_outcomes(failed=1)
+        assert provider.requests == []
+    for _ in range(2):
+        _run(pytester, "--replay-mode=once").assert_outcomes(passed=1)
+    assert len(provider.requests) == 2
+    monkeypatch.setenv("TIMES", "3")
+    result = _run(pytester, "--replay-mode=once")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*not in the recording*"])
+    assert len(provider.requests) == 2
+
+
+def test_s5_two_tests_have_two_recordings(pytester: pytest.Pytester, provider: Provider) -> None:
+    """Each test reads its own file; a mark, a module's `replay_config` and the command line may say the mode."""
+    tests = """
+@pytest.fixture
+def replay_config():
+    return {"mode": "once"}
+
+@pytest.mark.replay
+def test_first(replay_session):
+    assert ask("first")
+    print("served", replay_session.served)
+
+@pytest.mark.replay("second.replay")
+def test_second():
+    assert ask("second")
+
+@pytest.mark.replay("third.jsonl", mode="none")
+def test_third():
+    assert ask("third")
+"""
+    pytester.makepyfile(AGENT + tests)
+    _run(pytester).assert_outcomes(passed=2, failed=1)
+    assert len(provider.requests) == 2
+    _run(pytester, "--replay-mode=record", "-k", "third").assert_outcomes(passed=1, deselected=2)
+    assert (pytester.path / "third.jsonl").read_bytes().startswith(b'{"format":"spanreplay.jsonl"')
+    provider.stop()
+    result = _run(pytester, "-s")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*served 1*"])
+
+
+def test_s5_unknown_mode_is_refused(pytester: pytest.Pytester) -> None:
+    """A word that is no mode is answered with those that are."""
+    result = _run(pytester, "--replay-mode=new_world")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*'new_world' is none of replay, record, once, *"])
+
+
+def test_s5_network_is_blocked_where_asked(pytester: pytest.Pytester, provider: Provider) -> None:
+    """A test without a recording can be cut off too, by mark or for all, but for allowed hosts."""
+    tests = f"""
+import socket
+pytestmark = pytest.mark.filterwarnings("error")
+
+def dial(host="127.0.0.1"):
+    with socket.create_connection((host, {provider.port}), timeout=5):
+        pass
+
+@pytest.mark.replay_block_network
+def test_blocked():
+    with pytest.raises(spanreplay.ReplayMiss, match="127.0.0.1 is not among its allowed hosts"):
+        try:
+            ask()
+        except Exception:
+            pass
+
+@pytest.mark.replay_block_network
+def test_names():
+    with pytest.raises(spanreplay.ReplayMiss, match="api.example.com is not among"):
+        dial("api.example.com")
+
+@pytest.mark.replay_block_network(allowed_hosts=["localhost", "10.*"])
+def test_allowed():
+    dial()
+
+@pytest.mark.replay_block_network
+def test_unix_sockets_are_no_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind("s"); server.listen(); client.connect("s")
+
+def test_plain():
+    dial()
+"""
+    pytester.makepyfile(AGENT + tests)
+    _run(pytester).assert_outcomes(passed=5)
+    result = _run(pytester, "--replay-block-network")
+    result.assert_outcomes(passed=4, failed=1)
+    _run(pytester, "--replay-block-network", "--replay-allowed-hosts=127.0.0.*, x").assert_outcomes(passed=5)
+
+
 def test_u6_own_outcomes_of_a_test_stand(pytester: pytest.Pytester, provider: Provider) -> None:
     """A failing assertion and a skip stay what they are, also when calls are missing then."""
     tests = """
@@ -314,5 +436,5 @@ def test_plain():
     assert type(threading.Thread.__dict__["start"]).__name__ == "function"
 """
     )
-    _run(pytester, "-W", "error").assert_outcomes(passed=1)
+    _run(pytester, "-p", "no:asyncio", "-W", "error").assert_outcomes(passed=1)
     assert not (pytester.path / ".spanreplay").exists()

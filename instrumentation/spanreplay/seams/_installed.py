@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -29,10 +29,11 @@ class Status:
 class InstalledSeams:
     """The seams of this process."""
 
-    def __init__(self, on_failure: Callable[[Seam, Exception], None]) -> None:
+    def __init__(self, on_failure: Callable[[Seam, Exception], None], names: Container[str] | None = None) -> None:
+        """`names` says which rows of the table; by default all of them."""
         self._on_failure = on_failure
         self._patches = Patches()
-        self._statuses = [Status(seam) for seam in _table.SEAMS]
+        self._statuses = [Status(seam) for seam in _table.SEAMS if names is None or seam.name in names]
         self._is_active = True
 
     def register(self) -> None:
