@@ -35,6 +35,7 @@ def test_s10_clients_made_before_the_block_are_answered() -> None:
             reply: Any = _chat(client, temperature=0.7)
         assert reply.__class__ is openai.types.chat.ChatCompletion
         assert (reply.choices[0].message.content, reply.model) == ("On its way.", "gpt-4o")
+        assert reply.usage is not None
         assert (reply.usage.prompt_tokens, llm.total_tokens) == (7, 10)
         assert llm.last_call == {"model": "gpt-4o", "messages": QUESTION, "temperature": 0.7}
         assert (llm.call_count, llm.pending) == (1, 0)
