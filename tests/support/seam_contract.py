@@ -5,6 +5,7 @@ A row's case is tests/agents/seams/<its name>.py, the smallest program that uses
     fail()     crosses it FAILING_CALLS times (default 1), to a body that raises PROBLEM (transports: to nobody, at
                $NOBODY); optional
     abandon()  begins to read a stream and leaves it; optional
+    KIND       the only kind of call that is counted; optional
     BODIES     a list to which each body that runs appends; optional: a transport's body is the server at $URL
     WITH       names of other rows that the case needs; optional
 $PORT is free for a server of the case's own, $FOLDER an empty folder.
@@ -20,7 +21,6 @@ import gc
 import inspect
 import json
 import os
-import runpy
 import sys
 import tempfile
 import traceback
@@ -28,6 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +58,13 @@ class Case:
     """One loading of a case."""
 
     def __init__(self, seam: Seam) -> None:
-        self._globals = runpy.run_path(str(CASES / f"{seam.name}.py"))
+        spec = spec_from_file_location("seam_case", CASES / f"{seam.name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[module.__name__] = module  # as that of a program that is run: its classes can be found again
+        spec.loader.exec_module(module)
+        self._globals = vars(module)
 
     def __contains__(self, name: str) -> bool:
         return name in self._globals
@@ -161,7 +168,8 @@ def check_seam(seam: Seam, web: WebServer) -> Iterator[tuple[str, str]]:
     (value, failed, bodies, case), recording = _record(modules, use)
     wanted = plain.get("CALLS", 1) + (plain.get("FAILING_CALLS", 1) if failing else 0)
     complete = recording.completeness()
-    is_right = len(recording.calls) == wanted and complete.is_complete and bodies == len(plain.get("BODIES", ()))
+    counted = [c for c in recording.calls if plain.get("KIND") in (None, c.kind)]
+    is_right = len(counted) == wanted and complete.is_complete and bodies == len(plain.get("BODIES", ()))
     yield "records", "" if is_right else f"{_calls(recording)} {complete.reasons} {bodies}"
     if failing is not None:
         yield "exception", "" if failed == failing else f"{failed} recorded, {failing} without us"

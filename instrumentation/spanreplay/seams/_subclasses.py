@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import wrapt
+
 from spanreplay._patch import Patches, Wrapper
 from spanreplay.leaf import Leaf, call_async, call_sync
 from spanreplay.run import active_run
@@ -47,16 +49,28 @@ def leaf_wrappers(describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Lea
     return run, arun
 
 
-def wrap_subclasses(base: Any, wrappers: dict[str, Wrapper], patches: Patches) -> None:
-    """Wrap `wrappers` wherever a subclass of `base` defines such a method itself.
+def wrap_subclasses(
+    base: Any,
+    wrappers: dict[str, Wrapper],
+    patches: Patches,
+    *,
+    is_wanted: Callable[[Any], bool] = lambda cls: True,
+) -> None:
+    """Wrap `wrappers` wherever a subclass of `base` that `is_wanted` defines such a method itself.
 
-    Leaf methods only: the framework's own callbacks, error handling and formatting stay outside and run for real.
+    Leaf methods only: the framework's own callbacks, error handling and formatting stay outside and run for real;
+    a method that its class has wrapped already, in a span, is wrapped inside of that.
     """
 
     def wrap(cls: Any) -> None:
-        for name, wrapper in wrappers.items():
+        for name, wrapper in wrappers.items() if is_wanted(cls) else ():
             method = vars(cls).get(name)
-            if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
+            if getattr(method, "__isabstractmethod__", False) or _is_wrapped(method, wrapper):
+                continue
+            if type(method) is wrapt.FunctionWrapper:
+                inner = wrapt.FunctionWrapper(method.__wrapped__, wrapper)
+                patches.replace(cls, name, wrapt.FunctionWrapper(inner, method._self_wrapper))
+            elif inspect.isfunction(method):
                 patches.wrap(cls, name, wrapper)
 
     original = vars(base).get("__init_subclass__")
@@ -75,3 +89,11 @@ def wrap_subclasses(base: Any, wrappers: dict[str, Wrapper], patches: Patches) -
         cls = pending.pop()
         wrap(cls)
         pending.extend(cls.__subclasses__())
+
+
+def _is_wrapped(method: Any, wrapper: Wrapper) -> bool:
+    while type(method) is wrapt.FunctionWrapper:
+        if method._self_wrapper is wrapper:
+            return True
+        method = method.__wrapped__
+    return False

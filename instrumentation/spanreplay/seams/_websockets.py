@@ -306,7 +306,10 @@ def _install_async(module: Any, patches: Patches) -> None:
         if conversation is None:
             return await wrapped(*args, **kwargs)
         if conversation.is_served:
-            return _serve(conversation, served_class)
+            served = _serve(conversation, served_class)
+            if name != "connect":
+                connector.connection = served  # leaving `async with` closes it
+            return served
         try:
             with conversation.live():
                 connection = await wrapped(*args, **kwargs)

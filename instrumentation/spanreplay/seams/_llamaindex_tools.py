@@ -1,0 +1,77 @@
+"""Seam: the function of every LlamaIndex FunctionTool, and the body of tool classes of the agent's own.
+
+QueryEngineTool, RetrieverTool and the hand-over between agents are LlamaIndex's own control flow: they run again in a
+replay, and the models, retrievers and tools below them are served.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from spanreplay._patch import Patches
+from spanreplay.call import Effect, Kind
+from spanreplay.leaf import Leaf
+from spanreplay.seams._functions import State, wrap_attribute
+from spanreplay.seams._subclasses import leaf_wrappers, wrap_subclasses
+
+_OWN: Final = "llama_index.core."
+_ADAPTERS: Final = "llama_index.core.tools.function_tool"
+_SYNC_CALLERS: Final = frozenset({"call"})
+_ASYNC_CALLERS: Final = frozenset({"acall"})
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `llama_index.core.tools.function_tool` or `.types`."""
+    if module.__name__.endswith(".types"):
+        run, arun = leaf_wrappers(_describe_class)
+        methods = {"__call__": run, "call": run, "acall": arun}
+        wrap_subclasses(module.BaseTool, methods, patches, is_wanted=lambda cls: not cls.__module__.startswith(_OWN))
+        return
+    tool = module.FunctionTool
+    wrap_attribute(tool, "_fn", patches, callers=_SYNC_CALLERS, describe=_describe, is_async=False)
+    wrap_attribute(
+        tool, "_async_fn", patches, callers=_ASYNC_CALLERS, describe=_describe, is_async=True, state_of=_state_of
+    )
+
+
+class _Store(State):
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    async def read(self) -> Any:
+        return await self._store.get_state()
+
+    async def write(self, value: Any) -> None:
+        await self._store.set_state(value)
+
+
+def _state_of(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
+    """The workflow's store, where the function is handed the workflow's context."""
+    context = kwargs.get(getattr(tool, "ctx_param_name", None) or "")
+    store = getattr(context, "store", None)
+    return _Store(store) if hasattr(store, "get_state") else None
+
+
+def _find_user_function(tool: Any, function: Any) -> Any:
+    """The function that the tool was made of; its other form, sync or async, is an adapter around it."""
+    for name in ("_fn", "_async_fn"):
+        held = vars(tool).get(name)
+        if getattr(held, "__module__", None) != _ADAPTERS:
+            return held
+    return function
+
+
+def _describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf | None:
+    user = _find_user_function(tool, function)
+    if str(getattr(user, "__module__", "")).startswith(_OWN):
+        return None
+    context = getattr(tool, "ctx_param_name", None)
+    arguments: dict[str, Any] = {k: v for k, v in kwargs.items() if k != context}
+    if args:
+        arguments["*"] = list(args)
+    return Leaf(Kind.TOOL.value, str(tool.metadata.get_name()), Effect.WRITE.value, arguments, body=user)
+
+
+def _describe_class(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf:
+    arguments: dict[str, Any] = {**kwargs, **({"*": list(args)} if args else {})}
+    return Leaf(Kind.TOOL.value, str(tool.metadata.get_name()), Effect.WRITE.value, arguments)
