@@ -16,10 +16,12 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from spanreplay import attributes as names
 from spanreplay.dialects import find_dialect
 from spanreplay.otlp import decode_attributes, encode_value
-from spanreplay.seams.http_reply import decode_reply
+from spanreplay.seams.http_reply import body_texts, decode_reply
 
 SPAN_KIND: Final = "openinference.span.kind"
 _JSON: Final = "application/json"
+_MODEL_KINDS: Final = ("retriever", "compute")
+"""Kinds of which some calls are a model's: a reranker's, a tokenizer's."""
 
 
 def derive_attributes(pairs: Any) -> dict[str, AnyValue]:
@@ -41,7 +43,7 @@ def _derive(attributes: Mapping[str, Any]) -> dict[str, Any]:
     response = str(attributes.get(names.RESPONSE, ""))
     if "arguments" in request:
         return _leaf(request, response)
-    if attributes.get(SPAN_KIND) in ("LLM", "EMBEDDING"):
+    if attributes.get(SPAN_KIND) in ("LLM", "EMBEDDING") or attributes.get(names.KIND) in _MODEL_KINDS:
         return _model(request, response)
     return _plain(request.get("body", request.get("body_text", request)), _body_of(response))
 
@@ -64,16 +66,15 @@ def _plain(asked: Any, answered: Any) -> dict[str, Any]:
 
 
 def _model(request: Mapping[str, Any], response: str) -> dict[str, Any]:
-    dialect = find_dialect(str(request.get("method", "POST")), str(request.get("url", "")))
     body = request.get("body")
+    dialect = find_dialect(str(request.get("method", "POST")), str(request.get("url", "")), body)
     if dialect is None or not isinstance(body, dict):
         return _plain(body, _body_of(response))
     asked = dialect.read_request(body)
     reply = decode_reply(response) if response else None
     answered = None
     if reply is not None and reply.status:
-        texts = [chunk.decode("utf-8", "replace") for _, chunk in reply.chunks]
-        answered = dialect.read_response(reply.status, texts, asked.is_stream)
+        answered = dialect.read_response(reply.status, body_texts(reply), asked.is_stream)
     return dict(dialect.openinference(body, asked, answered))
 
 
@@ -83,4 +84,4 @@ def _body_of(response: str) -> str:
     reply = decode_reply(response)
     if reply.error is not None and not reply.status:
         return str(reply.error.get("message", ""))
-    return b"".join(chunk for _, chunk in reply.chunks).decode("utf-8", "replace")
+    return "".join(body_texts(reply)) or b"".join(chunk for _, chunk in reply.chunks).decode("utf-8", "replace")

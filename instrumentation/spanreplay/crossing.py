@@ -31,6 +31,8 @@ _OPENINFERENCE_KINDS: Mapping[str, str] = {
     Kind.MCP.value: "TOOL",
     Kind.RETRIEVER.value: "RETRIEVER",
 }
+_RERANK = "rerank"
+"""The name of a retriever that is a model which orders documents."""
 _LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "langchain_core/language_models/llms.py")
 # Constants, because `.value` of an enum member is a Python call
 _OPEN, _ERROR, _MCP = Outcome.OPEN.value, Outcome.ERROR.value, Kind.MCP.value
@@ -343,6 +345,8 @@ def _openinference(record: CallRecord, *, is_shown: bool) -> dict[str, Any]:
     if is_shown:
         return {_OPENINFERENCE_KIND: "CHAIN"}
     attributes: dict[str, Any] = {_OPENINFERENCE_KIND: _OPENINFERENCE_KINDS.get(record.kind, "CHAIN")}
+    if record.name == _RERANK:
+        attributes[_OPENINFERENCE_KIND] = "RERANKER"
     meta = record.meta
     for source, target in (
         ("response_model", "llm.model_name"),

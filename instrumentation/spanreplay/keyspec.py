@@ -45,6 +45,13 @@ def _leaf(name: str, fields: str) -> KeySpec:
     return KeySpec(name, frozenset(fields.split()), is_codec=True)
 
 
+# What vLLM and SGLang take beside OpenAI's fields.
+_ENGINE: Final = (
+    "guided_decoding_backend guided_whitespace_pattern allowed_token_ids include_stop_str_in_output "
+    "spaces_between_special_tokens return_tokens_as_token_ids return_token_ids vllm_xargs regex ebnf json_schema "
+    "stop_regex no_stop_trim separate_reasoning stream_reasoning lora_path custom_logit_processor custom_params "
+    "return_hidden_states input_ids"
+)
 # Left out everywhere, because they do not shape the answer: user, metadata, safety_identifier, request and
 # trace ids, service_tier, store, stream_options, prompt_cache_key, prompt_cache_retention, priority.
 _ROWS: Final = (
@@ -60,8 +67,18 @@ _ROWS: Final = (
         "structured_outputs chat_template chat_template_kwargs add_generation_prompt "
         "continue_final_message documents truncate_prompt_tokens format options raw suffix echo "
         "mm_processor_kwargs logits_processors skip_special_tokens models plugins transforms "
-        "safe_prompt prompt_mode random_seed",
+        "safe_prompt prompt_mode random_seed agent_id guardrails data_sources extra_body search_parameters "
+        "disable_reasoning reasoning_format compound_custom search_settings citation_options "
+        f"{_ENGINE}",
         renamed="messages",
+    ),
+    _api(
+        "openai_completions/1",
+        "model prompt prompt_embeds suffix stream temperature top_p top_k min_p typical_p seed max_tokens min_tokens "
+        "stop random_seed n best_of use_beam_search length_penalty frequency_penalty presence_penalty "
+        "repetition_penalty logit_bias logprobs echo prompt_logprobs stop_token_ids ignore_eos bad_words "
+        "response_format add_special_tokens skip_special_tokens truncate_prompt_tokens guided_json guided_regex "
+        f"guided_choice guided_grammar structured_outputs logits_processors {_ENGINE}",
     ),
     _api(
         "openai_responses/1",
@@ -90,6 +107,73 @@ _ROWS: Final = (
         "tools toolConfig tool_config safetySettings safety_settings cachedContent cached_content "
         "modelArmorConfig model_armor_config",
         renamed="contents",
+    ),
+    _api("google_embed/1", "model content requests instances parameters taskType title outputDimensionality"),
+    _api(
+        "bedrock_converse/1",
+        "model stream messages system inferenceConfig toolConfig guardrailConfig additionalModelRequestFields "
+        "promptVariables additionalModelResponseFieldPaths outputConfig",
+        renamed="messages",
+    ),
+    _api(
+        "bedrock_nova/1",
+        "model stream messages system inferenceConfig toolConfig schemaVersion additionalModelRequestFields",
+        renamed="messages",
+    ),
+    _api(
+        "bedrock_text/1",
+        "model stream prompt inputText textGenerationConfig images temperature top_p top_k max_gen_len max_tokens stop",
+    ),
+    _api(
+        "bedrock_embed/1",
+        "model stream inputText inputImage embeddingConfig dimensions normalize embeddingTypes texts images inputs "
+        "input_type truncate embedding_types output_dimension max_tokens",
+    ),
+    _api(
+        "cohere_chat/1",
+        "model stream messages tools tool_choice strict_tools documents citation_options response_format "
+        "safety_mode max_tokens stop_sequences temperature seed frequency_penalty presence_penalty k p logprobs "
+        "thinking raw_prompting reasoning_effort",
+        renamed="messages",
+    ),
+    _api(
+        "cohere_chat_v1/1",
+        "model stream message preamble chat_history conversation_id prompt_truncation connectors "
+        "search_queries_only documents citation_quality temperature max_tokens max_input_tokens k p seed "
+        "stop_sequences frequency_penalty presence_penalty raw_prompting return_prompt tools tool_results "
+        "force_single_step response_format safety_mode",
+    ),
+    _api(
+        "cohere_embed/1",
+        "model texts images inputs input_type embedding_types truncate max_tokens output_dimension",
+    ),
+    _api(
+        "ollama_chat/1",
+        "model stream messages tools format options think logprobs top_logprobs truncate",
+        renamed="messages",
+    ),
+    _api(
+        "ollama_generate/1",
+        "model stream prompt suffix images format options system template raw think context logprobs top_logprobs "
+        "truncate",
+    ),
+    _api("ollama_embed/1", "model input prompt truncate options dimensions"),
+    _api(
+        "sglang_generate/1",
+        "model stream text input_ids input_embeds image_data audio_data video_data sampling_params return_logprob "
+        "logprob_start_len top_logprobs_num token_ids_logprob return_text_in_logprobs lora_path "
+        "custom_logit_processor return_hidden_states",
+    ),
+    _api(
+        "vllm_tokenize/1",
+        "model prompt messages tokens add_special_tokens return_token_strs add_generation_prompt "
+        "continue_final_message chat_template chat_template_kwargs mm_processor_kwargs tools",
+    ),
+    _api(
+        "rerank/1",
+        "model query queries text_1 data_1 documents texts text_2 data_2 top_n top_k rank_fields return_documents "
+        "max_chunks_per_doc max_tokens_per_doc truncation truncate raw_scores return_text truncate_prompt_tokens "
+        "instruction activation softmax use_activation",
     ),
     KeySpec("http/1", frozenset({"method", "url", "body"})),
     KeySpec("mcp/1", frozenset({"server", "method", "params"})),

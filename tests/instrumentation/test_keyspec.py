@@ -9,6 +9,7 @@ import pytest
 
 from spanreplay.canonical import compute_key, differing_fields
 from spanreplay.keyspec import KEYSPECS, http_fields, keyspec, select
+from support.dialect_samples import EVERY
 
 API_KEYSPECS = [name for name, spec in KEYSPECS.items() if spec.is_api]
 LISTED = [(name, field) for name, spec in KEYSPECS.items() if name != "http/1" for field in sorted(spec.fields)]
@@ -29,11 +30,8 @@ TRANSIENT = {
 }
 
 BODIES: dict[str, dict[str, Any]] = {
-    "openai_chat/1": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.3, "seed": 1},
-    "openai_responses/1": {"model": "m", "input": [{"role": "user", "content": "hi"}], "instructions": "be brief"},
-    "openai_embeddings/1": {"model": "m", "input": ["a", "b"], "dimensions": 8},
-    "anthropic_messages/1": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
-    "google_generate/1": {"model": "m", "stream": False, "contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+    sample.dialect().keyspec: dict(sample.dialect().read_request(sample.ask("hi")).key_fields)
+    for sample in EVERY.values()
 }
 
 

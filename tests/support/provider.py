@@ -1,4 +1,4 @@
-"""A local model provider for tests: speaks OpenAI, Anthropic and Google, real HTTP, every answer unique.
+"""A local model provider for tests: real HTTP, every answer unique. What else it speaks is in wire_routes.
 
 In a test: `provider = Provider().start()`, then `provider.environ()` for the agent's process.
 By hand: `PYTHONPATH=tests python -m support.provider --port-file F`.
@@ -38,6 +38,7 @@ from support.wire_openai import (
     stream_chat,
     stream_responses,
 )
+from support.wire_routes import SSE, find_route
 from support.wire_text import Json, make_id
 
 T = TypeVar("T", Json, list[bytes])
@@ -156,7 +157,7 @@ class Provider:
 
 def _asked(body: Json) -> str:
     """The conversation of a request, in any protocol, as text."""
-    fields = ("messages", "input", "contents")
+    fields = ("messages", "input", "contents", "message", "prompt", "inputText", "text", "query")
     return json.dumps(next((body[name] for name in fields if name in body), ""))
 
 
@@ -267,6 +268,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send_events(answer(stream_generate, model, body), is_slow, is_dropped)
             else:
                 self._send_json(200, answer(answer_generate, model, body), is_dropped)
+        elif route := find_route(path, body, fingerprint):
+            if route.content_type:
+                self._send_events(answer(route.make), is_slow, is_dropped, route.content_type)
+            else:
+                self._send_json(200, answer(route.make), is_dropped)
         else:
             self._send_error(404, f"no such path: {path}")
 
@@ -304,8 +310,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[:sent])
         self.wfile.flush()
 
-    def _send_events(self, events: list[bytes], is_slow: bool, is_dropped: bool) -> None:
-        self._start(200, "text/event-stream; charset=utf-8")
+    def _send_events(
+        self,
+        events: list[bytes],
+        is_slow: bool,
+        is_dropped: bool,
+        content_type: str = SSE,
+    ) -> None:
+        self._start(200, content_type)
         self.send_header("cache-control", "no-cache")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()

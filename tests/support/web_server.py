@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import struct
 import threading
 import uuid
-import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from support.wire_bedrock import aws_event
 
 BODY_BYTES_MAX = 1_000_000
 PIECES = 5
@@ -47,16 +47,6 @@ class WebServer:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
-
-
-def _aws_event(name: str, payload: bytes) -> bytes:
-    """One message of application/vnd.amazon.eventstream."""
-    headers = b""
-    for key, value in ((":event-type", name), (":content-type", "application/json"), (":message-type", "event")):
-        headers += bytes([len(key)]) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
-    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
-    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
-    return message + struct.pack(">I", zlib.crc32(message))
 
 
 class _Server(ThreadingHTTPServer):
@@ -185,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
             ("messageStop", {"stopReason": "end_turn"}),
         ]
         for name, event in events:
-            piece = _aws_event(name, json.dumps(event).encode())
+            piece = aws_event(name, json.dumps(event).encode())
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")

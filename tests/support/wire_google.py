@@ -15,6 +15,7 @@ from support.wire_text import (
     make_id,
     make_text,
     make_value,
+    make_vector,
     read_turn,
     resolve_model,
     split_text,
@@ -115,3 +116,15 @@ def stream_generate(model: str, body: Json) -> list[bytes]:
 def error_body(status: int, message: str) -> Json:
     """An error as Google's servers state it."""
     return {"error": {"code": status, "message": message, "status": STATUSES.get(status, "UNKNOWN")}}
+
+
+def answer_embeds(method: str, body: Json) -> Json:
+    """Embeddings of :embedContent, :batchEmbedContents, or Vertex AI's :predict."""
+    if method == "predict":
+        rows = [
+            {"statistics": {"token_count": 3, "truncated": False}, "values": make_vector(8)} for _ in body["instances"]
+        ]
+        return {"predictions": [{"embeddings": row} for row in rows]}
+    if method == "batchEmbedContents":
+        return {"embeddings": [{"values": make_vector(8)} for _ in body["requests"]]}
+    return {"embedding": {"values": make_vector(8)}}

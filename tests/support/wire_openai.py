@@ -36,7 +36,8 @@ def sse(payload: Json | str, event: str = "") -> bytes:
 
 
 # ── Chat completions ────────────────────────────────────────────────────────────────────────────────
-def _read_chat_turn(body: Json) -> Turn:
+def read_chat_turn(body: Json) -> Turn:
+    """What a conversation in OpenAI's form asks for now."""
     lines = [
         Line(m.get("role", ""), flatten_content(m.get("content")), bool(m.get("tool_calls")))
         for m in body.get("messages", [])
@@ -99,7 +100,7 @@ def answer_chat(body: Json, fingerprint: str) -> Json:
     choices = []
     texts = []
     for index in range(body.get("n") or 1):
-        turn = _read_chat_turn(body)
+        turn = read_chat_turn(body)
         message: Json = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
         if turn.tool_orders:
             message["tool_calls"] = [_tool_call(order) for order in turn.tool_orders]
@@ -158,7 +159,7 @@ def stream_chat(body: Json, fingerprint: str) -> list[bytes]:
     events = []
     texts = []
     for index in range(body.get("n") or 1):
-        turn = _read_chat_turn(body)
+        turn = read_chat_turn(body)
         text = "" if turn.tool_orders else _answer_text(turn, _chat_schema(body))
         texts.append(text or "".join(order.arguments for order in turn.tool_orders))
         for delta, piece in _tool_deltas(turn) if turn.tool_orders else _text_deltas(text):

@@ -12,6 +12,7 @@ from typing import Any, Final
 from spanreplay.call import CallRecord, Kind
 from spanreplay.cli.runs import parse_json
 from spanreplay.dialects import Dialect, Message, find_dialect
+from spanreplay.seams.http_reply import stored_texts
 
 __all__ = ["answer_of", "asked_of", "chunk_text", "facts_of"]
 
@@ -69,7 +70,7 @@ def asked_of(call: CallRecord) -> str:
     request = parse_json(call.request)
     if request is None:
         return ""
-    if not isinstance(request, dict) or call.kind not in _TRANSPORT:
+    if not isinstance(request, dict) or (call.kind not in _TRANSPORT and "url" not in request):
         return _arguments_text(request)
     if call.kind == Kind.HTTP.value:
         return _target(request)
@@ -78,9 +79,10 @@ def asked_of(call: CallRecord) -> str:
 
 def _chunks(response: Any) -> list[str]:
     chunks = response.get("chunks") if isinstance(response, dict) else None
-    if not isinstance(chunks, list):
+    try:
+        return stored_texts(chunks) if isinstance(chunks, list) else []
+    except (ValueError, TypeError, KeyError, AttributeError):
         return []
-    return [c[1] for c in chunks if isinstance(c, list) and len(c) == 2 and isinstance(c[1], str)]
 
 
 def chunk_text(response: Any) -> str:

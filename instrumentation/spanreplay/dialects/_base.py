@@ -20,10 +20,15 @@ __all__ = ["Dialect"]
 
 @dataclass(frozen=True)
 class Dialect(ABC):
-    """One protocol, bound to the provider that the URL names; all methods are pure and never raise on bad bodies."""
+    """One protocol, bound to the provider that the URL names; all methods are pure and never raise on bad bodies.
+
+    `url_model` and `is_url_stream` are what the URL says of the model and of streaming, where it says so: they
+    count more than the body, and are in the key.
+    """
 
     provider: str
     url_model: str = ""
+    is_url_stream: bool | None = None
 
     kind: ClassVar[Kind] = Kind.LLM
     name: ClassVar[str]
@@ -31,38 +36,46 @@ class Dialect(ABC):
     system: ClassVar[str]
     content_fields: ClassVar[frozenset[str]]
     """Fields that are content rather than parameters of the invocation."""
+    nested_parameters: ClassVar[tuple[str, ...]] = ()
+    """Fields whose members are parameters."""
+    is_stream_by_default: ClassVar[bool] = False
+    """Whether a request that says nothing of streaming is answered by a stream."""
 
     @abstractmethod
     def accepts(self, body: Any) -> bool:
         """Whether a body posted to this path is this protocol's at all."""
 
     @abstractmethod
-    def read_system(self, body: Mapping[str, Any]) -> list[str]:
-        """The system prompt's texts."""
-
-    @abstractmethod
-    def read_message(self, item: Any) -> list[Message]:
-        """One element of the conversation; some protocols put several messages in one."""
-
-    @abstractmethod
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
         """The conversation's elements, oldest first, without the system prompt where that is apart."""
-
-    @abstractmethod
-    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """Ids of the tool calls whose results the conversation brings back."""
-
-    @abstractmethod
-    def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools' JSON schemas."""
 
     @abstractmethod
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
         """The meaning of a response's JSON objects: one body, or a stream's events."""
 
+    def read_system(self, body: Mapping[str, Any]) -> list[str]:
+        """The system prompt's texts."""
+        return []
+
+    def read_message(self, item: Any) -> list[Message]:
+        """One element of the conversation; some protocols put several messages in one."""
+        return []
+
+    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
+        """Ids of the tool calls whose results the conversation brings back."""
+        return []
+
+    def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
+        """The tools' JSON schemas."""
+        return []
+
     def read_request(self, body: Any) -> RequestMeaning:
         """What is asked for."""
-        fields = as_dict(body)
+        fields = dict(as_dict(body))
+        if self.url_model:
+            fields["model"] = self.url_model
+        if self.is_url_stream is not None:
+            fields["stream"] = self.is_url_stream
         kept, ignored = select(self.keyspec, fields)
         system = self.read_system(fields)
         return RequestMeaning(
@@ -72,13 +85,19 @@ class Dialect(ABC):
             keyspec=self.keyspec,
             key_fields=kept,
             ignored=tuple(ignored),
-            model=as_str(fields.get("model")) or self.url_model,
-            parameters={name: value for name, value in kept.items() if name not in self.content_fields},
+            model=as_str(fields.get("model")),
+            parameters=self._parameters(kept),
             provider=self.provider,
-            is_stream=fields.get("stream") is True,
+            is_stream=fields["stream"] is True if "stream" in fields else self.is_stream_by_default,
             system_prompt_hash=hashlib.sha256(canonicalize(system)).hexdigest() if system else "",
             tool_call_ids=tuple(self.read_result_ids(fields)),
         )
+
+    def _parameters(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+        flat = {name: value for name, value in kept.items() if name not in self.content_fields}
+        for name in self.nested_parameters:
+            flat.update(as_dict(flat.pop(name, None)))
+        return flat
 
     def read_response(self, status: int, chunks: Sequence[str], is_stream: bool = False) -> ResponseMeaning:
         """What came back; `chunks` is the decoded body, cut anywhere; a cut body gives what it holds."""

@@ -74,13 +74,25 @@ class ResponseMeaning:
     error: str = ""
     is_complete: bool = True
     messages: tuple[Message, ...] = ()
+    scores: tuple[tuple[int, float], ...] = ()
+    """A reranker's results: which document, and how well it answers."""
 
 
 _PARAMETERS: Final = {
     "temperature": ("temperature",),
-    "top_p": ("top_p", "topP"),
+    "top_p": ("top_p", "topP", "p"),
     "seed": ("seed", "random_seed"),
-    "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"),
+    "max_tokens": (
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "maxOutputTokens",
+        "maxTokens",
+        "max_new_tokens",
+        "max_gen_len",
+        "maxTokenCount",
+        "num_predict",
+    ),
 }
 
 

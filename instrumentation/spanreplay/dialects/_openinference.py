@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from openinference.semconv.trace import (
+    DocumentAttributes,
     EmbeddingAttributes,
     ImageAttributes,
     MessageAttributes,
     MessageContentAttributes,
+    RerankerAttributes,
     SpanAttributes,
     ToolAttributes,
     ToolCallAttributes,
@@ -22,7 +24,7 @@ from spanreplay.dialects._wire import to_json
 if TYPE_CHECKING:
     from spanreplay.dialects._base import Dialect
 
-__all__ = ["AttributeValue", "build_attributes"]
+__all__ = ["AttributeValue", "build_attributes", "build_reranker_attributes"]
 
 AttributeValue = str | int | float | bool
 
@@ -31,6 +33,7 @@ VALUE_BYTES_MAX: Final = 64 * 1024
 OUTPUT_ATTRIBUTES_MAX: Final = 30
 TOOLS_MAX: Final = 15
 JSON: Final = "application/json"
+_SPAN_KINDS: Final = {Kind.LLM.value: "LLM", Kind.EMBEDDING.value: "EMBEDDING"}
 
 
 def build_attributes(
@@ -39,7 +42,7 @@ def build_attributes(
     """At most ATTRIBUTES_MAX attributes, each text at most VALUE_BYTES_MAX bytes of UTF-8."""
     attributes = _Attributes()
     is_embedding = request.kind == Kind.EMBEDDING.value
-    attributes.put(SpanAttributes.OPENINFERENCE_SPAN_KIND, "EMBEDDING" if is_embedding else "LLM")
+    attributes.put(SpanAttributes.OPENINFERENCE_SPAN_KIND, _SPAN_KINDS.get(request.kind, "CHAIN"))
     attributes.put_json(SpanAttributes.INPUT_VALUE, SpanAttributes.INPUT_MIME_TYPE, dict(body))
     parameters = to_json(dict(request.parameters)) if request.parameters else ""
     if is_embedding:
@@ -60,6 +63,35 @@ def build_attributes(
         name = f"{SpanAttributes.LLM_TOOLS}.{index}.{ToolAttributes.TOOL_JSON_SCHEMA}"
         attributes.put(name, to_json(schema))
     _put_input_messages(attributes, dialect, body)
+    return attributes.values
+
+
+def build_reranker_attributes(
+    body: Mapping[str, Any],
+    request: RequestMeaning,
+    response: ResponseMeaning | None,
+    *,
+    query: str,
+    texts: list[str],
+    top_k: int,
+) -> dict[str, AttributeValue]:
+    """The same for a reranker; what came back is its documents, best first, with their scores."""
+    attributes = _Attributes()
+    attributes.put(SpanAttributes.OPENINFERENCE_SPAN_KIND, "RERANKER")
+    attributes.put_json(SpanAttributes.INPUT_VALUE, SpanAttributes.INPUT_MIME_TYPE, dict(body))
+    attributes.put(RerankerAttributes.RERANKER_QUERY, query)
+    attributes.put(RerankerAttributes.RERANKER_MODEL_NAME, (response.model if response else "") or request.model)
+    attributes.put_count(RerankerAttributes.RERANKER_TOP_K, top_k)
+    if response is not None:
+        _put_response(attributes, response)
+        for place, (index, score) in enumerate(response.scores):
+            path = f"{RerankerAttributes.RERANKER_OUTPUT_DOCUMENTS}.{place}"
+            attributes.put(f"{path}.{DocumentAttributes.DOCUMENT_SCORE}", score)
+            if 0 <= index < len(texts):
+                attributes.put(f"{path}.{DocumentAttributes.DOCUMENT_CONTENT}", texts[index])
+    for index, text in enumerate(texts):
+        path = f"{RerankerAttributes.RERANKER_INPUT_DOCUMENTS}.{index}"
+        attributes.put(f"{path}.{DocumentAttributes.DOCUMENT_CONTENT}", text)
     return attributes.values
 
 

@@ -12,15 +12,40 @@ from spanreplay.dialects._base import Dialect
 
 __all__ = ["find_dialect"]
 
-# (path suffix, module, class)
+_INVOKE: Final = r"/model/[^/]+/invoke(?:-with-response-stream)?"
+_PREDICT: Final = r":(?:streamR|r)awPredict"
+
+# (end of the path, module in spanreplay.dialects, class); where paths are shared, the first that accepts the body
 _ROWS: Final = (
-    ("/chat/completions", "spanreplay.dialects.openai_chat", "OpenAIChat"),
-    ("/responses", "spanreplay.dialects.openai_responses", "OpenAIResponses"),
-    ("/embeddings", "spanreplay.dialects.openai_embeddings", "OpenAIEmbeddings"),
-    ("/v1/messages", "spanreplay.dialects.anthropic_messages", "AnthropicMessages"),
-    (":generateContent", "spanreplay.dialects.google_generate", "GoogleGenerate"),
-    (":streamGenerateContent", "spanreplay.dialects.google_generate", "GoogleStream"),
+    (r"/chat/completions", "openai_chat", "OpenAIChat"),
+    (r"/agents/completions", "openai_chat", "OpenAIChat"),
+    (r"/completions", "openai_completions", "OpenAICompletions"),
+    (r"/responses", "openai_responses", "OpenAIResponses"),
+    (r"/embeddings", "openai_embeddings", "OpenAIEmbeddings"),
+    (r"/v1/messages", "anthropic_messages", "AnthropicMessages"),
+    (r":(?:streamG|g)enerateContent", "google_generate", "GoogleGenerate"),
+    (r":(?:embedContent|batchEmbedContents|predict)", "google_embed", "GoogleEmbed"),
+    (_PREDICT, "anthropic_messages", "AnthropicMessages"),
+    (_PREDICT, "openai_chat", "OpenAIChat"),
+    (r"/model/[^/]+/converse(?:-stream)?", "bedrock_converse", "BedrockConverse"),
+    (_INVOKE, "anthropic_messages", "AnthropicMessages"),
+    (_INVOKE, "bedrock_nova", "BedrockNova"),
+    (_INVOKE, "bedrock_text", "BedrockText"),
+    (_INVOKE, "bedrock_embed", "BedrockEmbed"),
+    (_INVOKE, "cohere_chat_v1", "CohereChatV1"),
+    (_INVOKE, "openai_chat", "OpenAIChat"),
+    (r"/v2/chat", "cohere_chat", "CohereChat"),
+    (r"/v1/chat", "cohere_chat_v1", "CohereChatV1"),
+    (r"/v[12]/embed", "cohere_embed", "CohereEmbed"),
+    (r"/api/chat", "ollama_chat", "OllamaChat"),
+    (r"/api/generate", "ollama_generate", "OllamaGenerate"),
+    (r"/api/embed(?:dings)?", "ollama_embed", "OllamaEmbed"),
+    (r"/generate", "sglang_generate", "SGLangGenerate"),
+    (r"/(?:de)?tokenize", "vllm_tokenize", "VllmTokenize"),
+    (r"/rerank", "rerank", "Rerank"),
+    (r"/score", "rerank", "Rerank"),
 )
+_COMPILED: Final = tuple((re.compile(f"{end}$"), module, class_name) for end, module, class_name in _ROWS)
 
 # (end of the host name, OpenInference's name of the provider)
 _PROVIDERS: Final = (
@@ -30,6 +55,8 @@ _PROVIDERS: Final = (
     ("openai.com", "openai"),
     ("anthropic.com", "anthropic"),
     ("mistral.ai", "mistralai"),
+    ("cohere.com", "cohere"),
+    ("cohere.ai", "cohere"),
     ("groq.com", "groq"),
     ("deepseek.com", "deepseek"),
     ("x.ai", "xai"),
@@ -40,10 +67,20 @@ _PROVIDERS: Final = (
     ("fireworks.ai", "fireworks"),
     ("cerebras.ai", "cerebras"),
     ("perplexity.ai", "perplexity"),
+    ("voyageai.com", "voyageai"),
+    ("jina.ai", "jina"),
+    ("ollama.com", "ollama"),
     ("amazonaws.com", "aws"),
 )
-# Azure: …/deployments/NAME/chat/completions; Google: …/models/NAME:generateContent, …/endpoints/NAME:generateContent
-_MODEL: Final = re.compile(r"/deployments/([^/]+)/|/(?:models|tunedModels|endpoints)/([^/:]+):\w+$")
+# Azure: …/deployments/NAME/…; Bedrock: …/model/NAME/…; Google: …/models/NAME:method, …/endpoints/NAME:method
+_MODEL: Final = re.compile(
+    r"/deployments/([^/]+)/|/model/([^/]+)/[\w-]+$|/(?:models|tunedModels|endpoints)/([^/:]+):\w+$"
+)
+# Methods whose name says whether the answer is a stream
+_METHOD: Final = re.compile(
+    r"(/converse|/invoke|:generateContent|:rawPredict)$"
+    r"|(/converse-stream|/invoke-with-response-stream|:streamGenerateContent|:streamRawPredict)$"
+)
 _UNREAD: Final = object()
 
 
@@ -52,28 +89,33 @@ def find_dialect(method: str, url: str, body: Any = _UNREAD) -> Dialect | None:
 
     Pass the parsed body where it is known: a path such as /responses alone does not make an LLM call.
     """
-    dialect = _find_by_path(method.upper(), url)
-    if dialect is None or (body is not _UNREAD and not dialect.accepts(body)):
-        return None
-    return dialect
+    found = _find_by_path(method.upper(), url)
+    return next((dialect for dialect in found if body is _UNREAD or dialect.accepts(body)), None)
 
 
 @lru_cache(maxsize=512)
-def _find_by_path(method: str, url: str) -> Dialect | None:
+def _find_by_path(method: str, url: str) -> tuple[Dialect, ...]:
     if method != "POST":
-        return None
+        return ()
     try:
         parts = urlsplit(url)
     except ValueError:
-        return None
+        return ()
     path = parts.path.rstrip("/")
-    for suffix, module, class_name in _ROWS:
-        if path.endswith(suffix):
-            cls: type[Dialect] = getattr(importlib.import_module(module), class_name)
-            model = _MODEL.search(path)
-            provider = _find_provider(parts.hostname or "") or cls.system
-            return cls(provider, unquote(model[1] or model[2]) if model else "")
-    return None
+    return tuple(
+        _bind(getattr(importlib.import_module(f"spanreplay.dialects.{module}"), class_name), path, parts.hostname or "")
+        for end, module, class_name in _COMPILED
+        if end.search(path)
+    )
+
+
+def _bind(cls: type[Dialect], path: str, host: str) -> Dialect:
+    model, method = _MODEL.search(path), _METHOD.search(path)
+    return cls(
+        _find_provider(host) or cls.system,
+        unquote(next(filter(None, model.groups()))) if model else "",
+        None if method is None else method[2] is not None,
+    )
 
 
 def _find_provider(host: str) -> str:

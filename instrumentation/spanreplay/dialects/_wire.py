@@ -1,4 +1,4 @@
-"""Reads JSON and server-sent events that may be cut, broken or not what the protocol says."""
+"""Reads JSON, JSON lines and server-sent events that may be cut, broken or not what the protocol says."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ def read_documents(chunks: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
     if start.startswith(("data:", "event:", "id:", "retry:", ":")):
         return list(_iter_events(text)), True
     document = _parse(text)
+    if document is None:
+        lines = list(_iter_lines(text))
+        return lines, bool(lines)
     if isinstance(document, list):  # Google's streams without alt=sse
         return as_dicts(document), True
     return ([document] if isinstance(document, dict) else []), False
@@ -72,6 +75,16 @@ def _iter_events(text: str) -> Iterator[dict[str, Any]]:
             data = []
             if isinstance(document, dict):
                 yield document
+
+
+def _iter_lines(text: str) -> Iterator[dict[str, Any]]:
+    """The objects of JSON lines up to the first line that is none: the last one may be cut."""
+    for line in text.lstrip("\ufeff").split("\n"):
+        document = _parse(line) if line.strip() else {}
+        if not isinstance(document, dict):
+            return
+        if document:
+            yield document
 
 
 def _parse(text: str) -> Any:

@@ -15,7 +15,7 @@ _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 
 
 class AnthropicMessages(Dialect):
-    """POST …/v1/messages."""
+    """POST …/v1/messages; on Vertex AI and on Bedrock the URL names the model and says whether to stream."""
 
     name: ClassVar[str] = "anthropic.messages"
     keyspec: ClassVar[str] = "anthropic_messages/1"
@@ -23,8 +23,10 @@ class AnthropicMessages(Dialect):
     content_fields: ClassVar[frozenset[str]] = frozenset({"model", "messages", "system", "tools", "mcp_servers"})
 
     def accepts(self, body: Any) -> bool:
-        """A request has messages."""
-        return isinstance(as_dict(body).get("messages"), list)
+        """A request has messages; where other models share the path, it names the protocol's version too."""
+        fields = as_dict(body)
+        is_ours = self.is_url_stream is None or "anthropic_version" in fields
+        return is_ours and isinstance(fields.get("messages"), list)
 
     def read_system(self, body: Mapping[str, Any]) -> list[str]:
         """The system field, a string or text blocks."""

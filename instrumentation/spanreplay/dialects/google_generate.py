@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from spanreplay.dialects._base import Dialect
-from spanreplay.dialects._meaning import Message, RequestMeaning, ResponseMeaning, ToolCall
+from spanreplay.dialects._meaning import Message, ResponseMeaning, ToolCall
 from spanreplay.dialects._wire import as_dict, as_dicts, as_int, as_str, to_json
 
-__all__ = ["GoogleGenerate", "GoogleStream"]
+__all__ = ["GoogleGenerate"]
 
 CANDIDATES_MAX: Final = 128
 _ROLES: Final = {"model": "assistant", "function": "tool", "": "user"}
 
 
 class GoogleGenerate(Dialect):
-    """POST …/models/MODEL:generateContent. The URL names the model and whether it streams, the body neither."""
+    """POST …/models/MODEL:generateContent or :streamGenerateContent (events with alt=sse, else one JSON array).
+
+    The URL names the model and whether it streams, the body neither.
+    """
 
     name: ClassVar[str] = "google.generate_content"
     keyspec: ClassVar[str] = "google_generate/1"
@@ -25,20 +27,11 @@ class GoogleGenerate(Dialect):
     content_fields: ClassVar[frozenset[str]] = frozenset(
         {"model", "stream", "contents", "systemInstruction", "system_instruction", "tools"}
     )
-    is_url_stream: ClassVar[bool] = False
+    nested_parameters: ClassVar[tuple[str, ...]] = ("generationConfig", "generation_config")
 
     def accepts(self, body: Any) -> bool:
         """A request has contents."""
         return isinstance(as_dict(body).get("contents"), list | dict | str)
-
-    def read_request(self, body: Any) -> RequestMeaning:
-        """What is asked for; the model and the stream of the URL are in the key."""
-        fields = {**as_dict(body), "model": self.url_model, "stream": self.is_url_stream}
-        request = super().read_request(fields)
-        flat = dict(request.parameters)
-        for spelling in ("generationConfig", "generation_config"):
-            flat.update(as_dict(flat.pop(spelling, None)))
-        return replace(request, parameters=flat)
 
     def read_system(self, body: Mapping[str, Any]) -> list[str]:
         """The system instruction's text."""
@@ -112,12 +105,6 @@ class GoogleGenerate(Dialect):
             is_complete=all(reasons) if reasons else bool(blocked),
             messages=messages,
         )
-
-
-class GoogleStream(GoogleGenerate):
-    """POST …/models/MODEL:streamGenerateContent: events with alt=sse, else one JSON array."""
-
-    is_url_stream: ClassVar[bool] = True
 
 
 class _Candidate:

@@ -71,7 +71,8 @@ class OpenAIChat(Dialect):
             model = as_str(document.get("model")) or model
             fingerprint = as_str(document.get("system_fingerprint")) or fingerprint
             response_id = as_str(document.get("id")) or response_id
-            usage = as_dict(document.get("usage")) or usage
+            groq = as_dict(document.get("x_groq"))  # where Groq states the usage of a stream
+            usage = as_dict(document.get("usage")) or as_dict(groq.get("usage")) or usage
             for position, choice in enumerate(as_dicts(document.get("choices"))[:CHOICES_MAX]):
                 index = max(as_int(choice.get("index", position)), 0)
                 if index < CHOICES_MAX:
@@ -109,7 +110,8 @@ class _Choice:
         fields = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
         self.finish_reason = as_str(choice.get("finish_reason")) or self.finish_reason
         self.role = as_str(fields.get("role")) or self.role
-        self.texts.append(join_texts(fields.get("content"), "text") or as_str(fields.get("refusal")))
+        text = join_texts(fields.get("content"), "text") or as_str(fields.get("refusal"))
+        self.texts.append(text or as_str(choice.get("text")))  # `text`: the older completions
         for position, call in enumerate(_raw_tool_calls(fields)):
             index = as_int(call.get("index", position))
             held = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})

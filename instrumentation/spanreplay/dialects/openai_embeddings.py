@@ -1,4 +1,4 @@
-"""OpenAI embeddings, and everything that speaks them."""
+"""OpenAI embeddings, and everything that speaks them: vLLM, Mistral, Voyage, Jina, …"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from spanreplay.call import Kind
 from spanreplay.dialects._base import Dialect
-from spanreplay.dialects._meaning import Message, ResponseMeaning
+from spanreplay.dialects._meaning import ResponseMeaning
 from spanreplay.dialects._wire import as_dict, as_int, as_str
 
 __all__ = ["OpenAIEmbeddings"]
@@ -28,28 +28,12 @@ class OpenAIEmbeddings(Dialect):
         has_model = isinstance(fields.get("model"), str) or bool(self.url_model)
         return isinstance(fields.get("input"), str | list) and has_model
 
-    def read_system(self, body: Mapping[str, Any]) -> list[str]:
-        """There is none."""
-        return []
-
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
         """The texts or token lists to embed."""
         given = body.get("input")
         if isinstance(given, list) and not (given and isinstance(given[0], int)):
             return given
         return [] if given is None else [given]
-
-    def read_message(self, item: Any) -> list[Message]:
-        """Texts are no messages."""
-        return []
-
-    def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """There are none."""
-        return []
-
-    def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
-        """There are none."""
-        return []
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
         """Model and usage; the vectors stay in the recorded response."""
@@ -58,7 +42,7 @@ class OpenAIEmbeddings(Dialect):
         return ResponseMeaning(
             model=as_str(document.get("model")),
             response_id=as_str(document.get("id")),
-            tokens_in=as_int(usage.get("prompt_tokens")),
+            tokens_in=as_int(usage.get("prompt_tokens", usage.get("total_tokens"))),  # Voyage states the total only
             tokens_out=0 if usage else -1,
             is_complete=isinstance(document.get("data"), list),
         )

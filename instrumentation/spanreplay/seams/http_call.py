@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from spanreplay import codec, config, guard, ids
@@ -27,6 +27,7 @@ from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_re
 from spanreplay.seams.telemetry import is_telemetry
 
 Headers = Iterable[tuple[str, str]]
+_STREAM_TYPES: Final = ("event-stream", "eventstream", "ndjson", "stream+json")
 
 
 class Body:
@@ -191,7 +192,7 @@ class HttpCall:
 
     def _read_meta(self, reply: HttpReply, texts: list[str]) -> dict[str, Any]:
         types = [value for name, value in reply.headers if name.lower() == "content-type"]
-        is_stream = any("event-stream" in value for value in types)
+        is_stream = any(kind in value for value in types for kind in _STREAM_TYPES)
         return read_meta(self._exchange, reply.status, texts, is_stream=is_stream)
 
     def _to_reply(self, body: Body) -> HttpReply:

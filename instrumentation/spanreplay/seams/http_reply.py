@@ -9,6 +9,17 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from spanreplay.seams.aws_events import (
+    AwsEvent,
+    from_stored,
+    is_event_stream,
+    join_event,
+    read_events,
+    split_events,
+    to_stored,
+    to_text,
+)
+
 
 @dataclass
 class HttpReply:
@@ -66,11 +77,81 @@ def encode_chunks(times_ms: list[int], split: SplitText) -> list[list[Any]]:
     return encoded
 
 
+@dataclass(frozen=True)
+class SplitEvents:
+    """Chunks of bytes as AWS event messages: one that was cut between chunks goes whole to the last of them.
+
+    `cuts` and `tail` are as in SplitText.
+    """
+
+    events: list[list[AwsEvent]]
+    cuts: list[int]
+    tail: bytes = b""
+
+
+def split_aws(chunks: list[bytes]) -> SplitEvents | None:
+    """Chunks as event messages, or None if together they are none; `join_text` gives the same chunks back."""
+    found = split_events(b"".join(chunks))
+    if found is None:
+        return None
+    events, tail = found
+    ends = list(accumulate(len(join_event(event)) for event in events))
+    grouped: list[list[AwsEvent]] = []
+    cuts: list[int] = []
+    taken = position = 0
+    for chunk in chunks:
+        position += len(chunk)
+        first = taken
+        while taken < len(events) and ends[taken] <= position:
+            taken += 1
+        grouped.append(events[first:taken])
+        cuts.append(position - (ends[taken - 1] if taken else 0))
+    return SplitEvents(grouped, cuts, tail)
+
+
+def encode_events(times_ms: list[int], split: SplitEvents) -> list[list[Any]]:
+    """Chunks of event messages as they are recorded: [ms, {"events": […]}], and cuts."""
+    encoded: list[list[Any]] = []
+    for ms, events, cut in zip(times_ms, split.events, split.cuts, strict=True):
+        held = {"events": list(map(to_stored, events))}
+        encoded.append([ms, held, cut] if cut else [ms, held])
+    if split.tail:
+        encoded[-1] = [*encoded[-1], split.tail.hex()]
+    return encoded
+
+
+def stored_texts(chunks: list[Any]) -> list[str]:
+    """The texts of recorded chunks, for a dialect or a reader; binary chunks are left out."""
+    found: list[str] = []
+    for chunk in chunks:
+        if isinstance(chunk, list) and len(chunk) > 1:
+            if isinstance(chunk[1], str):
+                found.append(chunk[1])
+            elif isinstance(chunk[1], dict) and "events" in chunk[1]:
+                found.extend(to_text(from_stored(event)) for event in chunk[1]["events"])
+    return found
+
+
+def body_texts(reply: HttpReply) -> list[str]:
+    """The texts of a reply's body, for a dialect."""
+    chunks = [chunk for _, chunk in reply.chunks]
+    if is_event_stream(reply.headers):
+        return read_events(b"".join(chunks))
+    split = split_text(chunks)
+    return split.texts if split is not None else []
+
+
+def _piece(stored: Any) -> bytes:
+    if not isinstance(stored, dict):
+        return str(stored).encode("utf-8", "surrogatepass")
+    if "events" in stored:
+        return b"".join(join_event(from_stored(event)) for event in stored["events"])
+    return base64.b64decode(stored["b64"])
+
+
 def join_text(chunks: list[Any]) -> list[tuple[int, bytes]]:
     """The recorded chunks as (milliseconds, bytes)."""
-    if any(isinstance(c[1], dict) for c in chunks):
-        return [(int(c[0]), base64.b64decode(c[1]["b64"])) for c in chunks]
-    pieces = [str(c[1]).encode("utf-8", "surrogatepass") for c in chunks]
+    pieces = [_piece(c[1]) for c in chunks]
     tail = bytes.fromhex(chunks[-1][3]) if chunks and len(chunks[-1]) > 3 else b""
     whole = b"".join(pieces) + tail
     found: list[tuple[int, bytes]] = []
@@ -84,14 +165,14 @@ def join_text(chunks: list[Any]) -> list[tuple[int, bytes]]:
 
 
 class Truncated(ValueError):
-    """The response was too large to be recorded."""
+    """The response was not recorded: it was too large, or held a secret where none could be replaced."""
 
 
 def decode_reply(response: str) -> HttpReply:
     """A recorded response back as a value. Raises: Truncated; ValueError if it is not one."""
     value = json.loads(response)
     if isinstance(value, dict) and "truncated" in value:
-        raise Truncated(f"{value['truncated']} characters")
+        raise Truncated(str(value.get("why") or f"{value['truncated']} characters"))
     try:
         return _decode(value)
     except (KeyError, TypeError, IndexError, AttributeError) as exc:

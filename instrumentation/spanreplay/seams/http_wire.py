@@ -18,7 +18,8 @@ from spanreplay.dialects import Dialect, RequestMeaning, find_dialect, meta
 from spanreplay.keyspec import http_fields
 from spanreplay.redact import RunRedactor
 from spanreplay.run import Run
-from spanreplay.seams.http_reply import HttpReply, encode_chunks, split_text
+from spanreplay.seams.aws_events import is_event_stream, rewrite, to_text
+from spanreplay.seams.http_reply import HttpReply, SplitEvents, encode_chunks, encode_events, split_aws, split_text
 
 HTTP_KEYSPEC: Final = "http/1"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -49,8 +50,8 @@ def describe_request(
         f'"headers":{dump(dict(redact.headers(kept, counts)))}{member}}}'
     )
     redacted = parsed.get("body")
-    dialect = find_dialect(method, url) if isinstance(redacted, dict) else None
-    if dialect is not None and dialect.accepts(redacted):
+    dialect = find_dialect(method, url, redacted) if isinstance(redacted, dict) else None
+    if dialect is not None:
         meaning = dialect.read_request(redacted)
         spec = Spec(
             kind=meaning.kind,
@@ -160,11 +161,29 @@ def _redact_headers(headers: list[tuple[str, str]], redact: RunRedactor, counts:
 
 
 def _encode_body(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[list[str], list[list[Any]]]:
+    if is_event_stream(reply.headers):
+        events = split_aws([c for _, c in reply.chunks])
+        if events is not None:
+            return _encode_events(run, reply, events, counts)
     split = split_text([c for _, c in reply.chunks])
     if split is None:
         return [], [[ms, {"b64": base64.b64encode(c).decode("ascii")}] for ms, c in reply.chunks]
     texts = run.redactor.chunks(split.texts, counts)
     return texts, encode_chunks([ms for ms, _ in reply.chunks], replace(split, texts=texts))
+
+
+def _encode_events(
+    run: Run, reply: HttpReply, split: SplitEvents, counts: dict[str, int]
+) -> tuple[list[str], list[list[Any]]]:
+    """Event messages, redacted as the one text that their JSON is."""
+    flat = [event for events in split.events for event in events]
+    before = list(map(to_text, flat))
+    texts = run.redactor.chunks(before, counts)
+    if texts != before:
+        made = iter(rewrite(flat, texts))
+        # What is left over of a message that was cut short may hold half of what was just replaced
+        split = SplitEvents([[next(made) for _ in events] for events in split.events], split.cuts)
+    return texts, encode_events([ms for ms, _ in reply.chunks], split)
 
 
 def read_meta(exchange: HttpExchange, status: int, texts: list[str], *, is_stream: bool) -> dict[str, Any]:

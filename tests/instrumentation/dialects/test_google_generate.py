@@ -66,8 +66,8 @@ def test_google_dialect_takes_model_and_stream_from_the_url(url: str, model: str
 
 @pytest.mark.parametrize("method", ["countTokens", "embedContent", "batchGenerateContent", "rawPredict"])
 def test_google_dialect_leaves_other_methods_alone(method: str) -> None:
-    """Another method of a model is no generation."""
-    assert find_dialect("POST", f"{BASE}:{method}") is None
+    """Another method of a model is no generation, even with the body of one."""
+    assert find_dialect("POST", f"{BASE}:{method}", _body()) is None
 
 
 def test_s22_google_request_meaning() -> None:
