@@ -11,8 +11,7 @@ import click
 
 from spanreplay.cli.app import COMMANDS, app
 from spanreplay.config import SETTINGS
-from spanreplay.dialects import find_dialect
-from spanreplay.dialects._table import _ROWS as ROWS
+from spanreplay.dialects._table import ROWS, load
 from spanreplay.report.shape import EXIT_STATUS
 from spanreplay.seams._table import SEAMS, Seam
 
@@ -20,11 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 HEAD = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
-PROTOCOLS = {
-    suffix: dialect.name
-    for suffix, *_ in ROWS
-    if (dialect := find_dialect("POST", f"http://host{'' if suffix[0] == '/' else '/model'}{suffix}"))
-}
+PROTOCOLS: dict[str, list[str]] = {}
+for ends, module, class_name in ROWS:
+    for end in ends.split():
+        PROTOCOLS.setdefault(end, []).append(load(module, class_name).name)
 
 
 def _help(context: click.Context) -> str:
@@ -122,7 +120,7 @@ def render_coverage() -> str:
     lines += ["\n## Protocols of models\n"]
     lines += ["A request is read as a call of a model by its path, at any host; every other request is kind `http`.\n"]
     lines += ["| POST | Read as |", "| --- | --- |"]
-    lines += [f"| `…{suffix}` | {name} |" for suffix, name in PROTOCOLS.items()]
+    lines += [f"| `…{suffix}` | {' or '.join(found)} |" for suffix, found in PROTOCOLS.items()]
     return "\n".join(lines) + "\n"
 
 

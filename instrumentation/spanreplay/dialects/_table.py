@@ -10,42 +10,45 @@ from urllib.parse import unquote, urlsplit
 
 from spanreplay.dialects._base import Dialect
 
-__all__ = ["find_dialect"]
+__all__ = ["ROWS", "find_dialect", "load"]
 
-_INVOKE: Final = r"/model/[^/]+/invoke(?:-with-response-stream)?"
-_PREDICT: Final = r":(?:streamR|r)awPredict"
+_INVOKE: Final = "/model/*/invoke /model/*/invoke-with-response-stream"
+_PREDICT: Final = ":rawPredict :streamRawPredict"
 
-# (end of the path, module in spanreplay.dialects, class); where paths are shared, the first that accepts the body
-_ROWS: Final = (
-    (r"/chat/completions", "openai_chat", "OpenAIChat"),
-    (r"/agents/completions", "openai_chat", "OpenAIChat"),
-    (r"/completions", "openai_completions", "OpenAICompletions"),
-    (r"/responses", "openai_responses", "OpenAIResponses"),
-    (r"/embeddings", "openai_embeddings", "OpenAIEmbeddings"),
-    (r"/v1/messages", "anthropic_messages", "AnthropicMessages"),
-    (r":(?:streamG|g)enerateContent", "google_generate", "GoogleGenerate"),
-    (r":(?:embedContent|batchEmbedContents|predict)", "google_embed", "GoogleEmbed"),
+# (ends of the path, * for one segment, module in spanreplay.dialects, class); where paths are shared, the first
+# that accepts the body
+ROWS: Final = (
+    ("/chat/completions /agents/completions", "openai_chat", "OpenAIChat"),
+    ("/completions", "openai_completions", "OpenAICompletions"),
+    ("/responses", "openai_responses", "OpenAIResponses"),
+    ("/embeddings", "openai_embeddings", "OpenAIEmbeddings"),
+    ("/v1/messages", "anthropic_messages", "AnthropicMessages"),
+    (":generateContent :streamGenerateContent", "google_generate", "GoogleGenerate"),
+    (":embedContent :batchEmbedContents :predict", "google_embed", "GoogleEmbed"),
     (_PREDICT, "anthropic_messages", "AnthropicMessages"),
     (_PREDICT, "openai_chat", "OpenAIChat"),
-    (r"/model/[^/]+/converse(?:-stream)?", "bedrock_converse", "BedrockConverse"),
+    ("/model/*/converse /model/*/converse-stream", "bedrock_converse", "BedrockConverse"),
     (_INVOKE, "anthropic_messages", "AnthropicMessages"),
     (_INVOKE, "bedrock_nova", "BedrockNova"),
     (_INVOKE, "bedrock_text", "BedrockText"),
     (_INVOKE, "bedrock_embed", "BedrockEmbed"),
     (_INVOKE, "cohere_chat_v1", "CohereChatV1"),
     (_INVOKE, "openai_chat", "OpenAIChat"),
-    (r"/v2/chat", "cohere_chat", "CohereChat"),
-    (r"/v1/chat", "cohere_chat_v1", "CohereChatV1"),
-    (r"/v[12]/embed", "cohere_embed", "CohereEmbed"),
-    (r"/api/chat", "ollama_chat", "OllamaChat"),
-    (r"/api/generate", "ollama_generate", "OllamaGenerate"),
-    (r"/api/embed(?:dings)?", "ollama_embed", "OllamaEmbed"),
-    (r"/generate", "sglang_generate", "SGLangGenerate"),
-    (r"/(?:de)?tokenize", "vllm_tokenize", "VllmTokenize"),
-    (r"/rerank", "rerank", "Rerank"),
-    (r"/score", "rerank", "Rerank"),
+    ("/v2/chat", "cohere_chat", "CohereChat"),
+    ("/v1/chat", "cohere_chat_v1", "CohereChatV1"),
+    ("/v1/embed /v2/embed", "cohere_embed", "CohereEmbed"),
+    ("/api/chat", "ollama_chat", "OllamaChat"),
+    ("/api/generate", "ollama_generate", "OllamaGenerate"),
+    ("/api/embed /api/embeddings", "ollama_embed", "OllamaEmbed"),
+    ("/generate", "sglang_generate", "SGLangGenerate"),
+    ("/tokenize /detokenize", "vllm_tokenize", "VllmTokenize"),
+    ("/rerank /score", "rerank", "Rerank"),
 )
-_COMPILED: Final = tuple((re.compile(f"{end}$"), module, class_name) for end, module, class_name in _ROWS)
+_COMPILED: Final = tuple(
+    (re.compile(re.escape(end).replace(r"\*", "[^/]+") + "$"), module, class_name)
+    for ends, module, class_name in ROWS
+    for end in ends.split()
+)
 
 # (end of the host name, OpenInference's name of the provider)
 _PROVIDERS: Final = (
@@ -103,10 +106,16 @@ def _find_by_path(method: str, url: str) -> tuple[Dialect, ...]:
         return ()
     path = parts.path.rstrip("/")
     return tuple(
-        _bind(getattr(importlib.import_module(f"spanreplay.dialects.{module}"), class_name), path, parts.hostname or "")
+        _bind(load(module, class_name), path, parts.hostname or "")
         for end, module, class_name in _COMPILED
         if end.search(path)
     )
+
+
+def load(module: str, class_name: str) -> type[Dialect]:
+    """The class of a row."""
+    found: type[Dialect] = getattr(importlib.import_module(f"spanreplay.dialects.{module}"), class_name)
+    return found
 
 
 def _bind(cls: type[Dialect], path: str, host: str) -> Dialect:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spanreplay.canonical import compute_key
 from spanreplay.dialects import Dialect, meta
-from spanreplay.dialects._table import _ROWS
+from spanreplay.dialects._table import ROWS
 from spanreplay.keyspec import keyspec
 from support.dialect_samples import CHAT, EVERY, MODELS, OTHERS, TOOL_PROMPT, Sample, as_texts, whole_text
 
@@ -40,7 +40,7 @@ def _key(dialect: Dialect, body: Any) -> str:
 def test_every_row_of_the_table_has_a_sample() -> None:
     """What is in the table is tested here."""
     found = {type(sample.dialect()).__name__ for sample in EVERY.values()}
-    assert {row[2] for row in _ROWS} == found
+    assert {row[2] for row in ROWS} == found
 
 
 # ── requests ────────────────────────────────────────────────────────────────────────────────────────
@@ -74,6 +74,11 @@ def test_s34_what_providers_add_does_not_reach_the_key(sample: Sample) -> None:
     """A request id, a served model's name, a field of next year: the key stays."""
     body = sample.ask("hi")
     assert _key(sample.dialect(), {**body, **TRANSIENT}) == _key(sample.dialect(), body)
+
+
+def _says(dialect: Dialect, field: str) -> bool:
+    """Whether the URL says what a field would."""
+    return {"model": dialect.url_model != "", "stream": dialect.is_url_stream is not None}.get(field, False)
 
 
 FLIPS = [
