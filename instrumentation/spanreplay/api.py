@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 from contextvars import Token
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,7 @@ from spanreplay import config, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome, Recording
 from spanreplay.errors import ConfigError
-from spanreplay.replay.plan import Plan, build_plan
+from spanreplay.replay.plan import Plan
 from spanreplay.run import Run, active_run, carried, root_lane_of_active_run, set_process_run
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class ReplayBlock(_Block):
     def __init__(self, source: str | Path | Recording, plan: Plan) -> None:
         super().__init__()
         self._source = source
-        self.plan = build_plan(stub=tuple(plan.stub), live=tuple(plan.live), on_change=plan.on_change)
+        self.plan = plan
         self._verdict: dict[str, Any] | None = None
 
     def __enter__(self) -> ReplayBlock:
@@ -212,7 +211,7 @@ class ReplayBlock(_Block):
         try:
             recording = self._load()
             if recording.root.env.get(_CLOCK) == _LIVE or not _is_clock_free():
-                self.plan = replace(self.plan, live=(*self.plan.live, "clock:*"))
+                self.plan = self.plan.live("clock:*")
             self._session = session = Session(recording, self.plan)
             app = session.recording.root.app
             resource = _resource({names.APP: app})

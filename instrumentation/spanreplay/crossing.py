@@ -17,7 +17,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from spanreplay import config, guard, ids
 from spanreplay.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.canonical import compute_key
-from spanreplay.errors import ReplayMiss
+from spanreplay.errors import ConfigError, ReplayMiss
 from spanreplay.lanes import Entered, Lane, current_crossing, current_lane, enter_crossing, leave_crossing
 from spanreplay.record import build_attributes
 from spanreplay.run import Run, active_run
@@ -58,6 +58,10 @@ class Spec:
     """Why this call cannot be replayed, where that is known from the start."""
     body: Any = None
     """The function that does the work, named as the place where no agent code is on the stack."""
+    amend: Callable[[Any], Spec] | None = None
+    """Gives the call with patches applied to its request; None where a request can't be changed on its way."""
+    live: Callable[[], Any] | None = None
+    """What runs instead of the body, where a patch changed its arguments."""
 
 
 def is_suppressed() -> bool:
@@ -194,6 +198,15 @@ class Crossing:
     def mark(self) -> None:
         """A part of a stream has come."""
         self.clocks.append(self.run.complete(is_part=True)[0])
+
+    def amend(self, patches: Any) -> bool:
+        """Apply a plan's patches to the request; whether that makes it another one. Raises: ConfigError."""
+        if self.spec.amend is None:
+            raise ConfigError(f"the request of {self.boundary} can't be changed by a plan: set its response")
+        before = self.key.hex
+        self.spec = self.spec.amend(patches)
+        self.key = compute_key(self.spec.keyspec, self.spec.key_fields, self.run.key_memo)
+        return self.key.hex != before
 
     def close(self, outcome: Outcome, response: str) -> None:
         """Record how the call ended; `response` is redacted JSON text. Later calls do nothing."""

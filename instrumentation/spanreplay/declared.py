@@ -11,6 +11,7 @@ from spanreplay.call import Effect, Kind
 from spanreplay.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_IMPLICIT = ("self", "cls")
 
 
 def boundary(kind: str | Kind = Kind.TOOL, *, name: str = "", effect: str | Effect = Effect.WRITE) -> Callable[[F], F]:
@@ -51,12 +52,23 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
         from spanreplay.leaf import Leaf
 
         arguments = call_arguments(signature, args, kwargs)
-        for implicit in ("self", "cls"):
-            arguments.pop(implicit, None)
-        return Leaf(kind, shown, effect, arguments)
+        implicit: dict[str, Any] = {n: arguments.pop(n) for n in _IMPLICIT if n in arguments}
+
+        def call(changed: dict[str, Any]) -> Any:
+            return _call_with(function, signature, {**implicit, **changed})
+
+        return Leaf(kind, shown, effect, arguments, call=call)
 
     wrapped: F = _wrapper_of(function)(function, describe)
     return wrapped
+
+
+def _call_with(function: Any, signature: inspect.Signature, arguments: dict[str, Any]) -> Any:
+    """Call a function with arguments by parameter name, as `call_arguments` gives them."""
+    from spanreplay.codec import bind_arguments
+
+    args, kwargs = bind_arguments(signature, arguments)
+    return function(*args, **kwargs)
 
 
 def _wrapper_of(function: Any) -> Callable[[Any, Any], Any]:

@@ -168,7 +168,7 @@ def call_generator(
     if crossing.served is not None:
         return (yield from _serve(_Served(crossing)))
     recorded = _Recorded(crossing)
-    generator = live()
+    generator = live() if crossing.spec.live is None else crossing.spec.live()
     sent: Any = None
     thrown: BaseException | None = None
     while True:
@@ -298,4 +298,6 @@ def open_async_generator(describe: Callable[[], Leaf], live: Callable[[], AsyncG
     crossing = begin_leaf(describe)
     if crossing is None:
         return live()
-    return _ServedAsync(crossing) if crossing.served is not None else _RecordedAsync(crossing, live())
+    if crossing.served is not None:
+        return _ServedAsync(crossing)
+    return _RecordedAsync(crossing, live() if crossing.spec.live is None else crossing.spec.live())

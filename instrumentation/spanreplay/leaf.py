@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from spanreplay import codec, guard, ids
@@ -37,6 +38,8 @@ class Leaf:
     meta: Mapping[str, Any] = field(default_factory=dict)
     body: Any = None
     """The function that does the work, where the caller is a framework: named when no agent code is on the stack."""
+    call: Callable[[dict[str, Any]], Any] | None = None
+    """Calls the body with other arguments; None where a plan can't change them."""
 
 
 def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
@@ -48,6 +51,30 @@ def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
         encoded = codec.encode(dict(leaf.arguments))
     except Unserializable as exc:
         hole, encoded = f"request {exc}", {"$unserializable": exc.path}
+    spec = _describe(run, leaf, encoded, counts, hole)
+    if run.session is not None and not hole:
+        spec.amend = partial(_amend, run, leaf, encoded)
+    return spec
+
+
+def _amend(run: Run, leaf: Leaf, encoded: dict[str, Any], patches: Any) -> Spec:
+    """The call with a plan's patches applied to its arguments. Raises: ConfigError."""
+    from spanreplay.replay.patched import patch_arguments
+
+    changed = patch_arguments(encoded, patches)
+    spec = _describe(run, leaf, changed, {}, "")
+
+    def live() -> Any:
+        if leaf.call is not None:
+            return leaf.call({name: codec.decode(value) for name, value in changed.items()})
+        message = f"the arguments of {leaf.kind}:{leaf.name} can't be changed on their way: set its response"
+        raise run.session.broken(message) if run.session is not None else ReplayMiss(message)
+
+    spec.live = live
+    return spec
+
+
+def _describe(run: Run, leaf: Leaf, encoded: dict[str, Any], counts: dict[str, int], hole: str) -> Spec:
     redacted = run.redactor.value(encoded, counts)
     keyspec = f"{leaf.kind}/1" if leaf.kind in _KINDS_WITH_KEYSPEC else "tool/1"
     return Spec(
@@ -154,7 +181,7 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
         return value
     try:
         with crossing:
-            result = live()
+            result = live() if crossing.spec.live is None else crossing.spec.live()
     except BaseException as exc:
         _close_error(crossing, exc)
         raise
@@ -182,7 +209,7 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
         crossing.opened_in = crossing.run.turns.turn()
     try:
         with crossing:
-            result = await live()
+            result = await (live() if crossing.spec.live is None else crossing.spec.live())
     except BaseException as exc:
         _close_error(crossing, exc)
         raise

@@ -14,7 +14,7 @@ from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_service.guard import current_tenant
 from spanreplay_service.runs import RunAccess, normalize_run_id
 
-VERDICTS: Final = ("identical", "diverged", "incomplete", "tampered")
+VERDICTS: Final = ("identical", "diverged", "incomplete", "tampered", "over_budget")
 
 
 class VerdictSink(Protocol):

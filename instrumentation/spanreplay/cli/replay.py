@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from spanreplay import config
-from spanreplay.call import Completeness
+from spanreplay.call import Completeness, Recording
 from spanreplay.catalog import Catalog
 from spanreplay.cli import runs
 from spanreplay.cli.child import describe_end, run_child
-from spanreplay.cli.launch import build_environ, check_not_isolated, find_agent
+from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent
 from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.settle import settle
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.errors import SpanreplayError
 from spanreplay.report.json import dump, parse
-from spanreplay.report.shape import EXIT_STATUS, Verdict
+from spanreplay.report.shape import EXIT_STATUS, SCHEMA, Verdict
+
+if TYPE_CHECKING:
+    from spanreplay.replay.plan import Plan
 
 REASONS_SAID_MAX: Final = 3
 
 
 @dataclass(frozen=True)
 class Source:
-    """A recording that a child process can find: what to tell it, and whether the recording is whole."""
+    """A recording that a child process can find: what to tell it, and the recording itself."""
 
     name: str
-    completeness: Completeness
+    recording: Recording
     is_at_service: bool = False
 
 
@@ -41,11 +45,11 @@ def _from_catalog(catalog: Catalog, run: str, folder: Path, *, is_at_service: bo
     run_id = runs.resolve(catalog, run)
     recording = catalog.load(run_id)
     if is_at_service:
-        return Source(recording.run_id, recording.completeness(), is_at_service=True)
+        return Source(recording.run_id, recording, is_at_service=True)
     # One file that the child reads at once: nothing that happens to the directory changes the replay.
     path = folder / f"{recording.run_id}.replay"
     path.write_bytes(catalog.export(recording.run_id))
-    return Source(str(path), recording.completeness())
+    return Source(str(path), recording)
 
 
 def open_source(source: str, folder: Path) -> Source:
@@ -54,7 +58,7 @@ def open_source(source: str, folder: Path) -> Source:
         from spanreplay.bundle import load_file
 
         path = Path(source).absolute()
-        return Source(str(path), load_file(path).completeness())
+        return Source(str(path), load_file(path))
     is_at_service = bool(config.read_setting("SPANREPLAY_ENDPOINT"))
     with runs.open_catalog() as catalog:
         return _from_catalog(catalog, source, folder, is_at_service=is_at_service)
@@ -112,18 +116,54 @@ def _warn_incomplete(completeness: Completeness) -> None:
         say(f"the recording is incomplete, so it is replayed up to where it ends ({reasons})")
 
 
+def refuse(recording: Recording) -> Verdict:
+    """The verdict of a recording that a strict replay does not begin with: its holes, and how to go on."""
+    verdict = {
+        "schema": SCHEMA,
+        "verdict": "incomplete",
+        "run_id": recording.run_id,
+        "app": recording.root.app,
+        "counts": {"recorded": len(recording.calls)},
+        "reasons": list(recording.completeness().reasons),
+        "hint": "without --strict it is replayed up to its first hole; --to N ends the replay before call N",
+    }
+    return parse(json.dumps(verdict))
+
+
+def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Path) -> tuple[Verdict, int]:
+    """Replay in a process of its own; the verdict and how the process ended. Raises: SpanreplayError."""
+    report_path = folder / "verdict.json"
+    told = {
+        "SPANREPLAY_MODE": "replay",
+        "SPANREPLAY_REPLAY_SOURCE": found.name,
+        "SPANREPLAY_REPLAY_REPORT": str(report_path),
+        "SPANREPLAY_REPLAY_PID": "",
+        **settings,
+    }
+    status = run_child(agent.argv, build_environ(os.environ, told, is_replay=True))
+    return _read_verdict(report_path, status), status
+
+
 @click.command("replay")
 @click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
 @click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--stub", multiple=True, metavar="GLOB", help="Serve these from the recording, e.g. 'llm:*'.")
-@click.option("--live", multiple=True, metavar="GLOB", help="Let these run live, e.g. 'tool:get_*'.")
+@click.option("--stub", multiple=True, metavar="CALLS", help="Serve these from the recording, e.g. 'llm:*'.")
+@click.option("--live", multiple=True, metavar="CALLS", help="Let these run live, e.g. 'tool:get_*' or 'llm[3..]'.")
 @click.option(
     "--on-change",
-    type=click.Choice(["stop", "serve", "live"]),
-    default="stop",
-    show_default=True,
-    help="A call that differs: stop there, serve the recorded answer, or go live.",
+    multiple=True,
+    metavar="[CALLS=]stop|serve|live",
+    help="A call that differs: stop there (default), serve the recorded answer, or go live.",
 )
+@click.option(
+    "--set", "patches", multiple=True, metavar="PATCH", help="Change a field, e.g. 'llm[3].system += \"ask first\"'."
+)
+@click.option("--max-cost", type=float, metavar="USD", help="Stop before live calls to models cost more; exit 6.")
+@click.option(
+    "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars for a million tokens, in and out."
+)
+@click.option("--strict", is_flag=True, help="Refuse an incomplete recording; stop at a call that has moved.")
+@click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON too; - is standard output.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write it as JUnit XML.")
 @click.option("--sarif", "sarif_file", metavar="FILE", help="Write it as SARIF 2.1.0.")
@@ -131,18 +171,7 @@ def _warn_incomplete(completeness: Completeness) -> None:
 @click.option("--github", is_flag=True, help="Annotate the code and write the step summary in GitHub Actions.")
 @click.pass_context
 def replay_command(
-    ctx: click.Context,
-    *,
-    source: str,
-    command: tuple[str, ...],
-    stub: tuple[str, ...],
-    live: tuple[str, ...],
-    on_change: str,
-    json_file: str | None,
-    junit_file: str | None,
-    sarif_file: str | None,
-    html_file: str | None,
-    github: bool,
+    ctx: click.Context, /, *, source: str, command: tuple[str, ...], github: bool, **options: Any
 ) -> None:
     """Run an agent against a recording: no model is called and nothing outside is touched.
 
@@ -152,29 +181,33 @@ def replay_command(
     \b
     spanreplay replay latest -- python agent.py
     spanreplay replay incident.replay --live 'tool:get_*' -- python agent.py
+    spanreplay replay latest --set 'llm[3].system += "ask first"' --on-change live \\
+        --live 'llm[4..]' --max-cost 0.50 -- python agent.py
 
-    Exit status: 0 identical, 1 error, 2 wrong usage, 3 diverged, 4 incomplete recording, 5 tampered.
+    CALLS is KIND[:NAME][@LANE][[NUMBER]]: llm, 'tool:get_*', 'llm[3]' (the third model call of the
+    recording), 'llm[3..]', 'tool:pay[-1]', 'llm[*]'. Of several that match, the one that says most decides.
+    PATCH is CALLS[NUMBER].FIELD = JSON, += JSON, or `delete CALLS[NUMBER].FIELD`; fields are those of the
+    request, or of the answer behind `.response`.
+
+    Exit status: 0 identical, 1 error, 2 wrong usage, 3 diverged, 4 incomplete, 5 tampered, 6 budget exceeded.
     """
-    from spanreplay.replay.plan import build_plan
+    from spanreplay.replay.directions import check_plan
 
-    files = {"json": json_file, "junit": junit_file, "sarif": sarif_file, "html": html_file}
+    files = {name: options[f"{name}_file"] for name in ("json", "junit", "sarif", "html")}
     check_files(files)
-    plan = build_plan(stub=stub, live=live, on_change=on_change)
+    plan = _read_plan(options)
     agent = find_agent(command)
     check_not_isolated(agent)
     with _work_folder() as folder:
         found = open_source(source, folder)
-        _warn_incomplete(found.completeness)
-        report_path = folder / "verdict.json"
-        settings = {
-            "SPANREPLAY_MODE": "replay",
-            "SPANREPLAY_REPLAY_SOURCE": found.name,
-            "SPANREPLAY_REPLAY_PLAN": plan.to_json(),
-            "SPANREPLAY_REPLAY_REPORT": str(report_path),
-            "SPANREPLAY_REPLAY_PID": "",
-        }
-        status = run_child(agent.argv, build_environ(os.environ, settings, is_replay=True))
-        verdict = settle(_read_verdict(report_path, status), status, found.completeness)
+        completeness = found.recording.completeness()
+        check_plan(plan, found.recording)
+        if plan.is_strict and not plan.stop_at and not completeness.is_complete:
+            verdict = refuse(found.recording)
+        else:
+            _warn_incomplete(completeness)
+            verdict, status = run_agent(agent, found, {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}, folder)
+            verdict = settle(verdict, status, completeness)
     _print(verdict)
     write_files(verdict, files)
     if github:
@@ -182,3 +215,23 @@ def replay_command(
     if found.is_at_service and verdict["verdict"] != "error":
         _report(verdict)
     ctx.exit(EXIT_STATUS[verdict["verdict"]])
+
+
+def _read_plan(options: dict[str, Any]) -> Plan:
+    """The plan that the options write. Raises: UsageError, ConfigError."""
+    from spanreplay.replay.plan import ON_CHANGE, build_plan
+
+    for item in options["on_change"]:
+        action = item.rpartition("=")[2]
+        if action not in ON_CHANGE:
+            raise click.UsageError(f"--on-change: {action!r} is not one of {', '.join(ON_CHANGE)}")
+    return build_plan(
+        stub=options["stub"],
+        live=options["live"],
+        on_change=options["on_change"],
+        patches=options["patches"],
+        max_cost=options["max_cost"],
+        prices=options["prices"],
+        is_strict=options["strict"],
+        stop_at=options["stop_at"] or 0,
+    )

@@ -51,8 +51,9 @@ def settle(verdict: Verdict, status: int, completeness: Completeness) -> Verdict
             result["verdict"] = "incomplete"
     if result["verdict"] in _AS_RECORDED:
         divergence = _exit_divergence(recorded, status)
-        # A replay that stops where its recording does ends in another way than the agent did.
-        if divergence is not None and (completeness.is_complete or status < 0):
+        # A replay that stops where its recording does, or where it was told to, ends in another way than the agent did.
+        is_whole = completeness.is_complete and not result.get("stopped")
+        if divergence is not None and (is_whole or status < 0):
             result["verdict"] = "diverged"
             result["divergences"] = [*result.get("divergences", []), divergence]
             result["divergences_total"] = len(result["divergences"])

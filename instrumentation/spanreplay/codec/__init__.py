@@ -7,9 +7,17 @@ nothing that a recording names: recordings come from elsewhere.
 
 from __future__ import annotations
 
-from spanreplay.codec._arguments import call_arguments
+from spanreplay.codec._arguments import bind_arguments, call_arguments
 from spanreplay.codec._engine import decode, encode
 from spanreplay.codec._errors import decode_exception, encode_exception
 from spanreplay.errors import Unserializable
 
-__all__ = ["Unserializable", "call_arguments", "decode", "decode_exception", "encode", "encode_exception"]
+__all__ = [
+    "Unserializable",
+    "bind_arguments",
+    "call_arguments",
+    "decode",
+    "decode_exception",
+    "encode",
+    "encode_exception",
+]

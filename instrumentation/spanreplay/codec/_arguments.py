@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-__all__ = ["call_arguments"]
+__all__ = ["bind_arguments", "call_arguments"]
 
 _SIGNATURES: WeakKeyDictionary[Any, inspect.Signature] = WeakKeyDictionary()
 
@@ -45,6 +45,22 @@ def call_arguments(
         if value or kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             named[name] = value
     return named
+
+
+def bind_arguments(signature: inspect.Signature, named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and the keyword arguments that `call_arguments` gave by name."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            kwargs.update(named.get(name, {}))
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            args.extend(named.get(name, ()))
+        elif name in named and parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            kwargs[name] = named[name]
+        elif name in named:
+            args.append(named[name])
+    return args, kwargs
 
 
 _NAMES_MAX: Final = 1024

@@ -1,58 +1,249 @@
-"""The plan of a replay: per boundary `stub` (serve the recording) or `live`."""
+"""The plan of a replay: which calls are served, which run live, what is set otherwise, and where it ends.
+
+    Plan().stub("llm").live("tool:get_*").override("tool:get_price[2]", value=12.5)
+    spanreplay replay RUN --stub llm --live 'tool:get_*' --set 'tool:get_price[2].response = 12.5' -- CMD
+
+Selectors are explained in `selector`, patches in `patch`. Of the rules that match a call the one that says most
+decides: one with a condition before one without, then one with a number, with a lane, with the longest pattern. `stub`
+wins a tie.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.errors import ConfigError
+from spanreplay.replay.budget import Budget, Price, parse_price
+from spanreplay.replay.patch import Patch, parse_patch, set_response
+from spanreplay.replay.selector import Selector, parse_selector
+
+if TYPE_CHECKING:
+    from spanreplay.replay.directions import PlannedCall
 
 STUB, LIVE = "stub", "live"
-ON_CHANGE = ("stop", "serve", "live")
-RULES_MAX = 200
+STOP, SERVE = "stop", "serve"
+ON_CHANGE = (STOP, SERVE, LIVE)
+RULES_MAX: Final = 200
+_UNSET: Final = object()
+Condition = "Callable[[PlannedCall], bool]"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which calls are served and which run live.
+class Rule:
+    """One line of a plan; `action` is stub or live, or, in rules about changed calls, stop, serve or live."""
 
-    Patterns are `kind:name` with `*` and `?`; a bare kind means all of it. Of the patterns that match, the longest
-    decides, and `stub` wins a tie. `on_change` says what to do with a call that differs from the recorded one:
-    `stop` (raise), `serve` the recorded answer by position, or go `live`.
+    action: str
+    selector: Selector
+    when: Callable[[PlannedCall], bool] | None = None
+
+    @property
+    def weight(self) -> tuple[Any, ...]:
+        """What decides between rules that match the same call."""
+        return self.when is not None, *self.selector.weight, self.action != LIVE
+
+    @property
+    def is_general(self) -> bool:
+        """Whether it is about a boundary as a whole, whichever call of it."""
+        return self.when is None and not self.selector.is_numbered and not self.selector.lane
+
+
+@dataclass(frozen=True, init=False)
+class Plan:
+    """Which calls are served and which run live; a value: every method gives a new plan.
+
+    `on_change` says what to do with a call that differs from the recorded one: `stop` (raise), `serve` the recorded
+    answer by position, or go `live`. `is_strict` refuses an incomplete recording and a call that has moved.
+    `stop_at` is the number of a recorded call before which the replay ends (0: it does not).
     """
 
-    stub: tuple[str, ...] = ()
-    live: tuple[str, ...] = ()
-    on_change: str = "stop"
+    rules: tuple[Rule, ...]
+    on_change: str
+    changes: tuple[Rule, ...]
+    patches: tuple[Patch, ...]
+    is_strict: bool
+    stop_at: int
+    budget: Budget | None
 
+    def __init__(
+        self,
+        *,
+        stub: tuple[str, ...] | list[str] = (),
+        live: tuple[str, ...] | list[str] = (),
+        on_change: str = STOP,
+        is_strict: bool = False,
+        stop_at: int = 0,
+    ) -> None:
+        rules = [Rule(STUB, parse_selector(s)) for s in stub] + [Rule(LIVE, parse_selector(s)) for s in live]
+        fields: dict[str, Any] = {
+            "rules": tuple(rules),
+            "on_change": _checked(on_change),
+            "changes": (),
+            "patches": (),
+            "is_strict": is_strict,
+            "stop_at": stop_at,
+            "budget": None,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        count = len(self.rules) + len(self.changes) + len(self.patches)
+        if count > RULES_MAX:
+            raise ConfigError(f"a plan has at most {RULES_MAX} patterns, not {count}")
+
+    def _with(self, **fields: Any) -> Plan:
+        made = object.__new__(Plan)
+        for name in self.__dataclass_fields__:
+            object.__setattr__(made, name, fields.get(name, getattr(self, name)))
+        made._check()
+        return made
+
+    # ── what a user says ────────────────────────────────────────────────────────────────────────────
+    def stub(self, *selectors: str, when: Callable[[PlannedCall], bool] | None = None) -> Plan:
+        """Serve these calls from the recording. `when` is asked for each call and says whether the rule holds."""
+        return self._rule(STUB, selectors, when)
+
+    def live(self, *selectors: str, when: Callable[[PlannedCall], bool] | None = None) -> Plan:
+        """Let these calls run for real. `when` is asked for each call and says whether the rule holds."""
+        return self._rule(LIVE, selectors, when)
+
+    def _rule(self, action: str, selectors: tuple[str, ...], when: Any) -> Plan:
+        if not selectors:
+            raise ConfigError(f"{action}() needs a selector", hint=f"for example {action}('tool:get_*')")
+        return self._with(rules=(*self.rules, *(Rule(action, parse_selector(s), when) for s in selectors)))
+
+    def changed(self, action: str, *selectors: str) -> Plan:
+        """What to do with a call that differs from the recorded one: stop, serve or live; of these calls, or of all."""
+        _checked(action)
+        if not selectors:
+            return self._with(on_change=action)
+        return self._with(changes=(*self.changes, *(Rule(action, parse_selector(s)) for s in selectors)))
+
+    def set(self, *patches: str) -> Plan:
+        """Change fields of requests or responses, as `--set` does: 'llm[3].system += "ask first"'."""
+        return self._with(patches=(*self.patches, *map(parse_patch, patches)))
+
+    def override(self, selector: str, *, value: Any = _UNSET, error: BaseException | None = None) -> Plan:
+        """Serve another result: a value, or an exception that is raised. Raises: ConfigError, Unserializable."""
+        if (value is _UNSET) == (error is None):
+            raise ConfigError("override() takes either a value or an error")
+        patch = set_response(parse_selector(selector), None if value is _UNSET else value, error)
+        return self._with(patches=(*self.patches, patch))
+
+    def limit(self, max_cost: float, prices: Mapping[str, tuple[float, float]] | None = None) -> Plan:
+        """Stop before live calls to models have cost more than this many US dollars.
+
+        `prices` are US dollars for a million tokens, in and out, by model; `*` and `?` may stand in the names.
+        """
+        own = tuple(Price(model, *pair) for model, pair in (prices or {}).items())
+        return self._with(budget=Budget(max_cost, own))
+
+    def strict(self, is_strict: bool = True) -> Plan:
+        """Refuse an incomplete recording, and stop at a call that has moved."""
+        return self._with(is_strict=is_strict)
+
+    def to(self, call: int) -> Plan:
+        """End the replay before the recorded call of this number is answered."""
+        return self._with(stop_at=call)
+
+    # ── what a replay asks ──────────────────────────────────────────────────────────────────────────
     def is_live(self, boundary: str) -> bool:
-        """Whether a boundary, `kind:name`, runs live."""
-        stub = max((len(p) for p in self.stub if fnmatchcase(boundary, p)), default=-1)
-        live = max((len(p) for p in self.live if fnmatchcase(boundary, p)), default=-1)
-        return live > stub
+        """Whether a boundary, `kind:name`, runs live as a whole."""
+        found = [r for r in self.rules if r.is_general and r.selector.matches(boundary, "")]
+        return bool(found) and max(found, key=lambda r: r.weight).action == LIVE
+
+    def may_go_live(self, boundary: str) -> bool:
+        """Whether any call of a boundary could run live."""
+        if self.on_change == LIVE:
+            return True
+        rules = (r for r in (*self.rules, *self.changes) if r.action == LIVE)
+        return any(_matches_somewhere(r.selector, boundary) for r in rules)
+
+    def describe(self) -> dict[str, Any]:
+        """The plan in a verdict."""
+        described: dict[str, Any] = {
+            STUB: [_shown(r) for r in self.rules if r.action == STUB],
+            LIVE: [_shown(r) for r in self.rules if r.action == LIVE],
+            "on_change": self.on_change,
+        }
+        if self.changes:
+            described["changes"] = [f"{r.selector}={r.action}" for r in self.changes]
+        if self.patches:
+            described["set"] = [p.text for p in self.patches]
+        if self.is_strict:
+            described["strict"] = True
+        if self.stop_at:
+            described["to"] = self.stop_at
+        if self.budget is not None:
+            described["max_cost_usd"] = self.budget.max_cost_usd
+        return described
 
     def to_json(self) -> str:
-        """The form that goes into SPANREPLAY_REPLAY_PLAN."""
-        return json.dumps({"stub": self.stub, "live": self.live, "on_change": self.on_change})
+        """The form that goes into SPANREPLAY_REPLAY_PLAN. Raises: ConfigError if it holds a condition."""
+        if any(r.when is not None for r in self.rules):
+            raise ConfigError("a plan with a condition works in its own process only", hint="leave out `when`")
+        value: dict[str, Any] = {
+            STUB: [str(r.selector) for r in self.rules if r.action == STUB],
+            LIVE: [str(r.selector) for r in self.rules if r.action == LIVE],
+            "on_change": self.on_change,
+            "changes": [[r.action, str(r.selector)] for r in self.changes],
+            "set": [p.to_json() for p in self.patches],
+            "is_strict": self.is_strict,
+            "stop_at": self.stop_at,
+        }
+        if self.budget is not None:
+            value["budget"] = self.budget.to_json()
+        return json.dumps(value)
 
 
-def build_plan(*, stub: tuple[str, ...] = (), live: tuple[str, ...] = (), on_change: str = "stop") -> Plan:
-    """A checked plan. Raises: ConfigError naming the pattern or word that cannot be used."""
+def _checked(on_change: str) -> str:
     if on_change not in ON_CHANGE:
         raise ConfigError(f"on-change {on_change!r} is not one of {', '.join(ON_CHANGE)}")
-    if len(stub) + len(live) > RULES_MAX:
-        raise ConfigError(f"a plan has at most {RULES_MAX} patterns, not {len(stub) + len(live)}")
-    return Plan(tuple(map(_pattern, stub)), tuple(map(_pattern, live)), on_change)
+    return on_change
 
 
-def _pattern(text: str) -> str:
-    pattern = text.strip()
-    if not pattern:
-        raise ConfigError("an empty pattern in the plan", hint="write kind:name, for example 'tool:*'")
-    return pattern if ":" in pattern else f"{pattern}:*"
+def _matches_somewhere(selector: Selector, boundary: str) -> bool:
+    return replace(selector, lane="").matches(boundary, "")
+
+
+def _shown(rule: Rule) -> str:
+    return f"{rule.selector} when {_name_of(rule.when)}" if rule.when is not None else str(rule.selector)
+
+
+def _name_of(condition: Any) -> str:
+    return str(getattr(condition, "__qualname__", type(condition).__qualname__))
+
+
+def build_plan(
+    *,
+    stub: tuple[str, ...] = (),
+    live: tuple[str, ...] = (),
+    on_change: str | tuple[str, ...] = STOP,
+    patches: tuple[str, ...] = (),
+    max_cost: float | None = None,
+    prices: tuple[str, ...] = (),
+    is_strict: bool = False,
+    stop_at: int = 0,
+) -> Plan:
+    """A checked plan from the words of the command line. Raises: ConfigError naming what cannot be used.
+
+    `on_change` is a word, or several of WORD and SELECTOR=WORD.
+    """
+    plan = Plan(stub=stub, live=live, is_strict=is_strict, stop_at=stop_at)
+    for item in (on_change,) if isinstance(on_change, str) else on_change:
+        selector, equals, action = item.rpartition("=")
+        plan = plan.changed(action, selector) if equals else plan.changed(item)
+    if patches:
+        plan = plan.set(*patches)
+    if max_cost is not None:
+        plan = plan._with(budget=Budget(max_cost, tuple(map(parse_price, prices))))
+    elif prices:
+        raise ConfigError("--price says nothing without --max-cost")
+    return plan
 
 
 def read_plan(text: str) -> Plan:
@@ -65,8 +256,18 @@ def read_plan(text: str) -> Plan:
         raise ConfigError("the replay plan is not JSON") from exc
     if not isinstance(value, Mapping):
         raise ConfigError("the replay plan is not a JSON object")
-    return build_plan(
-        stub=tuple(map(str, value.get("stub", ()))),
-        live=tuple(map(str, value.get("live", ()))),
-        on_change=str(value.get("on_change", "stop")),
-    )
+    try:
+        plan = Plan(
+            stub=tuple(map(str, value.get(STUB, ()))),
+            live=tuple(map(str, value.get(LIVE, ()))),
+            on_change=str(value.get("on_change", STOP)),
+            is_strict=bool(value.get("is_strict")),
+            stop_at=int(value.get("stop_at", 0)),
+        )
+        for action, selector in value.get("changes", ()):
+            plan = plan.changed(str(action), str(selector))
+        patches = tuple(map(Patch.from_json, value.get("set", ())))
+        budget = Budget.from_json(value["budget"]) if "budget" in value else None
+    except (TypeError, ValueError, KeyError) as exc:
+        raise ConfigError(f"the replay plan is not one: {exc}") from exc
+    return plan._with(patches=patches, budget=budget)

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING
 
 from spanreplay import attributes as names
 from spanreplay.call import CallRecord, Outcome, Recording
-from spanreplay.errors import ReplayMiss
+from spanreplay.errors import ConfigError, ReplayMiss
+from spanreplay.replay.budget import CostMeter, is_paid
+from spanreplay.replay.directions import Direction, Directions
 from spanreplay.replay.diverge import Diff, Divergence, comparable_response, diff_json, leaf_strings
 from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.order import OrderGate, Turns
-from spanreplay.replay.plan import Plan
+from spanreplay.replay.patched import patch_response
+from spanreplay.replay.plan import LIVE, SERVE, Plan
 from spanreplay.seal.check import find_tampering
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class Session:
         self.completeness = recording.completeness()
         self.tampering = find_tampering(recording)
         self.index = RecordingIndex(recording)
+        self.directions = Directions(plan, recording)
+        self.meter = None if plan.budget is None else CostMeter(plan.budget)
         self.divergences: list[Divergence] = []
         self.divergences_total = 0
         self.counts: dict[str, int] = dict.fromkeys(("served", "exact", "moved", "live", "changed", "extra"), 0)
@@ -50,6 +55,8 @@ class Session:
         self.is_stopped = False
         self.is_forked = False
         self.internal_error = ""
+        self.stopped = ""
+        """Why the replay ended before its recording, where the user said so."""
         self._covered: set[int] = set()
         lane_ends = recording.root.manifest.get("lane_ends")
         timers = recording.root.manifest.get("timers")
@@ -61,7 +68,7 @@ class Session:
             Turns.read(recording.root.manifest),
         )
         self._new_texts: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a debugger may make calls where it stands
 
     def resolve(self, crossing: Crossing) -> None:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
@@ -78,27 +85,50 @@ class Session:
         index, key = self.index, crossing.key.hex
         slot = (crossing.lane.path, crossing.boundary, crossing.index)
         exact = index.find_exact(slot, key, crossing.spec.call_id)
-        if self.plan.is_live(crossing.boundary):
-            equal = exact or index.find_moved(crossing.boundary, key)
-            self._go_live(crossing, equal or index.find_in_slot(slot), is_equal=equal is not None)
-            return
-        if exact is not None:
-            self._serve(crossing, exact)
+        moved = None if exact is not None else index.find_moved(crossing.boundary, key)
+        found = exact or moved or index.find_in_slot(slot)
+        direction = self.directions.decide(crossing, found)
+        self._pause(crossing, found)
+        cause = self._amend(crossing, direction)
+        if direction.action == LIVE:
+            self._go_live(crossing, found, is_equal=not cause and (exact or moved) is not None, cause=cause)
+        elif cause and found is not None:
+            self._change(crossing, found, direction, cause)
+        elif exact is not None:
+            self._serve(crossing, exact, direction)
             self.counts["exact"] += 1
-            return
-        moved = index.find_moved(crossing.boundary, key)
-        if moved is not None:
-            self._diverge(crossing, "moved", moved, f"was call {moved.index} in lane {moved.lane}")
-            self._serve(crossing, moved)
-            self.counts["moved"] += 1
-            return
-        changed = index.find_in_slot(slot)
-        if changed is not None:
-            self._change(crossing, changed)
-            return
-        self._extra(crossing)
+        elif moved is not None:
+            self._move(crossing, moved, direction)
+        elif found is not None:
+            self._change(crossing, found, direction)
+        else:
+            self._extra(crossing)
 
-    def _serve(self, crossing: Crossing, call: CallRecord) -> None:
+    def _pause(self, crossing: Crossing, call: CallRecord | None) -> None:
+        """End the replay where the user wants it to end. Raises: ReplayMiss."""
+        stop_at = self.plan.stop_at
+        if stop_at and call is not None and call.seq >= stop_at:
+            raise self.stop(f"stopped before call {call.seq} ({call.boundary}), as asked")
+
+    def stop(self, why: str) -> ReplayMiss:
+        """The user ends the replay here."""
+        with self._lock:
+            self.stopped = self.stopped or why
+            self.has_reached_frontier = True
+            self.is_stopped = True
+        return ReplayMiss(why)
+
+    def _amend(self, crossing: Crossing, direction: Direction) -> str:
+        """Change the request as the plan says; which patch did, '' if the request is as it was."""
+        if not direction.requests:
+            return ""
+        try:
+            is_changed = crossing.amend(direction.requests)
+        except ConfigError as exc:
+            raise self.broken(str(exc)) from exc
+        return f"set by the plan: {direction.requests[0].text}" if is_changed else ""
+
+    def _serve(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
         self.index.take(call)
         if call.outcome == Outcome.OPEN.value:
             self.has_reached_frontier = True
@@ -107,9 +137,23 @@ class Session:
         self._covered.update(c.seq for c in self.index.descendants(call.seq))
         self.counts["served"] += 1
         crossing.served = crossing.paired = call
+        if direction.responses:
+            self._override(crossing, call, direction)
         self.gate.complete()  # what lies inside this call does not complete by itself any more
 
-    def _go_live(self, crossing: Crossing, call: CallRecord | None, *, is_equal: bool) -> None:
+    def _override(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
+        """Serve what the plan says instead; where that is another answer, the replay has diverged by it."""
+        try:
+            response, outcome = patch_response(call.response, call.outcome, direction.responses)
+        except ConfigError as exc:
+            raise self.broken(str(exc)) from exc
+        self.counts["overridden"] = self.counts.get("overridden", 0) + 1
+        crossing.served = replace(call, response=response, outcome=outcome)
+        cause = f"set by the plan: {direction.responses[0].text}"
+        self._compare_output(crossing, call, outcome, crossing.run.redactor.json_text(response), cause)
+
+    def _go_live(self, crossing: Crossing, call: CallRecord | None, *, is_equal: bool, cause: str = "") -> None:
+        self._admit(crossing)
         self.counts["live"] += 1
         crossing.is_live_by_plan = True
         if call is None:
@@ -120,14 +164,39 @@ class Session:
         crossing.paired = call
         if not is_equal:
             self.counts["changed"] += 1
-            self._diverge(crossing, "changed_call", call, "")
+            self._diverge(crossing, "changed_call", call, "", cause=cause)
 
-    def _change(self, crossing: Crossing, call: CallRecord) -> None:
+    def _admit(self, crossing: Crossing) -> None:
+        """Let a call that costs money begin. Raises: ReplayMiss above the ceiling, or if its price is unknown."""
+        spec = crossing.spec
+        if self.meter is None or not is_paid(spec.kind):
+            return
+        try:
+            is_admitted = self.meter.admit(crossing.seq, spec.meta, spec.request)
+        except ConfigError as exc:
+            raise self.broken(f"{exc}; {exc.hint}") from exc
+        if not is_admitted:
+            raise self.stop(
+                f"the budget of ${self.meter.budget.max_cost_usd:g} is used up: {_place(crossing)} was not made"
+            )
+
+    def _move(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
+        self._diverge(crossing, "moved", call, f"was call {call.index} in lane {call.lane}")
+        if self.plan.is_strict:
+            self.index.take(call)
+            self.is_stopped = True
+            raise ReplayMiss(self.divergences[-1].message)
+        self._serve(crossing, call, direction)
+        self.counts["moved"] += 1
+
+    def _change(self, crossing: Crossing, call: CallRecord, direction: Direction, cause: str = "") -> None:
+        if direction.on_change == LIVE:
+            self._admit(crossing)
         self.counts["changed"] += 1
-        self._diverge(crossing, "changed_call", call, "")
-        if self.plan.on_change == "serve":
-            self._serve(crossing, call)
-        elif self.plan.on_change == "live":
+        self._diverge(crossing, "changed_call", call, "", cause=cause)
+        if direction.on_change == SERVE:
+            self._serve(crossing, call, direction)
+        elif direction.on_change == LIVE:
             self.index.take(call)
             crossing.paired = call
             self.counts["live"] += 1
@@ -152,39 +221,52 @@ class Session:
         if crossing.paired is not None:
             self.gate.complete(*crossing.paired.clocks, crossing.paired.end_seq)
         with self._lock:
-            tokens = (crossing.spec.meta.get(k, 0) for k in ("tokens_in", "tokens_out"))
+            spec = crossing.spec
+            tokens = (spec.meta.get(k, 0) for k in ("tokens_in", "tokens_out"))
             self.live_tokens += sum(t for t in tokens if isinstance(t, int))
-            call = crossing.paired
-            if call is None or outcome is Outcome.OPEN:
-                return
-            if call.outcome == outcome.value and call.response == response:
-                return
-            diff = diff_json(comparable_response(call.response), comparable_response(response))
-            if not diff and call.outcome == outcome.value:
-                return
-            if call.outcome != outcome.value:
-                diff = (Diff("outcome", call.outcome, outcome.value), *diff)
-            is_downstream = self._is_tainted(crossing, diff)
-            self._add(
-                Divergence(
-                    kind="output_changed",
-                    boundary=crossing.boundary,
-                    message=f"output changed at {_place(crossing)}: {_first(diff)}",
-                    lane=crossing.lane.path,
-                    index=crossing.index,
-                    seq=crossing.seq,
-                    code=crossing.code,
-                    diff=diff,
-                    hint=f"spanreplay show {call.run_id} --call {call.seq}",
-                    is_downstream=is_downstream,
-                    recorded_span_id=call.span_id,
-                    replay_span_id=f"{crossing.span_context.span_id:016x}",
-                )
+            if self.meter is not None:
+                self.meter.settle(crossing.seq, spec.meta, spec.request, response)
+            if crossing.paired is not None and outcome is not Outcome.OPEN:
+                self._compare_output(crossing, crossing.paired, outcome.value, response)
+
+    def _compare_output(
+        self, crossing: Crossing, call: CallRecord, outcome: str, response: str, cause: str = ""
+    ) -> None:
+        if call.outcome == outcome and call.response == response:
+            return
+        diff = diff_json(comparable_response(call.response), comparable_response(response))
+        if not diff and call.outcome == outcome:
+            return
+        if call.outcome != outcome:
+            diff = (Diff("outcome", call.outcome, outcome), *diff)
+        is_downstream = self._is_tainted(crossing, diff)
+        self._add(
+            Divergence(
+                kind="output_changed",
+                boundary=crossing.boundary,
+                message=f"output changed at {_place(crossing)}: {_first(diff)}",
+                lane=crossing.lane.path,
+                index=crossing.index,
+                seq=crossing.seq,
+                code=crossing.code,
+                diff=diff,
+                cause=cause,
+                hint=f"spanreplay show {call.run_id} --call {call.seq}",
+                is_downstream=is_downstream and not cause,
+                recorded_span_id=call.span_id,
+                replay_span_id=f"{crossing.span_context.span_id:016x}",
             )
-            self._taint(leaf_strings(response) - leaf_strings(call.response))
+        )
+        self._taint(leaf_strings(response) - leaf_strings(call.response))
 
     def _diverge(
-        self, crossing: Crossing, kind: str, call: CallRecord | None, detail: str, diff: tuple[Diff, ...] = ()
+        self,
+        crossing: Crossing,
+        kind: str,
+        call: CallRecord | None,
+        detail: str,
+        diff: tuple[Diff, ...] = (),
+        cause: str = "",
     ) -> None:
         if call is not None and not diff:
             diff = _visible(diff_json(call.request, crossing.spec.request))
@@ -207,8 +289,9 @@ class Session:
                 seq=crossing.seq,
                 code=crossing.code,
                 diff=diff if kind == "changed_call" else (),
+                cause=cause,
                 hint=hint,
-                is_downstream=self._is_tainted(crossing, diff),
+                is_downstream=not cause and self._is_tainted(crossing, diff),
                 recorded_span_id=call.span_id if call is not None else "",
                 replay_span_id=f"{crossing.span_context.span_id:016x}",
             )
@@ -240,7 +323,7 @@ class Session:
         with self._lock:
             self.counts["changed"] += 1
             self._diverge(crossing, "changed_call", crossing.paired, "", (Diff(path, recorded, now),))
-            if self.plan.on_change != "serve":
+            if self.directions.decide(crossing, crossing.paired).on_change == "stop":
                 self.is_stopped = True
                 raise ReplayMiss(self.divergences[-1].message)
 

@@ -21,7 +21,8 @@ IDENTICAL, DIVERGED, INCOMPLETE, TAMPERED, ERROR = (
     "tampered",
     "error",
 )
-EXIT_CODES: Final = {IDENTICAL: 0, ERROR: 1, DIVERGED: 3, INCOMPLETE: 4, TAMPERED: 5}
+OVER_BUDGET: Final = "over_budget"
+EXIT_CODES: Final = {IDENTICAL: 0, ERROR: 1, DIVERGED: 3, INCOMPLETE: 4, TAMPERED: 5, OVER_BUDGET: 6}
 _DIFF_LINES_MAX: Final = 40
 _NAMES_SHOWN_MAX: Final = 10
 
@@ -70,7 +71,8 @@ def build_verdict(
         "counts": counts,
         "divergences": [d.to_json() for d in divergences],
         "divergences_total": max(session.divergences_total, len(divergences)),
-        "reasons": [*([session.tampering] if session.tampering else []), *session.completeness.reasons],
+        "reasons": [r for r in (session.tampering, session.stopped, *session.completeness.reasons) if r],
+        **({"stopped": session.stopped} if session.stopped else {}),
         "error": session.internal_error,
         "stdout": output,
         "exit": exits,
@@ -79,11 +81,8 @@ def build_verdict(
         **({"environment": environment} if environment else {}),
         "duration_ms": (ended_ns - run.start_ns) // 1_000_000,
         "recorded_duration_ms": max(0, recording.root.end_ns - recording.root.start_ns) // 1_000_000,
-        "plan": {
-            "stub": list(session.plan.stub),
-            "live": list(session.plan.live),
-            "on_change": session.plan.on_change,
-        },
+        **({} if session.meter is None else {"cost": session.meter.describe()}),
+        "plan": session.plan.describe(),
     }
 
 
@@ -92,9 +91,11 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
         return ERROR
     if session.tampering:
         return TAMPERED
+    if session.meter is not None and session.meter.is_over:
+        return OVER_BUDGET
     if divergences:
         return DIVERGED
-    return IDENTICAL if session.completeness.is_complete else INCOMPLETE
+    return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE
 
 
 def compare_stdout(recorded: Any, now: dict[str, Any]) -> dict[str, Any]:

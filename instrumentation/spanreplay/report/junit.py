@@ -51,7 +51,7 @@ def _add_summary(suite: ET.Element, verdict: Verdict) -> None:
         _add_outcome(
             case, "error", word, str(verdict.get("error") or "the replay failed"), str(verdict.get("hint", ""))
         )
-    elif word in ("incomplete", "tampered"):
+    elif word in ("incomplete", "tampered", "over_budget"):
         message = text.render_verdict_line(verdict).plain
         _add_outcome(case, "error", word, message, "\n".join(map(str, verdict["reasons"])))
     elif word == "diverged" and not verdict["divergences"]:

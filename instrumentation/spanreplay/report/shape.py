@@ -7,6 +7,7 @@ from typing import Any, Final, TypedDict
 __all__ = [
     "EXIT_STATUS",
     "SCHEMA",
+    "Cost",
     "Counts",
     "Diff",
     "Divergence",
@@ -19,8 +20,8 @@ __all__ = [
 
 SCHEMA: Final = "divergence/1"
 
-EXIT_STATUS: Final = {"identical": 0, "error": 1, "diverged": 3, "incomplete": 4, "tampered": 5}
-"""Verdict → exit status of `spanreplay replay`; 2 is wrong usage, 6 the budget."""
+EXIT_STATUS: Final = {"identical": 0, "error": 1, "diverged": 3, "incomplete": 4, "tampered": 5, "over_budget": 6}
+"""Verdict → exit status of `spanreplay replay`; 2 is wrong usage."""
 
 
 class Counts(TypedDict, total=False):
@@ -89,6 +90,15 @@ class Tokens(TypedDict, total=False):
     live: int
 
 
+class Cost(TypedDict, total=False):
+    """What live calls to models cost, in US dollars, and the ceiling."""
+
+    live_usd: float
+    max_usd: float
+    exceeded: bool
+    estimated: bool
+
+
 class Verdict(TypedDict, total=False):
     """The result of a replay."""
 
@@ -101,11 +111,13 @@ class Verdict(TypedDict, total=False):
     divergences: list[Divergence]
     divergences_total: int
     reasons: list[str]
+    stopped: str
     error: str
     hint: str
     stdout: Stdout
     exit: ExitPair
     tokens: Tokens
+    cost: Cost
     sockets_denied: list[str]
     duration_ms: int
     recorded_duration_ms: int

@@ -34,6 +34,7 @@ _STYLE: Final = {
     "incomplete": "bold yellow",
     "error": "bold red",
     "tampered": "bold red",
+    "over_budget": "bold red",
 }
 _LABEL_WIDTH: Final = 10
 
@@ -54,6 +55,15 @@ def _identical_line(verdict: Verdict) -> str:
     return line + (f"; {' and '.join(checked)} too" if checked else "")
 
 
+def _incomplete_line(verdict: Verdict) -> str:
+    served, stopped = verdict["counts"].get("served"), verdict.get("stopped")
+    if served is None:
+        return "! incomplete recording: it was not replayed"
+    if stopped:
+        return f"! {stopped}; {plural(served, 'call')} as recorded up to there"
+    return f"! incomplete recording: {plural(served, 'call')} as recorded, up to where it ends"
+
+
 def render_verdict_line(verdict: Verdict) -> Text:
     """The first line: the verdict in words."""
     word = verdict["verdict"]
@@ -65,14 +75,20 @@ def render_verdict_line(verdict: Verdict) -> Text:
     elif word == "diverged":
         line = "✘ diverged"
     elif word == "incomplete":
-        served = verdict["counts"].get("served", 0)
-        line = f"! incomplete recording: {plural(served, 'call')} as recorded, up to where it ends"
+        line = _incomplete_line(verdict)
     elif word == "error":
         why = shorten(str(verdict.get("error") or "it did not say why"), LINE_CHARACTERS_MAX)
         line = f"✘ error: the replay failed: {why}"
+    elif word == "over_budget":
+        cost = verdict.get("cost", {})
+        line = f"✘ budget exceeded: {_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))} spent on live calls"
     else:
         line = "✘ tampered: the recording is not what was written"
     return Text(line, style=_STYLE[word], overflow="fold")
+
+
+def _usd(amount: object) -> str:
+    return f"${amount:.6f}".rstrip("0").rstrip(".") if isinstance(amount, (int, float)) else "an unknown amount"
 
 
 def _line(label: str, text: str, style: str = "") -> Text:
@@ -165,6 +181,10 @@ def _fact_lines(verdict: Verdict) -> list[Text]:
         live = tokens.get("live", 0)
         saved = max(0, tokens["recorded"] - live)
         lines.append(_line("tokens", f"{saved:,} not paid again" + (f", {live:,} paid for live calls" if live else "")))
+    cost = verdict.get("cost")
+    if cost:
+        about = "about " if cost.get("estimated") else ""
+        lines.append(_line("cost", f"{about}{_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))}"))
     if verdict["counts"].get("live"):
         lines.append(_line("live", "answers of live calls are fresh generations, not evidence"))
     denied = verdict["sockets_denied"]

@@ -13,6 +13,7 @@ import contextlib
 from collections import deque
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from spanreplay import codec, guard, ids
@@ -25,7 +26,7 @@ from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wai
 from spanreplay.run import Run, active_run
 from spanreplay.seams._httpx_wires import RecordingTransport, ReplayTransport, build_streams
 from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
-from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, read_meta
+from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, patch_content, read_meta
 from spanreplay.seams.telemetry import is_telemetry
 
 
@@ -68,6 +69,7 @@ class HttpxSeam:
         if crossing is None:
             with _carrying(None):
                 return wrapped(*args, **kwargs)
+        args, kwargs = call.replace_request(args, kwargs)
         try:
             call.wait()
             with crossing, _carrying(call):
@@ -96,6 +98,7 @@ class HttpxSeam:
         if crossing is None:
             with _carrying(None):
                 return await wrapped(*args, **kwargs)
+        args, kwargs = call.replace_request(args, kwargs)
         try:
             await call.wait_async()
             with crossing, _carrying(call):
@@ -146,12 +149,28 @@ class _HttpCall:
         self._crossing = begin(self._describe)
         return self._crossing
 
-    def _describe(self, run: Run) -> Any:
+    def _describe(self, run: Run, patches: Any = ()) -> Any:
         request = self._request
+        content = patch_content(request.content, patches) if patches else request.content
         spec, self._exchange = describe_request(
-            run, request.method, str(request.url), request.headers.multi_items(), request.content
+            run, request.method, str(request.url), request.headers.multi_items(), content
         )
+        if patches:
+            self._request = self._with_content(content)
+        elif run.session is not None:
+            spec.amend = partial(self._describe, run)
         return spec
+
+    def _with_content(self, content: bytes) -> Any:
+        request = self._request
+        headers = [(k, v) for k, v in request.headers.multi_items() if k.lower() not in ("content-length", "host")]
+        return self.seam.hx.Request(
+            request.method, request.url, headers=headers, content=content, extensions=request.extensions
+        )
+
+    def replace_request(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of `send`, with the request as a plan has changed it."""
+        return ((self._request, *args[1:]), kwargs) if args else (args, {**kwargs, "request": self._request})
 
     @property
     def is_served(self) -> bool:

@@ -45,7 +45,7 @@ def _wrapper(yields: int) -> Any:
         run = active_run()
         if run is None:
             return wrapped(*args, **kwargs)
-        if run.session is not None and not run.session.plan.is_live("mcp:tools/call"):
+        if run.session is not None and not run.session.plan.may_go_live("mcp:tools/call"):
             return _dead(yields)
         return _live(wrapped(*args, **kwargs))
 

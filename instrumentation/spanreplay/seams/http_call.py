@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.run import Run, active_run
 from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
-from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, read_meta
+from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, patch_content, read_meta
 from spanreplay.seams.telemetry import is_telemetry
 
 Headers = Iterable[tuple[str, str]]
@@ -71,8 +72,10 @@ class Body:
 class HttpCall:
     """One request; every method that is called while recording never raises."""
 
-    def __init__(self, describe: Callable[[Run], tuple[Spec, HttpExchange]], *, is_stream: bool) -> None:
+    def __init__(self, describe: Callable[[Run, Any], tuple[Spec, HttpExchange]], *, is_stream: bool) -> None:
         self.is_stream = is_stream
+        self.is_amended = False
+        """Whether a plan has changed the request; this seam sends it as it was, so it must not be sent."""
         self.crossing: Crossing | None = None
         self.is_black_hole = False
         self._describe = describe
@@ -89,10 +92,19 @@ class HttpCall:
         self.crossing = begin(self._build_spec)
         if self.crossing is not None and self.crossing.served is not None:
             self._load(self.crossing)
+        elif self.is_amended:
+            raise self.broken("a request of this library can't be changed on its way: set its response instead")
         return self.crossing is not None
 
     def _build_spec(self, run: Run) -> Spec:
-        spec, self._exchange = self._describe(run)
+        spec, self._exchange = self._describe(run, ())
+        if run.session is not None:
+            spec.amend = partial(self._amend, run)
+        return spec
+
+    def _amend(self, run: Run, patches: Any) -> Spec:
+        spec, self._exchange = self._describe(run, patches)
+        self.is_amended = True
         return spec
 
     @property
@@ -343,7 +355,11 @@ def begin_call(
     run = active_run()
     if run is None:
         return None
-    call = call_class(lambda r: describe_request(r, method, url, headers, body), is_stream=is_stream)
+
+    def describe(run: Run, patches: Any) -> tuple[Spec, HttpExchange]:
+        return describe_request(run, method, url, headers, patch_content(body, patches) if patches else body)
+
+    call = call_class(describe, is_stream=is_stream)
     parts = urlsplit(url)
     if is_telemetry(parts.hostname or "", parts.path):
         if run.session is None:

@@ -77,6 +77,17 @@ def describe_request(
     return spec, HttpExchange()
 
 
+def patch_content(content: bytes, patches: Any) -> bytes:
+    """The body of a request with a plan's patches applied. Raises: ConfigError."""
+    from spanreplay.replay.patched import patch_body
+
+    try:
+        body = json.loads(content)
+    except ValueError:
+        raise patches[0].fail("the body of this request is not JSON") from None
+    return dump(patch_body(body, patches)).encode()
+
+
 def _body_member(body: bytes, redact: RunRedactor, counts: dict[str, int]) -> tuple[str, dict[str, Any]]:
     """The body's member of the request's JSON text, and the same member as a value."""
     if not body:
