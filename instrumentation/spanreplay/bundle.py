@@ -25,7 +25,7 @@ from spanreplay.errors import (
     RunNotFound,
     SourceError,
 )
-from spanreplay.jsonl import is_jsonl, read_jsonl
+from spanreplay.jsonl import is_json, read_jsonl
 from spanreplay.spool.directory import is_run_id, run_of_file
 from spanreplay.spool.frames import HEADER, MAGIC, frame_header, scan_file, scan_frames
 from spanreplay.spool.limits import (
@@ -237,7 +237,7 @@ def load_file(path: Path) -> Recording:
             raise _foreign(str(path), f"{size} bytes, limit {BUNDLE_BYTES_MAX}")
         bundle = read_bundle(path.read_bytes(), name=str(path))
         return _load(bundle.payloads, bundle.run_id, str(path))
-    if is_jsonl(head):
+    if is_json(head):
         run_id, lines = read_jsonl(path.read_bytes(), name=str(path))
         return _load(lines, run_id, str(path))
     payloads = [frame.payload for frame in scan_file(path)]

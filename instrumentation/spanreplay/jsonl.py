@@ -20,17 +20,24 @@ from spanreplay.spool.requests import count_spans, parse_payload
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-__all__ = ["FORMAT", "VERSION", "is_jsonl", "read_jsonl", "write_jsonl"]
+__all__ = ["FORMAT", "VERSION", "is_json", "is_jsonl", "read_jsonl", "write_jsonl"]
 
 FORMAT: Final = "spanreplay.jsonl"
 VERSION: Final = 1
+FIRST_LINE_MAX: Final = 1000
 _HINT: Final = "such a file is written by: spanreplay export --jsonl RUN"
 _SHOWN: Final = ((names.LANE, "lane"), (names.INDEX, "index"), (names.OUTCOME, "outcome"))
 
 
-def is_jsonl(head: bytes) -> bool:
-    """Whether a file that begins so may be JSON lines."""
-    return head.lstrip()[:1] == b"{"
+def is_json(head: bytes) -> bool:
+    """Whether a file that begins so may be JSON."""
+    return head.lstrip()[:1] in (b"{", b"[")
+
+
+def is_jsonl(data: bytes) -> bool:
+    """Whether JSON begins with our first line."""
+    line = data.lstrip()[:FIRST_LINE_MAX].partition(b"\n")[0]
+    return f'"{FORMAT}"'.encode() in line
 
 
 def write_jsonl(run_id: str, payloads: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,27 +12,42 @@ from spanreplay.bundle import pack
 from spanreplay.cli.runs import open_catalog
 from spanreplay.cli.terminal import print_json, say, working
 from spanreplay.errors import SourceError
-from spanreplay.jsonl import is_jsonl, read_jsonl
+from spanreplay.jsonl import is_json, is_jsonl, read_jsonl
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="Print what was taken in as JSON.")
 def import_command(*, file: str, as_json: bool) -> None:
-    """Take in a .replay file or one of JSON lines; FILE may be - for standard input.
+    """Take in a .replay file, or spans as JSON; FILE may be - for standard input.
 
-    Taking it in twice changes nothing.
+    JSON is what `export --jsonl` writes, OTLP, or what Phoenix and Langfuse give back of a run that was sent there
+    whole. Taking a run in twice changes nothing.
     """
     try:
         bundle = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as exc:
         raise SourceError(f"cannot read {file}: {exc.strerror or exc}") from exc
-    if is_jsonl(bundle[:64]):
-        bundle = pack(*read_jsonl(bundle, name=file))
     with open_catalog() as catalog, working(f"importing {file}"):
-        imported = catalog.import_bundle(bundle)
+        imported = [catalog.import_bundle(each) for each in _read_bundles(bundle, file)]
     if as_json:
-        print_json({"run_id": imported.run_id, "spans": imported.spans})
-    else:
-        click.echo(imported.run_id)
-        say(f"imported {imported.spans} spans; see them: spanreplay show {imported.run_id}")
+        runs = [{"run_id": each.run_id, "spans": each.spans} for each in imported]
+        print_json(runs[0] if len(runs) == 1 else runs)
+        return
+    for each in imported:
+        click.echo(each.run_id)
+        say(f"imported {each.spans} spans; see them: spanreplay show {each.run_id}")
+
+
+def _read_bundles(data: bytes, name: str) -> Iterator[bytes]:
+    """The runs of a file, each as a `.replay` file."""
+    if not is_json(data[:64]):
+        yield data
+        return
+    if is_jsonl(data):
+        yield pack(*read_jsonl(data, name=name))
+        return
+    from spanreplay.tool_json import read_tool_json
+
+    for run_id, payloads in read_tool_json(data, name=name).items():
+        yield pack(run_id, payloads)
