@@ -97,6 +97,20 @@ class Provider:
             "ANTHROPIC_API_KEY": "sk-ant-test-local-provider",
             "GOOGLE_GEMINI_BASE_URL": self.url,
             "GEMINI_API_KEY": "AIza-test-local-provider",
+            "AZURE_OPENAI_ENDPOINT": self.url,
+            "AZURE_OPENAI_API_KEY": "azure-test-local-provider",
+            "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": self.url,
+            "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "CO_API_URL": self.url,
+            "CO_API_KEY": "cohere-test-local-provider",
+            "MISTRAL_SERVER_URL": self.url,
+            "MISTRAL_API_KEY": "mistral-test-local-provider",
+            "GROQ_BASE_URL": self.url,
+            "GROQ_API_KEY": "gsk-test-local-provider",
+            "OLLAMA_HOST": self.url,
+            "VERTEX_BASE_URL": self.url,
         }
 
     def start(self) -> Provider:
@@ -227,6 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_error(400, "the body is not JSON")
             return
         path = self.path.partition("?")[0]
+        if path.startswith("/openai/v1/"):  # Groq's root, and Azure's without deployments
+            path = path.removeprefix("/openai")
         provider = self.server.provider
         provider.note_request(path, body)
         status = provider.next_failure(path, body)

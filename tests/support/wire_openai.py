@@ -299,4 +299,5 @@ def answer_embeddings(body: Json) -> Json:
         rows.append({"object": "embedding", "index": index, "embedding": value})
     tokens = sum(count_tokens(str(text)) for text in inputs)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": rows, "model": resolve_model(body.get("model", "")), "usage": usage}
+    head = {"id": make_id("embd-"), "object": "list"}  # OpenAI gives no id; Mistral's SDK insists on one
+    return {**head, "data": rows, "model": resolve_model(body.get("model", "")), "usage": usage}

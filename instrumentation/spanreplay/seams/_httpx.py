@@ -36,6 +36,7 @@ class HttpxSeam:
     def __init__(self, hx: Any) -> None:
         self.hx = hx
         self.streams = build_streams(hx)
+        self._in_process = (hx.ASGITransport, hx.WSGITransport, hx.MockTransport)
 
     def install(self, patches: Patches) -> None:
         """Wrap both clients. Raises: AttributeError if they are not as expected."""
@@ -50,7 +51,8 @@ class HttpxSeam:
             return wrapped(*args, **kwargs)
         if call.is_served:
             return ReplayTransport(call)
-        return RecordingTransport(wrapped(*args, **kwargs), call)
+        inner = wrapped(*args, **kwargs)
+        return RecordingTransport(inner, call, is_in_process=isinstance(inner, self._in_process))
 
     def send(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
         """`Client.send`, recorded or served."""

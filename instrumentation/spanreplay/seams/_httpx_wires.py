@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from spanreplay.crossing import plumbing
 from spanreplay.seams.http_reply import HttpReply
 
 
@@ -55,16 +57,22 @@ class Server(Protocol):
 
 
 class RecordingTransport:
-    """Passes requests on and notes what came back."""
+    """Passes requests on and notes what came back.
 
-    def __init__(self, inner: Any, call: Recorder) -> None:
+    What a transport does on another library (LiteLLM's does it on aiohttp) is part of the call and recorded with it.
+    An application that answers in this process makes calls of its own.
+    """
+
+    def __init__(self, inner: Any, call: Recorder, *, is_in_process: bool = False) -> None:
         self._inner = inner
         self._call = call
+        self._below = contextlib.nullcontext if is_in_process else plumbing
 
     def handle_request(self, request: Any) -> Any:
         """One request to the network."""
         try:
-            response = self._inner.handle_request(request)
+            with self._below():
+                response = self._inner.handle_request(request)
         except BaseException as exc:
             self._call.broke(exc)
             raise
@@ -74,7 +82,8 @@ class RecordingTransport:
     async def handle_async_request(self, request: Any) -> Any:
         """One request to the network."""
         try:
-            response = await self._inner.handle_async_request(request)
+            with self._below():
+                response = await self._inner.handle_async_request(request)
         except BaseException as exc:
             self._call.broke(exc)
             raise
