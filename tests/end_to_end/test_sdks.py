@@ -104,11 +104,14 @@ def test_u1_s26_litellm_replays_on_both_of_its_transports(
     """LiteLLM's async calls go through httpx on aiohttp or on its own: each is recorded once, and replays."""
     if not LITELLM.exists():
         pytest.skip(f"no {LITELLM}: tools/agents.sh makes it")
-    there = Workplace(workplace.path, workplace.environ, LITELLM)
-    # Without the first LiteLLM fetches a price list from the internet at import.
-    environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DISABLE_AIOHTTP_TRANSPORT": str(transport == "httpx")}
-    environ["OLLAMA_API_BASE"] = provider.url  # where it asks what a model can
-    recorded = there.record(AGENTS / "sdks" / "litellm_agent.py", **environ)
+    environ = {
+        **workplace.environ,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # without it a price list is fetched from the internet at import
+        "DISABLE_AIOHTTP_TRANSPORT": str(transport == "httpx"),
+        "OLLAMA_API_BASE": provider.url,  # where it asks what a model can
+    }
+    there = Workplace(workplace.path, environ, LITELLM)
+    recorded = there.record(AGENTS / "sdks" / "litellm_agent.py")
     provider.stop()
     recording = there.recording()
     assert recording.completeness().is_complete, recording.completeness().reasons
@@ -117,6 +120,6 @@ def test_u1_s26_litellm_replays_on_both_of_its_transports(
     assert len(recording.calls) == len(provider.requests)
     assert "together Answer" in recorded.stdout
     assert "error 400" in recorded.stdout
-    replayed = there.replay(AGENTS / "sdks" / "litellm_agent.py", **environ)
+    replayed = there.replay(AGENTS / "sdks" / "litellm_agent.py")
     assert replayed.stdout == recorded.stdout
     assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
