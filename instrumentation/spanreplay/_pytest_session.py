@@ -44,6 +44,8 @@ class ReplaySession:
         self._warn = warn
         self._recording: api.RecordBlock | None = None
         self._replay: api.ReplayBlock | None = None
+        self.is_outdated = False
+        """Whether the recording did not fit what the test did."""
 
     @property
     def served(self) -> int:
@@ -100,6 +102,7 @@ class ReplaySession:
         if isinstance(exc, (*_NO_VERDICT, KeyboardInterrupt)):
             return
         word = verdict["verdict"]
+        self.is_outdated = word != "identical"
         if word == "incomplete" and exc is None and not self._is_strict:
             reasons = "; ".join(verdict["reasons"][:3])
             self._warn(pytest.PytestWarning(f"the recording is incomplete, so not all of it was compared: {reasons}"))

@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from spanreplay.api import Plan
     from spanreplay.mock import MockLLM
 
-MODES: Final = ("replay", "record", "once", "off")
-MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record"}
+MODES: Final = ("replay", "record", "once", "new", "off")
+MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record", "new_episodes": "new", "auto": "new"}
 """What vcrpy and pytest-recording call the modes."""
+_RECORDING: Final = frozenset({"record", "new"})
 _NAME_CHARACTERS_MAX: Final = 120
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.=+-]+")
 _KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode"})
 _SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None)"
 _session_key: Final = pytest.StashKey["ReplaySession"]()
+_renewed_key: Final = pytest.StashKey[bool]()
+"""On a test in mode `new`: whether its recording did not fit, and it is being recorded anew."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,7 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="replay",
         metavar="{" + ",".join(MODES) + "}",
         help="marked tests: replay their recordings (default), record them anew, once: record those that have no "
-        "recording yet, off: run as if unmarked; vcrpy's none, all and rewrite are understood",
+        "recording yet, new: record also those whose recording does not fit any more, off: run as if unmarked; "
+        "vcrpy's none, all, rewrite and new_episodes are understood",
     )
     group.addoption(
         "--replay-strict",
@@ -78,8 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "replay_block_network(allowed_hosts=()): deny the network to a test, but for these hosts"
     )
     config.addinivalue_line("markers", "llm_mock(provider=''): which provider the fixture mock_llm answers for")
-    if _mode(config) == "record" and _is_ci():
-        raise pytest.UsageError("--replay-mode=record is refused where CI is set: record at home and commit the files")
+    mode = _mode(config)
+    if mode in _RECORDING and _is_ci():
+        raise pytest.UsageError(f"--replay-mode={mode} is refused where CI is set: record at home and commit the files")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -103,8 +108,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         fixtures.append("replay_session")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtest_protocol")
+def pytest_spanreplay_block_network(item: pytest.Item) -> Generator[None, Any, Any]:
     """Deny the network to a test, its fixtures included, where that is asked for."""
     mark = item.get_closest_marker("replay_block_network")
     if mark is None and not item.config.getoption("--replay-block-network"):
@@ -134,6 +139,33 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         raise
     session.finish(None)
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """In mode `new`, run a test whose recording does not fit a second time, and record it then; only that counts."""
+    if not _is_on(item) or not _may_be_new(item):
+        return None
+    from _pytest.runner import runtestprotocol
+
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    session = item.stash.get(_session_key, None)
+    if item.stash.get(_renewed_key, None) is False and session is not None and session.is_outdated:
+        item.stash[_renewed_key] = True
+        item._initrequest()  # type: ignore[attr-defined]  # fixtures are set up again, as plug-ins that rerun tests do
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _may_be_new(item: pytest.Item) -> bool:
+    """Whether the command line, or else something closer to the test, may ask for mode `new`."""
+    mark = item.get_closest_marker("replay")
+    marked = None if mark is None else mark.kwargs.get("mode")
+    return _mode(item.config) == "new" or MODE_ALIASES.get(str(marked), marked) == "new"
 
 
 @pytest.fixture
@@ -175,9 +207,13 @@ def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_con
     named = str(mark.args[0]) if mark.args else ""
     source, is_file = find_source(named, item.path, item.nodeid)
     report = config.getoption("--replay-report")
+    mode = _choose_mode(config, options.get("mode"), source if is_file else None)
+    if mode == "new":
+        mode = "record" if item.stash.get(_renewed_key, False) else "replay"
+        item.stash.setdefault(_renewed_key, False)
     session = ReplaySession(
         node_id=item.nodeid,
-        mode=_choose_mode(config, options.get("mode"), source if is_file else None),
+        mode=mode,
         source=source,
         plan=replay_plan,
         is_strict=bool(config.getoption("--replay-strict")),
@@ -203,9 +239,9 @@ def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:
     if mode == "once":
         # Where CI is set, what was never recorded fails and says so
         return "replay" if Path(file).exists() or _is_ci() else "record"
-    if mode == "record" and _is_ci():
-        pytest.fail("mode='record' is refused where CI is set: record at home and commit the file", pytrace=False)
-    return mode
+    if mode in _RECORDING and _is_ci():
+        pytest.fail(f"mode={mode!r} is refused where CI is set: record at home and commit the file", pytrace=False)
+    return "record" if mode == "new" and not Path(file).exists() else mode
 
 
 def find_source(named: str, test_file: Path, node_id: str) -> tuple[str, bool]:

@@ -299,6 +299,37 @@ def test_s5_mode_once_records_only_what_is_missing(
     assert len(provider.requests) == 2
 
 
+@pytest.mark.parametrize("alias", ["new_episodes", "auto", "new"])
+def test_s9_s5_mode_new_records_what_does_not_fit(
+    pytester: pytest.Pytester, provider: Provider, monkeypatch: pytest.MonkeyPatch, alias: str
+) -> None:
+    """Hits replay, a miss records the whole test anew, once; a failing test is not recorded; never in CI."""
+    fails = """
+@pytest.mark.replay
+def test_fails():
+    ask("always the same")
+    assert not os.environ.get("FAIL")
+"""
+    pytester.makepyfile(AGENT + TIMES + fails)
+    for _ in range(2):
+        _run(pytester, f"--replay-mode={alias}").assert_outcomes(passed=2)
+    assert len(provider.requests) == 3
+    before = {file: file.read_bytes() for file in pytester.path.rglob("*.replay")}
+    monkeypatch.setenv("TIMES", "3")
+    monkeypatch.setenv("FAIL", "1")
+    result = _run(pytester, f"--replay-mode={alias}", "-v")
+    result.assert_outcomes(passed=1, failed=1)
+    assert result.stdout.str().count("test_agent PASSED") == 1
+    assert len(provider.requests) == 6
+    changed = [file.stem for file, content in before.items() if file.read_bytes() != content]
+    assert changed == ["test_agent"]
+    _run(pytester, "-k", "agent").assert_outcomes(passed=1, deselected=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CI", "true")
+        assert _run(pytester, f"--replay-mode={alias}").ret == pytest.ExitCode.USAGE_ERROR
+    assert len(provider.requests) == 6
+
+
 def test_s5_two_tests_have_two_recordings(pytester: pytest.Pytester, provider: Provider) -> None:
     """Each test reads its own file; a mark, a module's `replay_config` and the command line may say the mode."""
     tests = """
@@ -334,7 +365,7 @@ def test_s5_unknown_mode_is_refused(pytester: pytest.Pytester) -> None:
     """A word that is no mode is answered with those that are."""
     result = _run(pytester, "--replay-mode=new_world")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*'new_world' is none of replay, record, once, *"])
+    result.stderr.fnmatch_lines(["*'new_world' is none of replay, record, once, new, *"])
 
 
 def test_s5_network_is_blocked_where_asked(pytester: pytest.Pytester, provider: Provider) -> None:
