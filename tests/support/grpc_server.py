@@ -54,6 +54,7 @@ class GrpcServer:
             "Sum": grpc.stream_unary_rpc_method_handler(_sum, **wire),
             "Chat": grpc.stream_stream_rpc_method_handler(_chat, **wire),
         }
+        handlers["Echo"] = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
         self._server = grpc.server(ThreadPoolExecutor(4))
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Oracle", handlers),))
         self.port = self._server.add_insecure_port("127.0.0.1:0")

@@ -12,6 +12,7 @@ from spanreplay.call import Effect, Kind, Outcome
 from spanreplay.crossing import Spec
 from spanreplay.errors import SpanreplayError, Unserializable
 from spanreplay.run import Run
+from spanreplay.seams.binary import clean_sent
 from spanreplay.seams.conversation import Conversation
 from spanreplay.seams.http_wire import describe_request
 
@@ -52,8 +53,22 @@ def describe_status(code: Any, details: Any, initial: Any, trailing: Any, debug:
     }
 
 
+def _clean_metadata(conversation: Conversation, pairs: list[list[Any]]) -> list[list[Any]]:
+    """Metadata whose binary values hold no secret; what is text is redacted with the rest of the status."""
+    redact, counts = conversation.crossing.run.redactor, conversation.crossing.spec.redactions
+    cleaned = []
+    for key, value in pairs:
+        if isinstance(value, dict):
+            clean = clean_sent(base64.b64decode(value["b64"]), redact, counts)
+            value = {"b64": base64.b64encode(clean).decode("ascii")}
+        cleaned.append([key, value])
+    return cleaned
+
+
 def finish(conversation: Conversation, exc: BaseException | None, status: dict[str, Any]) -> None:
     """Record the end of an RPC."""
+    for name in ("initial", "trailing"):
+        status = {**status, name: _clean_metadata(conversation, status[name])} if name in status else status
     if status.get("code") == "OK":
         conversation.finish("complete", extra=status)
         return

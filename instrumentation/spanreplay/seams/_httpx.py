@@ -236,7 +236,7 @@ class _HttpCall:
             reply.error, reply.end = _describe_error(self.seam.hx, failure), "error"
         last = self._hops[-1].tee if self._hops else None
         self._hops = []
-        text, texts = encode_reply(crossing.run, reply, crossing.spec.redactions)
+        text, texts = encode_reply(crossing.run, reply, crossing.spec)
         if reply.status:
             crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply.status, texts) or {})
         cause = failure or exc or (last.error if last is not None else None)

@@ -7,7 +7,6 @@ has said everything that came before it.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from spanreplay.crossing import Crossing, Spec, begin, is_plumbing, is_suppresse
 from spanreplay.errors import ReplayMiss
 from spanreplay.replay.session import Session
 from spanreplay.run import Run, active_run
+from spanreplay.seams.binary import HoldsSecret, clean_message, clean_sent, stored_bytes, unstored_bytes
+from spanreplay.seams.http_wire import UNREDACTABLE
 
 Message = str | bytes
 SENT: Final = "sent"
@@ -41,6 +42,7 @@ class Conversation:
         self.crossing = crossing
         self._events: list[list[Any]] = []
         self._bytes = 0
+        self._refused = ""
         self._is_finished = False
         self._start_ns = ids.monotonic_ns()
         self._changed = threading.Condition()
@@ -74,17 +76,19 @@ class Conversation:
             self._bytes += len(message)
             if not self._is_finished and self._bytes <= config.BODY_BYTES_MAX:
                 elapsed_ms = (ids.monotonic_ns() - self._start_ns) // 1_000_000
-                self._events.append([side, elapsed_ms, self._encode(message)])
+                self._events.append([side, elapsed_ms, self._encode(side, message)])
 
-    def _encode(self, message: Message) -> Any:
+    def _encode(self, side: str, message: Message) -> Any:
+        redact, counts = self.crossing.run.redactor, self.crossing.spec.redactions
         if isinstance(message, str):
-            redact = self.crossing.run.redactor
-            return (
-                redact.json_text(message, self.crossing.spec.redactions)
-                if message[:1] in "{["
-                else redact.text(message, self.crossing.spec.redactions)
-            )
-        return {"b64": base64.b64encode(message).decode("ascii")}
+            return redact.json_text(message, counts) if message[:1] in "{[" else redact.text(message, counts)
+        if side == SENT:
+            return stored_bytes(clean_sent(message, redact, counts))
+        try:
+            return stored_bytes(clean_message(message, redact, counts))
+        except HoldsSecret:
+            self._refused = UNREDACTABLE
+            return ""
 
     def finish(
         self,
@@ -110,6 +114,10 @@ class Conversation:
             crossing.run.count("truncated")
             crossing.close(found, dump({"truncated": self._bytes}))
             return
+        if self._refused:
+            crossing.spec.hole = self._refused
+            crossing.close(found, dump({"truncated": self._bytes, "why": self._refused}))
+            return
         response: dict[str, Any] = {"messages": self._events, "end": end}
         for name, part in (("error", error), ("extra", extra)):
             if part:
@@ -125,6 +133,9 @@ class Conversation:
         crossing.close(Outcome(recorded.outcome), response)
         try:
             value = json.loads(response)
+            if "truncated" in value:
+                why = value.get("why") or f"{value['truncated']} bytes"
+                raise self._session.at_hole(f"call {recorded.seq} ({recorded.boundary}) was not recorded whole: {why}")
             self._events = value["messages"]
             self.end = value["end"]
             self.error, self.extra = value.get("error", {}), value.get("extra", {})
@@ -154,7 +165,7 @@ class Conversation:
             waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
-        now = self._encode(message)
+        now = self._encode(SENT, message)
         recorded = self._sent[number][2] if number < len(self._sent) else None
         if recorded != now and (recorded is not None or self.end != "closed"):
             raise self._session.changed_message(self.crossing, number, _text(recorded), _text(now))
@@ -215,7 +226,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 def _decode(message: Any) -> Message:
-    return base64.b64decode(message["b64"]) if isinstance(message, dict) else str(message)
+    return unstored_bytes(message) if isinstance(message, dict) else str(message)
 
 
 def _text(message: Any) -> str:

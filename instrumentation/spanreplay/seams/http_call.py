@@ -191,7 +191,7 @@ class HttpCall:
             crossing.run.count("truncated")
             crossing.close(outcome, dump({"truncated": self._kept_bytes}))
             return
-        text, texts = encode_reply(crossing.run, reply, crossing.spec.redactions)
+        text, texts = encode_reply(crossing.run, reply, crossing.spec)
         if reply.status:
             crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply, texts) or {})
         crossing.close(outcome, text)

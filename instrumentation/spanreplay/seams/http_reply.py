@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import json
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from spanreplay.seams.aws_events import (
     to_stored,
     to_text,
 )
+from spanreplay.seams.binary import unstored_bytes
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _piece(stored: Any) -> bytes:
         return str(stored).encode("utf-8", "surrogatepass")
     if "events" in stored:
         return b"".join(join_event(from_stored(event)) for event in stored["events"])
-    return base64.b64decode(stored["b64"])
+    return unstored_bytes(stored)
 
 
 def join_text(chunks: list[Any]) -> list[tuple[int, bytes]]:

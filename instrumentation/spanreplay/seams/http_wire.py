@@ -19,9 +19,19 @@ from spanreplay.keyspec import http_fields
 from spanreplay.redact import RunRedactor
 from spanreplay.run import Run
 from spanreplay.seams.aws_events import is_event_stream, rewrite, to_text
+from spanreplay.seams.binary import (
+    HoldsSecret,
+    clean_message,
+    clean_sent,
+    has_control_bytes,
+    is_framed,
+    refuse_secrets,
+    stored_bytes,
+)
 from spanreplay.seams.http_reply import HttpReply, SplitEvents, encode_chunks, encode_events, split_aws, split_text
 
 HTTP_KEYSPEC: Final = "http/1"
+UNREDACTABLE: Final = "what came holds a secret inside of bytes of an unknown format, and was not recorded"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_HEADERS_KEPT: Final = frozenset(
     {"accept", "anthropic-version", "content-type", "mcp-protocol-version", "openai-organization", "user-agent"}
@@ -43,8 +53,9 @@ def describe_request(
     counts: dict[str, int] = {}
     redact = run.redactor
     clean_url = redact_url(url, redact, counts)
-    member, parsed = _body_member(body, redact, counts)
     kept = [(k.lower(), v) for k, v in headers if k.lower() in _REQUEST_HEADERS_KEPT]
+    is_binary = is_framed(dict(kept).get("content-type", ""))
+    member, parsed = _body_member(body, redact, counts, is_binary=is_binary)
     request = (
         f'{{"method":{dump(method)},"url":{dump(clean_url)},'
         f'"headers":{dump(dict(redact.headers(kept, counts)))}{member}}}'
@@ -88,16 +99,20 @@ def patch_content(content: bytes, patches: Any) -> bytes:
     return dump(patch_body(body, patches)).encode()
 
 
-def _body_member(body: bytes, redact: RunRedactor, counts: dict[str, int]) -> tuple[str, dict[str, Any]]:
+def _body_member(
+    body: bytes, redact: RunRedactor, counts: dict[str, int], *, is_binary: bool
+) -> tuple[str, dict[str, Any]]:
     """The body's member of the request's JSON text, and the same member as a value."""
     if not body:
         return "", {}
     if len(body) > config.BODY_BYTES_MAX:
         return f',"body_bytes":{len(body)}', {"body_text": hashlib.sha256(body).hexdigest()}
+    if is_binary:
+        body = clean_sent(body, redact, counts)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
-        encoded = base64.b64encode(body).decode("ascii")
+        encoded = base64.b64encode(clean_sent(body, redact, counts)).decode("ascii")
         return f',"body_b64":{dump(encoded)}', {"body_b64": encoded}
     if text[:1] in "{[":
         try:
@@ -127,9 +142,13 @@ def redact_url(url: str, redact: RunRedactor, counts: dict[str, int]) -> str:
     return redact.text(urlunsplit((parts.scheme, netloc, parts.path, query, "")), counts)
 
 
-def encode_reply(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[str, list[str]]:
+def encode_reply(run: Run, reply: HttpReply, spec: Spec) -> tuple[str, list[str]]:
     """A response as redacted JSON text, and its body's chunks as text (none if it is not text)."""
-    value, texts = _reply_value(run, reply, counts)
+    try:
+        value, texts = _reply_value(run, reply, spec.redactions)
+    except HoldsSecret:
+        spec.hole = UNREDACTABLE
+        return dump({"truncated": sum(len(c) for _, c in reply.chunks), "why": UNREDACTABLE}), []
     return dump(value), texts
 
 
@@ -171,16 +190,29 @@ def _redact_headers(headers: list[tuple[str, str]], redact: RunRedactor, counts:
     return clean
 
 
+def _content_type(reply: HttpReply) -> str:
+    return next((value.lower() for name, value in reply.headers if name.lower() == "content-type"), "")
+
+
 def _encode_body(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[list[str], list[list[Any]]]:
     if is_event_stream(reply.headers):
         events = split_aws([c for _, c in reply.chunks])
         if events is not None:
             return _encode_events(run, reply, events, counts)
-    split = split_text([c for _, c in reply.chunks])
+    times, chunks = [ms for ms, _ in reply.chunks], [c for _, c in reply.chunks]
+    content_type = _content_type(reply)
+    if is_framed(content_type) and len(chunks) == 1:
+        chunks = [clean_message(chunks[0], run.redactor, counts)]
+    split = split_text(chunks)
+    if split is None and content_type.startswith("text/"):  # of a character set in which a byte is a character
+        latin = run.redactor.chunks([chunk.decode("latin-1") for chunk in chunks], counts)
+        chunks = [chunk.encode("latin-1") for chunk in latin]
+    elif split is None or has_control_bytes(chunks):
+        refuse_secrets(b"".join(chunks), run.redactor)
     if split is None:
-        return [], [[ms, {"b64": base64.b64encode(c).decode("ascii")}] for ms, c in reply.chunks]
+        return [], [[ms, stored_bytes(c)] for ms, c in zip(times, chunks, strict=True)]
     texts = run.redactor.chunks(split.texts, counts)
-    return texts, encode_chunks([ms for ms, _ in reply.chunks], replace(split, texts=texts))
+    return texts, encode_chunks(times, replace(split, texts=texts))
 
 
 def _encode_events(

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spanreplay.crossing import Spec
 from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply, encode_chunks, join_text, split_text
 from spanreplay.seams.http_wire import encode_reply
 from support.in_process import MemoryProcessor, make_run
+
+
+def make_spec() -> Spec:
+    """A call of nothing in particular."""
+    return Spec("http", "GET x", "read", "http/1", {}, "{}")
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -48,7 +54,7 @@ def test_s26_any_reply_comes_back(bodies: list[bytes], end: str) -> None:
         end=end,
         hops=[HttpReply(302, "Found", headers=[("location", "/x")], chunks=[(0, b"moved")])],
     )
-    text, _ = encode_reply(make_run(MemoryProcessor()), reply, {})
+    text, _ = encode_reply(make_run(MemoryProcessor()), reply, make_spec())
     assert decode_reply(text) == reply
 
 
@@ -63,7 +69,7 @@ def test_r1_text_that_was_left_inside_of_a_character_is_still_redacted() -> None
     """A stream that was closed in the middle of a character is text: its secrets are not kept as base64."""
     secret = "sk-proj-Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7"
     reply = HttpReply(200, chunks=[(0, f"key {secret} €".encode()[:-1])], end="closed")
-    text, texts = encode_reply(make_run(MemoryProcessor()), reply, {})
+    text, texts = encode_reply(make_run(MemoryProcessor()), reply, make_spec())
     assert secret not in text
     assert "rdx-" in texts[0]
     assert decode_reply(text).chunks[0][1].endswith("€".encode()[:-1])
@@ -73,7 +79,7 @@ def test_redacted_chunks_keep_their_number() -> None:
     """A secret that lies across chunks is replaced, and the agent still gets as many chunks."""
     secret = b"Bearer sk-proj-Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7 done"
     reply = HttpReply(200, chunks=[(n, secret[n * 10 : n * 10 + 10]) for n in range(6)])
-    text, _ = encode_reply(make_run(MemoryProcessor()), reply, {})
+    text, _ = encode_reply(make_run(MemoryProcessor()), reply, make_spec())
     again = decode_reply(text)
     assert len(again.chunks) == 6
     assert b"Zx9Yw8" not in b"".join(chunk for _, chunk in again.chunks)
