@@ -29,6 +29,9 @@ _WORDS: Final = re.findall(
     "valley velvet violet walnut willow winter yarrow zephyr",
 )
 _TOOL_ORDER: Final = re.compile(r"use tool ([\w.-]+) with ", re.IGNORECASE)
+_SAY_ORDER: Final = re.compile(r"\bsay (?=\{)")
+_STEPS: Final = "step by step"
+_OBSERVED: Final = re.compile(r"\[\[ ## observation_\d+ ## \]\]")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Turn:
     prompt: str
     tool_orders: tuple[ToolOrder, ...] = ()
     tool_results: tuple[str, ...] = ()
+    text: str = ""
+    """What it must say, word for word; empty for whatever it likes."""
 
 
 def make_id(prefix: str, length: int = 24) -> str:
@@ -75,6 +80,8 @@ def count_tokens(text: str) -> int:
 
 def make_text(turn: Turn) -> str:
     """A completion that no other call gets: a running number and random words."""
+    if turn.text:
+        return turn.text
     words = " ".join(_RANDOM.choices(_WORDS, k=9))
     opening = f"Answer {next(_COUNTER)} of this model: {words}."
     if turn.tool_results:
@@ -93,17 +100,40 @@ def read_turn(lines: Sequence[Line], tools: Iterable[str], call_id_prefix: str) 
 
     "use tool A with {…} and use tool B with {…} then use tool C with {…}" makes two parallel calls in
     the first turn and one in the second, and a text after that. Tools that were not offered are not called.
+    'say {"text": …}' is a turn with that text. A prompt with "step by step" holds for all that comes after it, also
+    where a framework hands tool results back as messages of the user; a turn is then an answer of the assistant, or
+    an observation that dspy writes into its prompt.
     """
     offered = set(tools)
     last_user = max((i for i, line in enumerate(lines) if line.role == "user"), default=-1)
-    prompt = lines[last_user].text if last_user >= 0 else ""
-    after = lines[last_user + 1 :]
-    rounds = [r for part in re.split(r"\bthen\b", prompt) if (r := _read_tool_orders(part, offered))]
-    done = sum(line.is_tool_request for line in after)
-    if done < len(rounds):
-        orders = tuple(ToolOrder(make_id(call_id_prefix), name, args) for name, args in rounds[done])
+    plan = max((i for i, line in enumerate(lines) if _STEPS in line.text and line.role != "assistant"), default=-1)
+    start = plan if plan >= 0 else last_user
+    prompt = lines[start].text if start >= 0 else ""
+    after = lines[start + 1 :]
+    separator = r"\bthen\b" if " then " in prompt else r"\bTHEN\b"  # the plan of a sub-agent, inside its boss's
+    rounds = [r for part in re.split(separator, prompt) if (r := _read_round(part, offered))]
+    if plan >= 0:
+        done = sum(line.role == "assistant" for line in after) + len(set(_OBSERVED.findall(prompt)))
+    else:
+        done = sum(line.is_tool_request for line in after)
+    wanted = rounds[done] if done < len(rounds) else []
+    if isinstance(wanted, str):
+        return Turn(prompt, text=wanted)
+    if wanted:
+        orders = tuple(ToolOrder(make_id(call_id_prefix), name, args) for name, args in wanted)
         return Turn(prompt, tool_orders=orders)
     return Turn(prompt, tool_results=tuple(line.text for line in after if line.role == "tool"))
+
+
+def _read_round(text: str, offered: set[str]) -> str | list[tuple[str, str]]:
+    """The text to say, or the tools to call, in one turn."""
+    said = _SAY_ORDER.search(text)
+    if said is None:
+        return _read_tool_orders(text, offered)
+    try:
+        return str(json.JSONDecoder().raw_decode(text, said.end())[0]["text"])
+    except (json.JSONDecodeError, KeyError):
+        return ""
 
 
 def _read_tool_orders(text: str, offered: set[str]) -> list[tuple[str, str]]:
