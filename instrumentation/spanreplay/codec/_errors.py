@@ -11,6 +11,7 @@ from typing import Any, Final
 from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row, decode, encode, type_name
 from spanreplay.codec._lookup import class_path, load_class
+from spanreplay.codec._validation import VALIDATION
 
 __all__ = ["EXCEPTION", "decode_exception", "encode_exception"]
 
@@ -36,7 +37,7 @@ def decode_exception(encoded: Any) -> BaseException:
 
     Raises: Unserializable for anything that is no exception.
     """
-    if not isinstance(encoded, dict) or encoded.get("$type") != EXCEPTION.tag:
+    if not isinstance(encoded, dict) or encoded.get("$type") not in (EXCEPTION.tag, VALIDATION.tag):
         raise Refused("something else where an exception belongs").located()
     exc = decode(encoded)
     assert isinstance(exc, BaseException)

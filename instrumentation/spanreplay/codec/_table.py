@@ -10,11 +10,13 @@ from spanreplay.codec._engine import Row
 from spanreplay.codec._errors import EXCEPTION
 from spanreplay.codec._models import PYDANTIC, PYDANTIC_V1, SECRET, URL
 from spanreplay.codec._objects import ATTRS, CLASS, DATACLASS, ENUM, NAMEDTUPLE, SUBCLASS
+from spanreplay.codec._validation import VALIDATION
 
 ROWS: Final[tuple[Row, ...]] = (
     *BUILTIN_ROWS,
     SCALAR,  # before SUBCLASS: numpy.float64 is a float
     ARRAY,
+    VALIDATION,  # before EXCEPTION: it is a ValueError
     EXCEPTION,
     ENUM,
     PYDANTIC,
