@@ -35,6 +35,15 @@ LIBRARIES: Final = (
     "ulid",
 )
 """Folders of site-packages, by their first letters, that put dates and ids into prompts."""
+BOOKKEEPING: Final = (
+    "agno/api/",
+    "crewai/events/",
+    "crewai/memory/storage/kickoff_task_outputs",
+    "crewai/telemetry/",
+    "crewai_cli/",
+    "crewai_core/",
+)
+"""Parts of LIBRARIES that keep accounts of their own, in files of the user's home; none of it gets into a prompt."""
 THROUGH: Final = (
     "attr",
     "attrs",
@@ -78,8 +87,10 @@ def is_below(filename: str, packages: tuple[str, ...]) -> bool:
 
 def classify(filename: str) -> int:
     """AGENT, FOREIGN or PASS for a code file."""
-    if ids.is_agent_file(filename) or _is_in(filename, LIBRARIES, whole=False):
+    if ids.is_agent_file(filename):
         return AGENT
+    if _is_in(filename, LIBRARIES, whole=False):
+        return FOREIGN if _is_in(filename, BOOKKEEPING, whole=False) else AGENT
     if _is_in(filename, THROUGH, whole=True):
         return PASS
     module = filename.removeprefix("<frozen ").removesuffix(">").replace(os.sep, "/")

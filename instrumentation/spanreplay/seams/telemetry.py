@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 HOST_SUFFIXES: Final = (
+    "api.agno.com",
     "api.smith.langchain.com",
     "app.posthog.com",
     "datadoghq.com",
@@ -14,6 +15,7 @@ HOST_SUFFIXES: Final = (
     "ingest.us.sentry.io",
     "langfuse.com",
     "logfire-api.pydantic.dev",
+    "os-api.agno.com",
     "scarf.sh",
     "telemetry.crewai.com",
 )
