@@ -59,7 +59,15 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
 
         return Leaf(kind, shown, effect, arguments, call=call)
 
-    wrapped: F = _wrapper_of(function)(function, describe)
+    return wrap_function(function, describe)
+
+
+def wrap_function(function: F, describe: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> F:
+    """A function of any sort as a boundary; `describe` makes a Leaf of the arguments of a call.
+
+    The sort is that of the function below what `functools.wraps` put around it.
+    """
+    wrapped: F = _wrapper_of(inspect.unwrap(function))(function, describe)
     return wrapped
 
 

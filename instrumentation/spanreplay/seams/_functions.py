@@ -42,6 +42,31 @@ class Changed:
     state: Any
 
 
+class ObjectState(State):
+    """An object of the agent's that a framework hands to each tool."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    async def read(self) -> Any:
+        """The object itself: it is written down at once."""
+        return self._held
+
+    async def write(self, value: Any) -> None:
+        """Give the object the content of another one of its class."""
+        held = self._held
+        if isinstance(held, dict):
+            held.clear()
+            held.update(value)
+        elif isinstance(held, list):
+            held[:] = value
+        elif dataclasses.is_dataclass(held):
+            for field in dataclasses.fields(held):
+                object.__setattr__(held, field.name, getattr(value, field.name))
+        else:
+            vars(held).update(vars(value))
+
+
 class FunctionAttribute:
     """A data descriptor before an attribute that holds a function; `callers` are names of the module's functions."""
 

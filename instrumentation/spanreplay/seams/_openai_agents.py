@@ -6,14 +6,13 @@ used as a tool and the tools of an MCP server are not leaves: what they call is 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
 from spanreplay.leaf import Leaf
-from spanreplay.seams._functions import State, wrap_attribute
+from spanreplay.seams._functions import ObjectState, State, wrap_attribute
 
 _CALLERS: Final = frozenset({"_invoke_function_tool_with_metadata", "invoke_function_tool"})
 _INVOKER: Final = "_FailureHandlingFunctionToolInvoker"
@@ -76,29 +75,6 @@ def _read_arguments(text: Any) -> dict[str, Any]:
     return read if isinstance(read, dict) else {"input": read}
 
 
-class _Context(State):
-    """The object that the user gave to the run as its context."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    async def read(self) -> Any:
-        return self._context
-
-    async def write(self, value: Any) -> None:
-        context = self._context
-        if isinstance(context, dict):
-            context.clear()
-            context.update(value)
-        elif isinstance(context, list):
-            context[:] = value
-        elif dataclasses.is_dataclass(context):
-            for field in dataclasses.fields(context):
-                object.__setattr__(context, field.name, getattr(value, field.name))
-        else:
-            vars(context).update(vars(value))
-
-
 def _state_of(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
     context = getattr(args[0], "context", None) if args else None
-    return None if context is None else _Context(context)
+    return None if context is None else ObjectState(context)

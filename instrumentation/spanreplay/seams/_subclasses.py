@@ -17,11 +17,20 @@ _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf",
 """The object whose leaf method is running: its async method may call its sync one, which is the same call."""
 
 
-def leaf_wrappers(describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf]) -> tuple[Wrapper, Wrapper]:
-    """Wrappers that make a leaf method a boundary, sync and async; `describe` gets the object and the arguments."""
+def _records_all(instance: Any) -> bool:
+    return True
+
+
+def leaf_wrappers(
+    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf], is_leaf: Callable[[Any], bool] = _records_all
+) -> tuple[Wrapper, Wrapper]:
+    """Wrappers that make a leaf method a boundary, sync and async; `describe` gets the object and the arguments.
+
+    An object for which `is_leaf` is false runs as it is: it only passes calls on to what is a boundary of its own.
+    """
 
     def run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if active_run() is None or _inside.get() is instance:
+        if active_run() is None or _inside.get() is instance or not is_leaf(instance):
             return wrapped(*args, **kwargs)
 
         def live() -> Any:
@@ -34,7 +43,7 @@ def leaf_wrappers(describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Lea
         return call_sync(lambda: describe(instance, args, kwargs), live)
 
     async def arun(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if active_run() is None or _inside.get() is instance:
+        if active_run() is None or _inside.get() is instance or not is_leaf(instance):
             return await wrapped(*args, **kwargs)
 
         async def live() -> Any:

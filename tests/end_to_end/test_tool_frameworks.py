@@ -1,0 +1,135 @@
+"""Unmodified agents on pydantic-ai, CrewAI, smolagents, Google ADK, DSPy and Agno replay byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spanreplay.call import Recording
+from support.agents import AGENTS, ENVIRONMENTS, ROOT
+from support.provider import Provider
+from support.replaying import Replayed, Workplace
+from support.spans import framework_spans
+
+# LiteLLM would fetch a price list from the internet when it is imported
+OPENINFERENCE = "openinference.instrumentation."
+QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework: its agent, where it is installed, the sections that one test runs, what they must record."""
+
+    script: str
+    place: str
+    sections: tuple[str, ...]
+    tools: frozenset[str]
+    is_composite: bool = False
+    """Whether a tool runs an agent of its own: a replay serves the tool, and what is below it does not run."""
+
+
+FRAMEWORKS = {
+    "pydantic-ai": Framework(
+        "pydantic_ai_agent.py",
+        "openai3",
+        (),
+        frozenset({"buy", "quote", "settle", "hesitate", "chart", "break_down", "book", "ask_clerk"}),
+        is_composite=True,
+    ),
+    "smolagents": Framework("smolagents_agent.py", "openai3", (), frozenset({"buy", "quote", "break_down"})),
+    "agno": Framework(
+        "agno_agent.py",
+        "openai3",
+        (),
+        frozenset({"buy", "quote", "remember", "hesitate", "break_down", "settle", "close_book", "look_up"}),
+    ),
+    "google-adk": Framework(
+        "google_adk_agent.py",
+        "google-adk",
+        (),
+        frozenset({"buy", "quote", "settle", "remember", "give_up", "break_down", "look_up"}),
+    ),
+    "dspy": Framework("dspy_agent.py", "google-adk", (), frozenset({"buy", "quote", "settle", "break_down"})),
+    "crewai": Framework(
+        "crewai_agent.py",
+        "crewai",
+        ("chain", "limited", "failing", "structured", "direct"),
+        frozenset({"buy", "settle", "quote", "break_down"}),
+    ),
+    "crewai-delegating": Framework("crewai_agent.py", "crewai", ("delegated", "together"), frozenset({"buy"})),
+}
+
+
+def _python(place: str) -> Path:
+    python = ENVIRONMENTS[place]
+    if not python.exists():
+        pytest.skip(f"no {python.relative_to(ROOT)}: `make matrix` makes it")
+    return python
+
+
+def _spools(there: Workplace) -> set[Path]:
+    return set((there.path / ".spanreplay" / "spool").glob("*.spool"))
+
+
+def assert_replayed(replayed: Replayed, stdout: str, recording: Recording) -> None:
+    """The replay said and did the same, from the recording alone."""
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert (replayed.status, replayed.stdout) == (0, stdout)
+    counts = replayed.verdict["counts"]
+    assert counts["exact"] + counts["covered"] == counts["recorded"] == len(recording.calls)
+    assert replayed.verdict["sockets_denied"] == []
+    assert replayed.verdict["tokens"]["live"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_u1_s50_framework_replays_byte_for_byte(name: str, provider: Provider, workplace: Workplace) -> None:
+    """With the provider stopped: same output, no tool's body runs, the same OpenInference spans."""
+    framework = FRAMEWORKS[name]
+    there = Workplace(workplace.path, {**workplace.environ, **QUIET}, _python(framework.place))
+    ledger = there.path / "ledger.txt"
+    recorded = there.record(AGENTS / framework.script, *framework.sections)
+    provider.stop()
+    before, spools, recording = ledger.read_bytes(), _spools(there), there.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    assert {c.name for c in recording.calls if c.kind == "tool"} == framework.tools
+    assert {c.kind for c in recording.calls} <= {"llm", "tool"}
+    replayed = there.replay(AGENTS / framework.script, *framework.sections)
+    assert_replayed(replayed, recorded.stdout, recording)
+    assert ledger.read_bytes() == before
+    (recorded_file,), (replayed_file,) = spools, _spools(there) - spools
+    spans, again = framework_spans(recorded_file, OPENINFERENCE), framework_spans(replayed_file, OPENINFERENCE)
+    assert spans
+    assert (again < spans) if framework.is_composite else (again == spans)
+
+
+# OpenInference's part for pydantic-ai is a processor of the library's own spans, which the user adds
+INSTRUMENTED = """
+import runpy, sys
+from openinference.instrumentation.pydantic_ai import OpenInferenceSpanProcessor
+from opentelemetry import trace
+from pydantic_ai import Agent
+trace.get_tracer_provider().add_span_processor(OpenInferenceSpanProcessor())
+Agent.instrument_all()
+script, *sys.argv[1:] = sys.argv[1:]
+sys.argv[0] = script
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_u1_spans_of_pydantic_ai_are_the_same(provider: Provider, workplace: Workplace) -> None:
+    """The library's own spans, which OpenInference adds to, are those of the recording."""
+    there = Workplace(workplace.path, workplace.environ, _python("openai3"))
+    agent = there.write("instrumented.py", INSTRUMENTED)
+    args = (str(AGENTS / "pydantic_ai_agent.py"), "tools", "retries", "structured", "stream")
+    recorded = there.record(agent, *args)
+    provider.stop()
+    spools, recording = _spools(there), there.recording()
+    assert_replayed(there.replay(agent, *args), recorded.stdout, recording)
+    (recorded_file,), (replayed_file,) = spools, _spools(there) - spools
+    spans = framework_spans(recorded_file, "pydantic-ai")
+    assert len(spans) > 10
+    assert spans == framework_spans(replayed_file, "pydantic-ai")
