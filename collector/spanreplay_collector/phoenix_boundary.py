@@ -14,7 +14,7 @@ from typing import Any, Final
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from spanreplay import attributes as names
-from spanreplay.dialects import find_dialect
+from spanreplay.dialects import find_dialect, read_realtime
 from spanreplay.otlp import decode_attributes, encode_value
 from spanreplay.seams.http_reply import body_texts, decode_reply
 
@@ -66,6 +66,11 @@ def _plain(asked: Any, answered: Any) -> dict[str, Any]:
 
 
 def _model(request: Mapping[str, Any], response: str) -> dict[str, Any]:
+    held = json.loads(response) if response else {}
+    if "messages" in held:
+        events = ((side == names.SENT, message) for side, _, message in held["messages"])
+        exchange = read_realtime(str(request.get("url", "")), events)
+        return dict(exchange.dialect.openinference(*exchange[1:])) if exchange is not None else {}
     body = request.get("body")
     dialect = find_dialect(str(request.get("method", "POST")), str(request.get("url", "")), body)
     if dialect is None or not isinstance(body, dict):

@@ -64,3 +64,6 @@ KIND_RUN: Final = "run"
 
 # OpenInference resource attribute that names the Phoenix project
 PROJECT: Final = "openinference.project.name"
+
+SENT: Final = "sent"
+"""The side of a message that the agent said, in the response of a call in which both sides speak."""

@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from spanreplay.dialects._base import Dialect
 from spanreplay.dialects._meaning import Message, RequestMeaning, ResponseMeaning, ToolCall, meta
-from spanreplay.dialects._table import find_dialect
+from spanreplay.dialects._table import Exchange, find_dialect, read_realtime
 
-__all__ = ["Dialect", "Message", "RequestMeaning", "ResponseMeaning", "ToolCall", "find_dialect", "meta"]
+__all__ = [
+    "Dialect",
+    "Exchange",
+    "Message",
+    "RequestMeaning",
+    "ResponseMeaning",
+    "ToolCall",
+    "find_dialect",
+    "meta",
+    "read_realtime",
+]

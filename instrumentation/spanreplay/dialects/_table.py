@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from spanreplay.dialects._base import Dialect
+from spanreplay.dialects._meaning import RequestMeaning, ResponseMeaning
 
-__all__ = ["ROWS", "find_dialect", "load"]
+__all__ = ["ROWS", "Exchange", "find_dialect", "load", "read_realtime"]
 
 _INVOKE: Final = "/model/*/invoke /model/*/invoke-with-response-stream"
 _PREDICT: Final = ":rawPredict :streamRawPredict"
@@ -87,6 +89,15 @@ _METHOD: Final = re.compile(
 _UNREAD: Final = object()
 
 
+class Exchange(NamedTuple):
+    """A whole conversation and what it means; `body` is what was asked, as one request."""
+
+    dialect: Dialect
+    body: dict[str, Any]
+    request: RequestMeaning
+    response: ResponseMeaning
+
+
 def find_dialect(method: str, url: str, body: Any = _UNREAD) -> Dialect | None:
     """The protocol that a request speaks, or None: then it is kind `http`.
 
@@ -110,6 +121,21 @@ def _find_by_path(method: str, url: str) -> tuple[Dialect, ...]:
         for end, module, class_name in _COMPILED
         if end.search(path)
     )
+
+
+def read_realtime(url: str, events: Iterable[tuple[bool, Any]]) -> Exchange | None:
+    """A websocket's conversation as a model's, from (was sent, message as stored); None if the URL is no model's."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    if not parts.path.rstrip("/").endswith("/realtime"):
+        return None
+    from spanreplay.dialects.openai_realtime import OpenAIRealtime, Session
+
+    dialect = OpenAIRealtime(_find_provider(parts.hostname or "") or OpenAIRealtime.system)
+    session = Session(url).read(events)
+    return Exchange(dialect, session.body, dialect.read_request(session.body), session.answer(dialect))
 
 
 def load(module: str, class_name: str) -> type[Dialect]:

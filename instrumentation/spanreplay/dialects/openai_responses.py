@@ -79,7 +79,7 @@ class OpenAIResponses(Dialect):
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
         """A response object; of a cut stream, the items that were finished and the text so far."""
         if not is_stream:
-            return self._fold_response(documents[0] if documents else {})
+            return self.fold_response(documents[0] if documents else {})
         last: dict[str, Any] = {}
         items: dict[int, dict[str, Any]] = {}
         texts: dict[int, str] = {}
@@ -89,7 +89,7 @@ class OpenAIResponses(Dialect):
             last = as_dict(event.get("response")) or last
             index = as_int(event.get("output_index"))
             if kind in _ENDS:
-                return self._fold_response(last)
+                return self.fold_response(last)
             if kind == "response.output_item.done":
                 items[index] = as_dict(event.get("item"))
             elif kind == "response.output_text.delta":
@@ -98,9 +98,10 @@ class OpenAIResponses(Dialect):
                 error = ": ".join(filter(None, (as_str(event.get("code")), as_str(event.get("message"))))) or "error"
         for index, text in texts.items():
             items.setdefault(index, {"type": "message", "role": "assistant", "content": text})
-        return self._fold_response({**last, "output": [items[index] for index in sorted(items)]}, error=error)
+        return self.fold_response({**last, "output": [items[index] for index in sorted(items)]}, error=error)
 
-    def _fold_response(self, response: dict[str, Any], error: str = "") -> ResponseMeaning:
+    def fold_response(self, response: dict[str, Any], error: str = "") -> ResponseMeaning:
+        """A response object."""
         usage = as_dict(response.get("usage"))
         status = as_str(response.get("status"))
         messages = [message for item in as_dicts(response.get("output")) for message in self.read_message(item)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -15,6 +16,7 @@ from spanreplay import codec
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind, Outcome
 from spanreplay.crossing import Spec
+from spanreplay.dialects import meta, read_realtime
 from spanreplay.errors import SpanreplayError, Unserializable
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import end_stream
@@ -36,6 +38,19 @@ def _describe(run: Run, uri: str) -> Spec:
         spec.kind, spec.name = Kind.LLM.value, "openai.realtime"
         spec.meta["model"] = dict(parse_qsl(parts.query)).get("model", "")
     return spec
+
+
+def _read_meta(uri: str, events: list[list[Any]]) -> dict[str, Any]:
+    """What a realtime model was asked and said."""
+    exchange = read_realtime(uri, ((side == SENT, message) for side, _, message in events))
+    return dict(meta(exchange.request, exchange.response)) if exchange is not None else {}
+
+
+def _begin(uri: str) -> Conversation | None:
+    conversation = begin_conversation(lambda run: _describe(run, uri))
+    if conversation is not None and conversation.crossing.spec.kind == Kind.LLM.value:
+        conversation.read_meta = partial(_read_meta, uri)
+    return conversation
 
 
 def _describe_error(exc: BaseException) -> dict[str, Any]:
@@ -302,7 +317,7 @@ def _install_async(module: Any, patches: Patches) -> None:
     name = "connect" if "connect" in vars(module.connect) else "__await_impl__"
 
     async def dial(wrapped: Any, connector: Any, args: Any, kwargs: Any) -> Any:
-        conversation = begin_conversation(lambda run: _describe(run, connector.uri))
+        conversation = _begin(connector.uri)
         if conversation is None:
             return await wrapped(*args, **kwargs)
         if conversation.is_served:
@@ -326,7 +341,7 @@ def _install_sync(module: Any, patches: Patches) -> None:
 
     def connect(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         uri = args[0] if args else kwargs["uri"]
-        conversation = begin_conversation(lambda run: _describe(run, uri))
+        conversation = _begin(uri)
         if conversation is None:
             return wrapped(*args, **kwargs)
         if conversation.is_served:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
+from spanreplay import attributes as names
 from spanreplay import config, guard, ids
 from spanreplay._json import dump
 from spanreplay.call import Outcome
@@ -25,7 +26,7 @@ from spanreplay.seams.binary import HoldsSecret, clean_message, clean_sent, stor
 from spanreplay.seams.http_wire import UNREDACTABLE
 
 Message = str | bytes
-SENT: Final = "sent"
+SENT: Final = names.SENT
 GOT: Final = "got"
 QUIT: Final = "quit"
 """The agent stopped listening before the next message came: a timeout, a cancellation."""
@@ -43,6 +44,8 @@ class Conversation:
         self._events: list[list[Any]] = []
         self._bytes = 0
         self._refused = ""
+        self.read_meta: Callable[[list[list[Any]]], dict[str, Any]] | None = None
+        """What the events mean, where they are those of a model."""
         self._is_finished = False
         self._start_ns = ids.monotonic_ns()
         self._changed = threading.Condition()
@@ -118,6 +121,8 @@ class Conversation:
             crossing.spec.hole = self._refused
             crossing.close(found, dump({"truncated": self._bytes, "why": self._refused}))
             return
+        if self.read_meta is not None:
+            crossing.spec.meta.update(guard.guarded("reading a conversation", self.read_meta, self._events) or {})
         response: dict[str, Any] = {"messages": self._events, "end": end}
         for name, part in (("error", error), ("extra", extra)):
             if part:
