@@ -38,6 +38,8 @@ NESTING_MAX: Final = 16
 
 # Names under which providers and frameworks resend history or definitions.
 _ARRAY: Final = re.compile(r'"(?:messages|input|tools|contents|functions|system|documents)"[ \t\r\n]*:[ \t\r\n]*\[')
+# An image or another file inside JSON: a part of its own, so that it is one part wherever it stands
+_BLOB: Final = re.compile(r'(?:"b64": ?"|"data": ?"|;base64,)([A-Za-z0-9+/]{4096,}={0,2})')
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _COMMA: Final = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 # In every release of CPython and PyPy, but not in typeshed: one JSON value at a position, and where it ends.
@@ -167,8 +169,31 @@ def _iter_large_value(value: AnyValue, depth: int) -> Iterator[str | bytes]:
 def _cut(text: str | bytes, size: int) -> list[Range]:
     if isinstance(text, bytes):
         return list(_with_gaps([], size))
-    groups = _iter_groups(text)
+    groups = _iter_around(_iter_groups(text), (found.span(1) for found in _BLOB.finditer(text)), len(text))
     return list(_with_gaps(groups if text.isascii() else _iter_byte_ranges(text, groups), size))
+
+
+def _iter_around(ranges: Iterable[Range], blobs: Iterable[Range], size: int) -> Iterator[Range]:
+    """The blobs that cross no border of a range, and what is left of the ranges before, between and after them."""
+    waiting = iter(blobs)
+    blob = next(waiting, None)
+    at = 0
+    for start, end in (*ranges, (size, size)):
+        while blob is not None and blob[0] < start:
+            if blob[0] >= at and blob[1] <= start:
+                yield blob
+            blob = next(waiting, None)
+        at = start
+        while blob is not None and blob[0] < end:
+            if blob[1] <= end:
+                if blob[0] - at >= PART_BYTES_MIN:
+                    yield at, blob[0]
+                yield blob
+                at = blob[1]
+            blob = next(waiting, None)
+        if end - at >= PART_BYTES_MIN or (at == start and end > start):
+            yield at, end
+        at = end
 
 
 def _with_gaps(ranges: Iterable[Range], size: int) -> Iterator[Range]:

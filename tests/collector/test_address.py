@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
+import random
 
 import pytest
 from hypothesis import given
@@ -13,6 +16,20 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from spanreplay.errors import DamagedRecording
 from spanreplay_collector.address import LITERAL_BYTES_MAX, PART_BYTES_MAX, address_span, cut_text, join
 from support.otlp_strategies import chat_bodies, spans, texts
+
+BLOB_PIECES = [
+    '{"messages":[',
+    '{"content":"' + "a" * 300,
+    '{"b64":"',
+    ";base64,",
+    "A" * 4096,
+    "B" * 9000,
+    "==",
+    "ü" * 300,
+    '"},',
+    "]}",
+]
+"""What text with blobs in it is made of, to be put together wrongly."""
 
 
 def _span(**attributes: str) -> Span:
@@ -78,6 +95,37 @@ def test_address_grown_history_stores_only_what_is_new(array: str, content: str)
     second = _stored(_span(request=json.dumps({"body": {"model": "m", array: history}})))
     new = sum(len(body) for part, body in second.items() if part not in first)
     assert new < 2 * len(json.dumps(history[40]))
+
+
+@pytest.mark.parametrize(
+    "before", ["", "x" * 700, '[{"text":"' + "y" * 300 + '"},'], ids=["first", "later", "in_array"]
+)
+def test_s18_address_an_image_is_one_part_wherever_it_stands(before: str) -> None:
+    """The same image as a tool's result, in a message of the history and in another provider's form is stored once."""
+    image = base64.b64encode(random.Random(7).randbytes(40_000)).decode()
+    result = json.dumps({"value": {"$type": "bytes", "b64": image}}, separators=(",", ":"))
+    message = {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}],
+    }
+    inline = {"role": "user", "parts": [{"text": before}, {"inlineData": {"mimeType": "image/png", "data": image}}]}
+    blobs: dict[bytes, bytes] = {}
+    for text in (result, json.dumps({"a": before, "messages": [message]}), json.dumps({"contents": [inline, inline]})):
+        span = _span(request=text)
+        addressed, _ = address_span(span, blobs)
+        assert join(addressed.skeleton, addressed.cuts, addressed.parts, blobs) == span.SerializeToString()
+    assert [body for body in blobs.values() if image[100:200].encode() in body] == [image.encode()]
+
+
+@given(st.lists(st.sampled_from(BLOB_PIECES), max_size=12))
+def test_address_blobs_cut_anywhere_are_joined_byte_for_byte(pieces: list[str]) -> None:
+    """Text in which blobs begin in one element and end in another, or in none, is stored exactly."""
+    text = "".join(pieces)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(cut_text(text)))
+    span = _span(request=text)
+    blobs: dict[bytes, bytes] = {}
+    addressed, _ = address_span(span, blobs)
+    assert join(addressed.skeleton, addressed.cuts, addressed.parts, blobs) == span.SerializeToString()
 
 
 def test_address_short_messages_are_grouped() -> None:
