@@ -34,7 +34,7 @@ HEAVY = (
     "pydantic",
 )
 PUBLIC_NAMES = {
-    "spanreplay": ["Plan", "ReplayMiss", "SpanreplayError", "VERSION", "boundary", "record", "replay"],
+    "spanreplay": ["Plan", "ReplayMiss", "SpanreplayError", "VERSION", "boundary", "human", "record", "replay"],
 }
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 

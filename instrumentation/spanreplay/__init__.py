@@ -14,9 +14,10 @@ from spanreplay.declared import boundary
 from spanreplay.errors import ReplayMiss, SpanreplayError
 
 if TYPE_CHECKING:
+    from spanreplay import human
     from spanreplay.api import Plan, record, replay
 
-__all__ = ["VERSION", "Plan", "ReplayMiss", "SpanreplayError", "boundary", "record", "replay"]
+__all__ = ["VERSION", "Plan", "ReplayMiss", "SpanreplayError", "boundary", "human", "record", "replay"]
 __version__ = VERSION
 
 
@@ -37,7 +38,24 @@ class _OfApi:
             raise AttributeError(f"{self._name} can't be replaced")
 
 
+class _Submodule:
+    """A module below this one, imported at first use."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, package: Any, owner: type) -> Any:
+        from importlib import import_module
+
+        return import_module(f"spanreplay.{self._name}")
+
+    def __set__(self, package: Any, value: Any) -> None:
+        if not isinstance(value, ModuleType):
+            raise AttributeError(f"{self._name} can't be replaced")
+
+
 class _Package(ModuleType):
+    human = _Submodule()
     Plan = _OfApi()
     record = _OfApi()
     replay = _OfApi()

@@ -138,10 +138,17 @@ class Recording:
         manifest = self.root.manifest
         if not manifest:
             reasons.append("the run did not end: its process was killed or is still running")
+        suspended = manifest.get("suspended")
+        waiting = suspended.get("seq") if isinstance(suspended, Mapping) else None
+        if isinstance(suspended, Mapping):
+            reasons.append(
+                f"suspended at call {waiting}, which waits for an answer to {suspended.get('prompt')!r}: "
+                f"spanreplay resume {self.run_id} --input ANSWER"
+            )
         reasons.extend(
             f"call {c.seq} ({c.boundary}) was started and never finished"
             for c in self.calls
-            if c.outcome == Outcome.OPEN.value
+            if c.outcome == Outcome.OPEN.value and c.seq != waiting
         )
         expected = manifest.get("calls")
         if isinstance(expected, int) and expected != len(self.calls):

@@ -92,6 +92,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "whether I/O outside of every boundary is noted while recording; full: by an audit hook too, which is slower",
         ("on", "full", "off"),
     ),
+    Setting(
+        "SPANREPLAY_HUMAN",
+        "ask",
+        "what a question to a human does where no terminal can answer: ask, as ever, or suspend the run",
+        ("ask", "suspend"),
+    ),
     Setting("SPANREPLAY_APP", "", "name of the agent; default: OTEL_SERVICE_NAME, else the script's name"),
     Setting("SPANREPLAY_REDACT_KEY", "", "file with the key of redaction tokens; default: <dir>/redact.key"),
     Setting("SPANREPLAY_USER_ID", "", "user that the run acts for; searchable"),

@@ -36,6 +36,7 @@ _RERANK = "rerank"
 _LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "langchain_core/language_models/llms.py")
 # Constants, because `.value` of an enum member is a Python call
 _OPEN, _ERROR, _MCP = Outcome.OPEN.value, Outcome.ERROR.value, Kind.MCP.value
+_HUMAN = Kind.HUMAN.value
 _TOOL_KINDS = frozenset({Kind.TOOL.value, Kind.MCP.value})
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.value})
@@ -241,6 +242,8 @@ class Crossing:
             self.run.hole(f"call {self.seq} ({self.boundary}): {spec.hole}")
         end_seq, self.joint = self.run.complete(self.opened_in)
         record = self.to_record(outcome, response, end_seq)
+        if self.served is not None and self.run.is_continued:
+            record = self.run.take_over(self.served, record)
         leaf = hash_leaf(record)
         self.run.closed(self, leaf)
         self._emit(record, leaf)
@@ -258,8 +261,9 @@ class Crossing:
         )
 
     def announce(self) -> None:
-        """Write a started record first, so that a crash inside a side effect is visible."""
-        if self.spec.effect in _EFFECTS_WRITTEN_FIRST and self.served is None:
+        """Write a started record first, so that a crash inside a side effect or a wait for a human is visible."""
+        is_first = self.spec.effect in _EFFECTS_WRITTEN_FIRST or self.spec.kind == _HUMAN
+        if is_first and self.served is None:
             guard.guarded("started record", self._emit, self.to_record(Outcome.OPEN), "")
 
 

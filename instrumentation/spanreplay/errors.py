@@ -17,6 +17,7 @@ SpanreplayError                    base; catch this
 └── Unserializable                 a value has no codec; carries its JSON path
 
 ReplayMiss (BaseException)         a call of the replayed agent has no recorded answer
+Suspended (BaseException)          the run waits for a human, and ends here
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = [
     "SpanreplayError",
     "StoreError",
     "StoreLocked",
+    "Suspended",
     "Unserializable",
 ]
 
@@ -118,4 +120,11 @@ class ReplayMiss(BaseException):
 
     Not an `Exception`: SDK retry loops and tool nodes swallow `Exception` and would go on as
     if the call had merely failed.
+    """
+
+
+class Suspended(BaseException):
+    """The run waits for a human's answer: it has been recorded up to here, and the block that recorded it ends.
+
+    Not an `Exception`: an agent that catches it would go on without the answer.
     """

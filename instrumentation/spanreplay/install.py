@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -19,6 +19,7 @@ from spanreplay import config, guard, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
+from spanreplay.replay.resume import RESUMES
 from spanreplay.run import Run, carried, root_lane_of_active_run, set_process_run
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ logger = logging.getLogger("spanreplay")
 _OTLP_EXPORTERS = "opentelemetry.exporter.otlp"
 _SOURCE_BYTES_MAX = 1_000_000
 _SOURCES_MAX = 500
+EXIT_SUSPENDED = 7
+_leave = os._exit  # not the one that an installation patches
 
 
 class Installation:
@@ -98,6 +101,9 @@ class Installation:
             environment=describe_environment(list(sys.argv)),
         )
         self.run = run
+        run.on_suspend = self._suspend
+        if self.session is not None and self.session.continuation is not None:
+            run.environment = {**run.environment, RESUMES: self.session.recording.run_id}
         local.attach_reads(run)
         capture = OutputCapture()
         if capture.install():
@@ -193,6 +199,18 @@ class Installation:
             self.session.is_forked = True
         else:
             set_process_run(None)
+
+    def _suspend(self, prompt: str) -> NoReturn:
+        """End the process at once: nothing that runs on could be recorded."""
+        run_id = "" if self.run is None else self.run.run_id
+        self.finish(EXIT_SUSPENDED)
+        for stream in (sys.stdout, sys.stderr):
+            guard.guarded("standard output", stream.flush)
+        guard.write_stderr(
+            f"spanreplay: run {run_id} is suspended: it waits for an answer to {prompt!r}\n"
+            f"hint: spanreplay resume {run_id} --input ANSWER"
+        )
+        _leave(EXIT_SUSPENDED)
 
     def post(self) -> None:
         """Write the doctor's report now and again at the end, in case the process never ends well."""
@@ -314,7 +332,8 @@ def _is_sampled(provider: TracerProvider) -> bool:
 def _run_resource(run_id: str, app: str, session: Session | None) -> Any:
     from opentelemetry.sdk.resources import Resource
 
-    project = app if session is None else f"{session.recording.root.app or app}-replays"
+    is_own = session is None or session.continuation is not None
+    project = app if session is None or is_own else f"{session.recording.root.app or app}-replays"
     return Resource({names.RUN_ID: run_id, names.APP: app, names.PROJECT: project})
 
 

@@ -16,7 +16,7 @@ from spanreplay import codec, guard, ids
 from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin, is_suppressed
-from spanreplay.errors import ReplayMiss, Unserializable
+from spanreplay.errors import ReplayMiss, Suspended, Unserializable
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import await_turn, wait_turn
 from spanreplay.run import Run, active_run
@@ -182,6 +182,8 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
     try:
         with crossing:
             result = live() if crossing.spec.live is None else crossing.spec.live()
+    except Suspended:  # the call stays open
+        raise
     except BaseException as exc:
         _close_error(crossing, exc)
         raise
@@ -210,6 +212,8 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
     try:
         with crossing:
             result = await (live() if crossing.spec.live is None else crossing.spec.live())
+    except Suspended:  # the call stays open
+        raise
     except BaseException as exc:
         _close_error(crossing, exc)
         raise

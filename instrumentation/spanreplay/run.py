@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -20,6 +20,7 @@ from spanreplay.loops import TurnBook
 from spanreplay.seal.tree import hash_root
 
 if TYPE_CHECKING:
+    from spanreplay.call import CallRecord
     from spanreplay.crossing import Crossing
     from spanreplay.local.census import Census
     from spanreplay.local.environ import Environment
@@ -86,6 +87,31 @@ class Run:
         self._holes: list[str] = []
         self._is_started = False
         self.is_ended = False
+        self.suspended: dict[str, Any] = {}
+        """What the run waits for, where it was suspended."""
+        self.on_suspend: Callable[[str], NoReturn] | None = None
+        """Ends the process that is suspended; None in a block."""
+        self._continuation = None if session is None else session.continuation
+        if self._continuation is not None:
+            self._seq = self._continuation.last_clock
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether this run goes on with a recorded one, whose calls become its own."""
+        return self._continuation is not None
+
+    def take_over(self, served: CallRecord, record: CallRecord) -> CallRecord:
+        """The record of a served call as part of this run."""
+        from spanreplay.replay.resume import take_over
+
+        return take_over(served, record)
+
+    def renumber(self, crossing: Crossing, seq: int) -> None:
+        """Give a call the number that it has in the run that this one goes on with."""
+        with self._lock:
+            self._open.pop(crossing.seq, None)
+            crossing.seq = seq
+            self._open[seq] = crossing
 
     def tick(self) -> int:
         """The next value of the run's logical clock; the first call gets 1."""
@@ -160,6 +186,8 @@ class Run:
         if self.session is not None:
             self.session.end_lane(lane.path)
         with self._lock:
+            if not self._has_gone_on:
+                return
             if lane.path in self._lanes and len(self._lane_ends) < config.LANE_ENDS_MAX:
                 self._seq += 1
                 self._lane_ends[lane.path] = self._seq
@@ -168,10 +196,15 @@ class Run:
         """A timer of the agent's fires; of more than TIMERS_MAX none is kept."""
         clock = self.complete()
         with self._lock:
-            if self._timers is not None:
+            if self._timers is not None and self._has_gone_on:
                 self._timers[name] = clock
                 if len(self._timers) > config.TIMERS_MAX:
                     self._timers = None
+
+    @property
+    def _has_gone_on(self) -> bool:
+        """Whether what happens now is not in the recording that this run goes on with."""
+        return self._continuation is None or self._continuation.has_gone_on
 
     def close_open_calls(self) -> None:
         """End the record of every call in flight; a stream that was read in part ends where it was left."""
@@ -209,6 +242,10 @@ class Run:
             manifest["leaks"] = leaks
         if exit_status is not None:
             manifest["exit"] = exit_status
+        if self.suspended:
+            manifest["suspended"] = self.suspended
+        if self._continuation is not None:
+            manifest = self._continuation.extend(manifest)
         if self.output is not None:
             manifest["stdout"] = self.output.summarize(self.redactor)
         return manifest
@@ -228,7 +265,7 @@ class Run:
         }
         if manifest:
             attributes[names.MANIFEST] = dump(manifest)
-        if self.session is not None:
+        if self.session is not None and not (self.is_continued and self._has_gone_on):
             attributes[names.REPLAY_OF] = self.session.recording.run_id
         if self.user_id:
             attributes[names.USER_ID] = self.redactor.text(self.user_id)

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "ls": ("ls", "Find recorded runs"),
     "show": ("show", "Show what happened in a run"),
     "replay": ("replay", "Run an agent against a recording"),
+    "resume": ("resume", "Go on with a run that waits for a human, or was killed"),
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
     "import": ("import_", "Take in a .replay file"),

@@ -65,7 +65,7 @@ def open_source(source: str, folder: Path) -> Source:
 
 
 @contextmanager
-def _work_folder() -> Iterator[Path]:
+def work_folder() -> Iterator[Path]:
     """A private folder for the recording and the verdict; gone at the end."""
     with tempfile.TemporaryDirectory(prefix="spanreplay-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
@@ -84,7 +84,7 @@ def _read_verdict(path: Path, status: int) -> Verdict:
     return parse(content)
 
 
-def _report(verdict: Verdict) -> None:
+def report_verdict(verdict: Verdict) -> None:
     """State the verdict to the service; a service that cannot take it changes nothing."""
     try:
         with runs.open_catalog() as catalog:
@@ -104,7 +104,7 @@ def _report(verdict: Verdict) -> None:
         say(f"  Phoenix   {url}")
 
 
-def _print(verdict: Verdict) -> None:
+def print_verdict(verdict: Verdict) -> None:
     from spanreplay.report.text import render
 
     open_console(stderr=True).print(render(verdict), soft_wrap=True)
@@ -198,7 +198,7 @@ def replay_command(
     plan = _read_plan(options)
     agent = find_agent(command)
     check_not_isolated(agent)
-    with _work_folder() as folder:
+    with work_folder() as folder:
         found = open_source(source, folder)
         completeness = found.recording.completeness()
         check_plan(plan, found.recording)
@@ -208,12 +208,12 @@ def replay_command(
             _warn_incomplete(completeness)
             verdict, status = run_agent(agent, found, {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}, folder)
             verdict = settle(verdict, status, completeness)
-    _print(verdict)
+    print_verdict(verdict)
     write_files(verdict, files)
     if github:
         write_github(verdict)
     if found.is_at_service and verdict["verdict"] != "error":
-        _report(verdict)
+        report_verdict(verdict)
     ctx.exit(EXIT_STATUS[verdict["verdict"]])
 
 

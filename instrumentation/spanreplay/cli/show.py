@@ -61,6 +61,8 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
     code += [f"Python {root.env['python']}"] if root.env.get("python") else []
     if code:
         lines.append(Text(shorten("  ".join(code), LINE_CHARACTERS_MAX), style="dim"))
+    if root.env.get("resumes"):
+        lines.append(Text(f"goes on with {escape(str(root.env['resumes']))}", style="dim"))
     if root.replay_of:
         lines.append(Text(f"replay of {escape(root.replay_of)}", style="dim"))
     lines += [Text(f"incomplete: {escape(r)}", style="yellow") for r in completeness.reasons[:REASONS_MAX]]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from spanreplay import config
 
 if TYPE_CHECKING:
+    from spanreplay.local.feed import ReadFeed
+    from spanreplay.local.reads import Reads
     from spanreplay.run import Run
 
 _PURPOSE = b"reads"
@@ -22,7 +24,8 @@ def attach_reads(run: Run) -> None:
         from spanreplay.local.feed import ReadFeed, has_reads
 
         if has_reads(run.session.recording):
-            run.reads = ReadFeed(run.session, run.start_ns, lambda text: _unseal(run, text))
+            feed = ReadFeed(run.session, run.start_ns, lambda text: _unseal(run, text))
+            run.reads = feed if run.session.continuation is None else _resume_reads(run, feed)
         return
     if config.read_setting("SPANREPLAY_RECORD_CLOCK") == "true":
         from spanreplay.local.reads import ReadLog
@@ -47,6 +50,17 @@ def _attach_leaks(run: Run) -> None:
         census.listen()
         if is_examined:
             census.attach(run)
+
+
+def _resume_reads(run: Run, feed: ReadFeed) -> Reads:
+    """The reads of a run that goes on with a recorded one."""
+    from spanreplay.local.reads import ReadLog
+    from spanreplay.local.resumed import resume_reads
+
+    session = run.session
+    run.environment = {**run.environment, "reads": True}
+    log = ReadLog(lambda content: _seal(run, content), run.hole)
+    return resume_reads(feed, log, {} if session is None else session.recording.root.manifest)
 
 
 def _seal(run: Run, content: bytes) -> str:

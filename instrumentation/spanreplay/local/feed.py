@@ -75,6 +75,15 @@ class ReadFeed:
             return draw()
         return shifted(self._shifts.get(source.family, 0))
 
+    def has_more(self, lane: Lane, source: Source) -> bool:
+        """Whether a lane has recorded values of a source left."""
+        queue = self._queues.get((lane.path, source.name))
+        return queue is not None and queue.at < queue.end
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """(lane, source) → how many values were recorded."""
+        return {key: queue.end for key, queue in self._queues.items()}
+
     def flush(self, lane: Lane) -> str:
         """A replay records no reads of its own."""
         return ""

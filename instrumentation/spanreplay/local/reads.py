@@ -119,6 +119,11 @@ class ReadLog:
             self._pending.pop(lane, None)
         return text
 
+    def continue_from(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Number the values of each (lane, source) behind those that were written before."""
+        self._written.update(counts)
+        self.total += sum(counts.values())
+
     def settle(self) -> None:
         """Nothing: a recording has nothing to compare with."""
 

@@ -101,6 +101,8 @@ def remove(run: Run) -> None:
 
 
 def _is_live(run: Run) -> bool:
+    if run.session is not None and run.session.has_gone_on:
+        return True
     crossing = current_crossing(run.root_lane)
     while crossing is not None:
         if crossing.is_live_by_plan:

@@ -91,6 +91,8 @@ class OrderGate:
         self._busy = 1  # the main thread
         self._thread_completed_at = 0.0
         self._is_open = False
+        self.is_live = False
+        """Whether the run has gone on behind its recording: time is real from there on."""
         self.skipped: list[int] = []
         """Clocks of completions that were waited for in vain."""
 
@@ -116,6 +118,11 @@ class OrderGate:
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
+
+    def go_live(self) -> None:
+        """End all ordering, and virtual time with it: what happens from now on was not recorded."""
+        self.is_live = True
+        self.open()
 
     def _advance(self) -> None:
         events, gone = self._events, self._gone

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.errors import ConfigError
 from spanreplay.replay.budget import Budget, Price, parse_price
 from spanreplay.replay.patch import Patch, parse_patch, set_response
+from spanreplay.replay.resume import Resume
 from spanreplay.replay.selector import Selector, parse_selector
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Plan:
     is_strict: bool
     stop_at: int
     budget: Budget | None
+    resume: Resume | None
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Plan:
             "is_strict": is_strict,
             "stop_at": stop_at,
             "budget": None,
+            "resume": None,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -146,6 +149,10 @@ class Plan:
         """Refuse an incomplete recording, and stop at a call that has moved."""
         return self._with(is_strict=is_strict)
 
+    def go_on(self, resume: Resume) -> Plan:
+        """Go on, live and recorded, where the recording ends."""
+        return self._with(resume=resume)
+
     def to(self, call: int) -> Plan:
         """End the replay before the recorded call of this number is answered."""
         return self._with(stop_at=call)
@@ -197,6 +204,8 @@ class Plan:
         }
         if self.budget is not None:
             value["budget"] = self.budget.to_json()
+        if self.resume is not None:
+            value["resume"] = self.resume.to_json()
         return json.dumps(value)
 
 
@@ -268,6 +277,7 @@ def read_plan(text: str) -> Plan:
             plan = plan.changed(str(action), str(selector))
         patches = tuple(map(Patch.from_json, value.get("set", ())))
         budget = Budget.from_json(value["budget"]) if "budget" in value else None
+        resume = Resume.from_json(value["resume"]) if "resume" in value else None
     except (TypeError, ValueError, KeyError) as exc:
         raise ConfigError(f"the replay plan is not one: {exc}") from exc
-    return plan._with(patches=patches, budget=budget)
+    return plan._with(patches=patches, budget=budget, resume=resume)

@@ -26,6 +26,7 @@ from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.order import OrderGate, Turns
 from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
+from spanreplay.replay.resume import Continuation
 from spanreplay.seal.check import find_tampering
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Session:
         self.tampering = find_tampering(recording)
         self.index = RecordingIndex(recording)
         self.directions = Directions(plan, recording)
+        self.continuation = None if plan.resume is None else Continuation(recording, plan.resume)
         self.meter = None if plan.budget is None else CostMeter(plan.budget)
         self.divergences: list[Divergence] = []
         self.divergences_total = 0
@@ -96,7 +98,7 @@ class Session:
             self._change(crossing, found, direction, cause)
         elif exact is not None:
             self._serve(crossing, exact, direction)
-            self.counts["exact"] += 1
+            self.counts["exact"] += crossing.served is not None
         elif moved is not None:
             self._move(crossing, moved, direction)
         elif found is not None:
@@ -130,6 +132,9 @@ class Session:
 
     def _serve(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
         self.index.take(call)
+        if call.outcome == Outcome.OPEN.value and self.continuation is not None:
+            self._go_on(crossing, call, self.continuation)
+            return
         if call.outcome == Outcome.OPEN.value:
             self.has_reached_frontier = True
             self.is_stopped = True
@@ -137,6 +142,8 @@ class Session:
         self._covered.update(c.seq for c in self.index.descendants(call.seq))
         self.counts["served"] += 1
         crossing.served = crossing.paired = call
+        if self.continuation is not None:
+            crossing.run.renumber(crossing, call.seq)
         if direction.responses:
             self._override(crossing, call, direction)
         self.gate.complete()  # what lies inside this call does not complete by itself any more
@@ -206,7 +213,35 @@ class Session:
             self.is_stopped = True
             raise ReplayMiss(self.divergences[-1].message)
 
+    @property
+    def has_gone_on(self) -> bool:
+        """Whether the run has gone on behind the end of its recording, live."""
+        return self.continuation is not None and self.continuation.has_gone_on
+
+    def _go_on(self, crossing: Crossing, call: CallRecord | None, continuation: Continuation) -> None:
+        """Make the first call that the recording does not have, and those after it. Raises: ReplayMiss."""
+        missing = continuation.find_missing(crossing, self.index, self._covered)
+        why = self.tampering or continuation.refuses(call)
+        if missing is not None:
+            self._diverge(crossing, "missing_call", missing, f"call {missing.seq} ({missing.boundary}) comes before it")
+            why = self.divergences[-1].message
+        if why:
+            self.stopped = "" if missing is not None else why
+            self.is_stopped = True
+            raise ReplayMiss(why)
+        if call is not None:
+            crossing.reads = call.reads
+        continuation.begin(crossing.run, call)
+        self.has_reached_frontier = True
+        self.counts["live"] += 1
+        crossing.is_live_by_plan = True
+        self.gate.go_live()
+
     def _extra(self, crossing: Crossing) -> None:
+        continuation = self.continuation
+        if continuation is not None and continuation.is_beyond(crossing.lane.path, self.index, self._covered):
+            self._go_on(crossing, None, continuation)
+            return
         if _is_open_ended(self.recording) and not self.divergences:
             self.has_reached_frontier = True
             self.is_stopped = True

@@ -22,7 +22,17 @@ IDENTICAL, DIVERGED, INCOMPLETE, TAMPERED, ERROR = (
     "error",
 )
 OVER_BUDGET: Final = "over_budget"
-EXIT_CODES: Final = {IDENTICAL: 0, ERROR: 1, DIVERGED: 3, INCOMPLETE: 4, TAMPERED: 5, OVER_BUDGET: 6}
+SUSPENDED, RESUMED = "suspended", "resumed"
+EXIT_CODES: Final = {
+    IDENTICAL: 0,
+    ERROR: 1,
+    DIVERGED: 3,
+    INCOMPLETE: 4,
+    TAMPERED: 5,
+    OVER_BUDGET: 6,
+    SUSPENDED: 7,
+    RESUMED: 0,
+}
 _DIFF_LINES_MAX: Final = 40
 _NAMES_SHOWN_MAX: Final = 10
 
@@ -45,7 +55,7 @@ def build_verdict(
     divergences += [_blocked(address, bool(divergences)) for address in session.sockets_denied]
     output = compare_stdout(recording.root.manifest.get("stdout"), stdout)
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
-    if not session.is_stopped:
+    if not session.is_stopped and not session.has_gone_on:
         divergences += _output_divergences(output, exits, bool(divergences))
     environment = (
         []
@@ -64,7 +74,7 @@ def build_verdict(
     }
     return {
         "schema": SCHEMA,
-        "verdict": _decide(session, divergences),
+        "verdict": SUSPENDED if run.suspended else _decide(session, divergences),
         "run_id": recording.run_id,
         "replay_run_id": run.run_id,
         "app": recording.root.app,
@@ -73,6 +83,7 @@ def build_verdict(
         "divergences_total": max(session.divergences_total, len(divergences)),
         "reasons": [r for r in (session.tampering, session.stopped, *session.completeness.reasons) if r],
         **({"stopped": session.stopped} if session.stopped else {}),
+        **({"suspended": dict(run.suspended)} if run.suspended else {}),
         "error": session.internal_error,
         "stdout": output,
         "exit": exits,
@@ -93,6 +104,8 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
         return TAMPERED
     if session.meter is not None and session.meter.is_over:
         return OVER_BUDGET
+    if session.has_gone_on and not divergences:
+        return RESUMED
     if divergences:
         return DIVERGED
     return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE

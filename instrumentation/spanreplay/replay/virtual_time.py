@@ -64,6 +64,7 @@ class LoopClock:
         self._real_time: Callable[[], float] = loop.time
         self._real_select: Callable[[float | None], Any] = loop._selector.select
         self._idle_since = -1.0
+        self._live_since: float | None = None
         self._started: dict[int, float] = {}
         self._turn = 0
         self._noted: dict[int, int] = {}
@@ -83,6 +84,10 @@ class LoopClock:
             selector.__dict__.pop("select", None)
 
     def _time(self) -> float:
+        if self._gate.is_live:
+            if self._live_since is None:
+                self._live_since = self._now_s - float(self._real_time())
+            return self._live_since + float(self._real_time())
         return self._now_s
 
     def _wake(self) -> None:
@@ -117,7 +122,7 @@ class LoopClock:
         self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None
     ) -> asyncio.TimerHandle | None:
         """A timer that fires when it did; None if the recording says nothing about timers."""
-        if self._gate.timers is None:
+        if self._gate.timers is None or self._gate.is_live:
             return None
         handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
         clock = self._gate.timers.get(name, -1)
@@ -134,6 +139,8 @@ class LoopClock:
 
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
     def _select(self, timeout: float | None = None) -> Any:
+        if self._gate.is_live:
+            return self._select_live(timeout)
         self._turn += 1
         if timeout is not None and timeout <= 0:
             self._idle_since = -1.0
@@ -157,6 +164,28 @@ class LoopClock:
                 self._jump(timer)
             return []
         return self._idle(head, timer)
+
+    def _select_live(self, timeout: float | None) -> Any:
+        """Real time: what waits for its turn goes on, timers that were set before fire when they are due."""
+        now, timers = self._time(), self._unfired
+        entries, self._entries, self._unfired = self._entries, [], []
+        for entry in sorted(entries):
+            handle = getattr(entry.fire, "__self__", None)
+            if isinstance(handle, asyncio.TimerHandle):
+                timers.append((entry.due, id(handle), handle))
+            elif not entry.is_over():
+                entry.fire()
+                timeout = 0
+        for due, number, handle in sorted(timers):
+            if not handle.cancelled() and due > now:
+                self._unfired.append((due, number, handle))
+            elif not handle.cancelled():
+                self._loop._ready.append(handle)
+                timeout = 0
+        if self._unfired:
+            wait = max(0.0, self._unfired[0][0] - now)
+            timeout = wait if timeout is None else min(timeout, wait)
+        return self._real_select(timeout)
 
     def note(self, clock: int) -> None:
         """A completion has gone out in this turn."""

@@ -24,6 +24,7 @@ _VERDICTS: Final = {
     "diverged": ("error", "the replay is not what was recorded"),
     "incomplete": ("warning", "the recording is incomplete: it was replayed up to where it ends"),
     "tampered": ("error", "the recording is not what was written"),
+    "suspended": ("note", "the run waits for a human again"),
     "over_budget": ("error", "live calls to models cost more than the plan allows"),
 }
 """Verdict → level and meaning, for what is told without a divergence."""

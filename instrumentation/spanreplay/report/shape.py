@@ -20,7 +20,16 @@ __all__ = [
 
 SCHEMA: Final = "divergence/1"
 
-EXIT_STATUS: Final = {"identical": 0, "error": 1, "diverged": 3, "incomplete": 4, "tampered": 5, "over_budget": 6}
+EXIT_STATUS: Final = {
+    "identical": 0,
+    "error": 1,
+    "diverged": 3,
+    "incomplete": 4,
+    "tampered": 5,
+    "over_budget": 6,
+    "suspended": 7,
+    "resumed": 0,
+}
 """Verdict → exit status of `spanreplay replay`; 2 is wrong usage."""
 
 
@@ -112,6 +121,7 @@ class Verdict(TypedDict, total=False):
     divergences_total: int
     reasons: list[str]
     stopped: str
+    suspended: dict[str, Any]
     error: str
     hint: str
     stdout: Stdout

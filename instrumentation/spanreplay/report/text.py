@@ -35,6 +35,8 @@ _STYLE: Final = {
     "error": "bold red",
     "tampered": "bold red",
     "over_budget": "bold red",
+    "suspended": "bold yellow",
+    "resumed": "bold green",
 }
 _LABEL_WIDTH: Final = 10
 
@@ -53,6 +55,14 @@ def _identical_line(verdict: Verdict) -> str:
         if was_checked
     ]
     return line + (f"; {' and '.join(checked)} too" if checked else "")
+
+
+def _resumed_line(verdict: Verdict) -> str:
+    counts = verdict["counts"]
+    parts = f"{plural(counts.get('served', 0), 'call')} from the recording, {counts.get('live', 0):,} made now"
+    if verdict["verdict"] == "suspended":
+        return f"! suspended: {parts}; it waits for an answer to {verdict.get('suspended', {}).get('prompt')!r}"
+    return f"✔ resumed: {parts}"
 
 
 def _incomplete_line(verdict: Verdict) -> str:
@@ -79,6 +89,8 @@ def render_verdict_line(verdict: Verdict) -> Text:
     elif word == "error":
         why = shorten(str(verdict.get("error") or "it did not say why"), LINE_CHARACTERS_MAX)
         line = f"✘ error: the replay failed: {why}"
+    elif word in ("resumed", "suspended"):
+        line = _resumed_line(verdict)
     elif word == "over_budget":
         cost = verdict.get("cost", {})
         line = f"✘ budget exceeded: {_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))} spent on live calls"

@@ -1,0 +1,137 @@
+"""`spanreplay resume`: go on with a run that waits for a human, or that was killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from spanreplay.call import CallRecord, Recording
+from spanreplay.cli import runs
+from spanreplay.cli.child import as_shell_status
+from spanreplay.cli.launch import Agent, check_not_isolated, find_agent
+from spanreplay.cli.replay import open_source, print_verdict, report_verdict, run_agent, work_folder
+from spanreplay.cli.reports import check_files, write_files
+from spanreplay.cli.terminal import say
+from spanreplay.errors import ConfigError
+from spanreplay.report.shape import EXIT_STATUS, Verdict
+
+_ENDED_BY_AGENT: Final = "resumed"
+
+
+def _prompt_of(call: CallRecord) -> tuple[str, list[str]]:
+    """What a human was asked, and the answers that count; none if all do."""
+    request = runs.parse_json(call.request)
+    arguments = request.get("arguments", {}) if isinstance(request, dict) else {}
+    choices = arguments.get("choices", [])
+    return str(arguments.get("prompt", "")), [str(c) for c in choices] if isinstance(choices, list) else []
+
+
+def _check_answer(waiting: CallRecord | None, answer: Any, *, has_answer: bool) -> None:
+    """Refuse an answer that is missing, that nobody waits for, or that is none of the choices. Raises: ConfigError."""
+    if waiting is None:
+        if has_answer:
+            raise ConfigError("this run waits for nobody's answer", hint="leave out --input: it goes on where it ended")
+        return
+    prompt, choices = _prompt_of(waiting)
+    if not has_answer:
+        raise ConfigError(f"the run waits for an answer to {prompt!r}", hint="give it: --input ANSWER")
+    if choices and answer not in choices:
+        raise ConfigError(f"{answer!r} is no answer to {prompt!r}", hint=f"one of {', '.join(choices)}")
+
+
+def _find_command(command: tuple[str, ...], recording: Recording) -> Agent:
+    """The command that was written, else that of the recording. Raises: ConfigError."""
+    if command:
+        return find_agent(command)
+    argv = recording.root.env.get("argv")
+    words = [str(word) for word in argv] if isinstance(argv, list) else []
+    script = Path(words[0]) if words else Path()
+    if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
+        raise ConfigError(
+            "the recording does not say how to start the agent here",
+            hint="write its whole command behind --, for example: -- python agent.py",
+        )
+    return find_agent((sys.executable, *words))
+
+
+def _check_unfinished(recording: Recording) -> None:
+    if recording.completeness().is_complete:
+        raise ConfigError(
+            f"run {recording.run_id} has ended: there is nothing to resume",
+            hint=f"spanreplay replay {recording.run_id} -- CMD",
+        )
+
+
+def _status_of(verdict: Verdict, status: int) -> int:
+    """The agent's own exit status where the run went on to its end."""
+    return as_shell_status(status) if verdict["verdict"] == _ENDED_BY_AGENT else EXIT_STATUS[verdict["verdict"]]
+
+
+@click.command("resume")
+@click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
+@click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--input", "text", metavar="ANSWER", help="What the human answers.")
+@click.option("--input-json", "json_text", metavar="JSON", help="The same as a JSON value.")
+@click.option("--redo", is_flag=True, help="Make an effect again of which nobody knows how it ended.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON too; - is standard output.")
+@click.pass_context
+def resume_command(
+    ctx: click.Context,
+    /,
+    *,
+    source: str,
+    command: tuple[str, ...],
+    text: str | None,
+    json_text: str | None,
+    redo: bool,
+    json_file: str | None,
+) -> None:
+    """Go on with a run that waits for a human, or that was killed.
+
+    The agent starts anew. Up to the end of the recording it is served from there: nothing is made or paid again, and
+    where today's code asks something else the run stops, before anything is live. Then it goes on for real, recorded
+    as a run of its own that holds the whole.
+
+    \b
+    spanreplay resume 0192f3a4b5c67 --input yes
+    spanreplay resume latest --input yes -- python agent.py --verbose
+
+    CMD is the agent's whole command; by default the recorded script and its arguments.
+
+    Exit status: the agent's own; 3 if the agent differs before the recording ends, 7 if it waits again.
+    """
+    from spanreplay.replay.plan import Plan
+    from spanreplay.replay.resume import Resume, find_waiting
+
+    files = {"json": json_file}
+    check_files(files)
+    if text is not None and json_text is not None:
+        raise click.UsageError("--input and --input-json exclude each other")
+    answer = text if json_text is None else _parse(json_text)
+    has_answer = text is not None or json_text is not None
+    with work_folder() as folder:
+        found = open_source(source, folder)
+        _check_unfinished(found.recording)
+        _check_answer(find_waiting(found.recording), answer, has_answer=has_answer)
+        agent = _find_command(command, found.recording)
+        check_not_isolated(agent)
+        plan = Plan().go_on(Resume(answer, has_answer, redo))
+        verdict, status = run_agent(agent, found, {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}, folder)
+    print_verdict(verdict)
+    write_files(verdict, files)
+    if verdict["verdict"] in (_ENDED_BY_AGENT, "suspended"):
+        say(f"  recorded  {verdict.get('replay_run_id', '')}")
+    elif found.is_at_service and verdict["verdict"] != "error":
+        report_verdict(verdict)
+    ctx.exit(_status_of(verdict, status))
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise click.UsageError(f"--input-json is not JSON: {exc}") from exc
