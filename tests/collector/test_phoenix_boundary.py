@@ -1,0 +1,66 @@
+"""What Phoenix shows of a recorded call, derived from its payload: for every dialect, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from spanreplay import attributes as names
+from spanreplay.crossing import Spec
+from spanreplay.otlp import decode_value, encode_attributes
+from spanreplay.seams.aws_events import MEDIA_TYPE
+from spanreplay.seams.http_reply import HttpReply
+from spanreplay.seams.http_wire import encode_reply
+from spanreplay_collector.phoenix_boundary import SPAN_KIND, derive_attributes
+from support.dialect_samples import EVERY, MODELS, Sample
+from support.in_process import MemoryProcessor, make_run
+
+HOST = "http://127.0.0.1:8000"
+
+
+def _shown(path: str, body: Any, pieces: list[bytes], kind: str) -> dict[str, Any]:
+    """The derived attributes of a call, through the recorded form of its response."""
+    is_aws = pieces[0][:1] == b"\0"
+    reply = HttpReply(
+        200,
+        headers=[("content-type", MEDIA_TYPE if is_aws else "application/json")],
+        chunks=list(enumerate(pieces)),
+    )
+    response, _ = encode_reply(make_run(MemoryProcessor()), reply, Spec(kind, "x", "read", "http/1", {}, "{}"))
+    held = {
+        names.KIND: kind,
+        names.REQUEST: json.dumps({"method": "POST", "url": HOST + path, "headers": {}, "body": body}),
+        names.RESPONSE: response,
+    }
+    if kind in ("llm", "embedding"):
+        held[SPAN_KIND] = kind.upper()
+    derived = derive_attributes(encode_attributes(held))
+    return {name: decode_value(value) for name, value in derived.items()}
+
+
+@pytest.mark.parametrize("sample", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+def test_every_models_call_shows_its_messages(sample: Sample, is_stream: bool) -> None:
+    """What was asked and what was said is there, also of event messages and JSON lines."""
+    body = sample.ask_stream() if is_stream else sample.ask("hi")
+    assert sample.stream is not None
+    pieces = sample.stream(body) if is_stream else [json.dumps(sample.answer(body)).encode()]
+    path = sample.stream_path or sample.path if is_stream else sample.path
+    shown = _shown(path, body, pieces, "llm")
+    assert shown["llm.output_messages.0.message.content"].startswith("Answer")
+    assert shown["output.value"] == shown["llm.output_messages.0.message.content"]
+    assert json.loads(shown["input.value"]) == body
+    assert shown["llm.input_messages.0.message.role"] in ("system", "user")
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if "rerank" in name or "tokenize" in name])
+def test_rerankers_and_tokenizers_show_what_they_were_asked(name: str) -> None:
+    """A model's call that is no chat is shown as what it is."""
+    sample = EVERY[name]
+    body = sample.ask("hi")
+    pieces = [json.dumps(sample.answer(body)).encode()]
+    shown = _shown(sample.path, body, pieces, sample.dialect().kind.value)
+    assert json.loads(shown["input.value"]) == body
+    assert ("reranker.query" in shown) == ("rerank" in name)
