@@ -55,6 +55,12 @@ SDKS = {
         frozenset({"llm:ollama.chat", "llm:ollama.generate", "embedding:ollama.embed"}),
         ("error 400", "chunk {"),
     ),
+    "engines": Sdk(
+        "openai",
+        "engine_agent.py",
+        frozenset({CHAT, "llm:openai.completions", "llm:sglang.generate", "retriever:rerank", "compute:vllm.tokenize"}),
+        ("Let me think about it.", "logprobs [(", "sglang line data: {"),
+    ),
     "vertex": Sdk(
         "google.genai",
         "vertex_agent.py",
@@ -70,6 +76,7 @@ def test_u1_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, work
     """Answers, chunks, tool calls, errors and concurrent calls come back as they were, each as its own kind of call."""
     if importlib.util.find_spec(sdk.module.partition(".")[0]) is None:
         pytest.skip(f"{sdk.module} is not installed")
+    provider.determinism = "plan-1"
     recorded = workplace.record(AGENTS / "sdks" / sdk.script)
     provider.stop()
     for text in sdk.printed:
@@ -79,8 +86,10 @@ def test_u1_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, work
     assert {call.boundary for call in recording.calls if call.kind != "http"} == sdk.boundaries
     assert len(recording.calls) == len(provider.requests)
     asked = [call for call in recording.calls if call.outcome == "ok" and call.kind == "llm"]
-    assert all(call.meta["model"] and call.meta["finish_reason"] for call in asked if "left early" not in call.request)
+    assert all("model" in call.meta for call in asked if call.name != "sglang.generate")  # one engine, one model
+    assert all(call.meta["finish_reason"] for call in asked if "left early" not in call.request)
     assert {call.meta.get("temperature") for call in asked} == {_temperature(body) for path, body in provider.requests}
+    assert {call.meta.get("determinism") for call in asked} == {"plan-1"}
     replayed = workplace.replay(AGENTS / "sdks" / sdk.script)
     assert replayed.stdout == recorded.stdout
     assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
@@ -91,7 +100,10 @@ def _temperature(body: object) -> object:
     """The temperature that the provider was asked for, wherever it stands."""
     if not isinstance(body, dict):
         return None
-    places = [body, *(body.get(name) or {} for name in ("options", "inferenceConfig", "generationConfig"))]
+    places = [
+        body,
+        *(body.get(name) or {} for name in ("options", "inferenceConfig", "generationConfig", "sampling_params")),
+    ]
     places.append(body.get("textGenerationConfig") or {})
     return next((place["temperature"] for place in places if "temperature" in place), None)
 

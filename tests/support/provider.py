@@ -71,6 +71,8 @@ class Provider:
     port: int = 0
     is_repeatable: bool = False
     fingerprint: str = field(default_factory=lambda: make_id("fp_", 10))
+    determinism: str = ""
+    """What an inference engine says of its kernels, in a header of each answer."""
     requests: list[tuple[str, Any]] = field(default_factory=list)
     _failures: Counter[str] = field(default_factory=Counter)
     _answers: dict[str, Any] = field(default_factory=dict)
@@ -298,6 +300,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", content_type)
         self.send_header("x-request-id", request_id)
         self.send_header("request-id", request_id)
+        if self.server.provider.determinism:
+            self.send_header("x-spanreplay-determinism", self.server.provider.determinism)
         self.send_header("openai-processing-ms", "7")
         self.send_header("openai-version", "2020-10-01")
         self.send_header("x-ratelimit-remaining-requests", "9999")

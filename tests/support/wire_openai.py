@@ -26,6 +26,7 @@ from support.wire_text import (
 )
 
 EMBEDDING_SIZE: Final = 8
+THOUGHT: Final = "Let me think about it."
 
 
 def sse(payload: Json | str, event: str = "") -> bytes:
@@ -95,6 +96,11 @@ def _chat_usage(body: Json, texts: list[str]) -> Json:
     }
 
 
+def _is_thinking(body: Json) -> bool:
+    """Whether an inference engine's template is asked to think aloud."""
+    return bool((body.get("chat_template_kwargs") or {}).get("enable_thinking"))
+
+
 def answer_chat(body: Json, fingerprint: str) -> Json:
     """A `chat.completion` object."""
     choices = []
@@ -108,6 +114,8 @@ def answer_chat(body: Json, fingerprint: str) -> Json:
         else:
             message["content"] = _answer_text(turn, _chat_schema(body))
             texts.append(message["content"])
+        if _is_thinking(body):
+            message["reasoning_content"] = THOUGHT
         choices.append(
             {
                 "index": index,
@@ -162,6 +170,9 @@ def stream_chat(body: Json, fingerprint: str) -> list[bytes]:
         turn = read_chat_turn(body)
         text = "" if turn.tool_orders else _answer_text(turn, _chat_schema(body))
         texts.append(text or "".join(order.arguments for order in turn.tool_orders))
+        if _is_thinking(body):
+            thinking = {"index": index, "delta": {"reasoning_content": THOUGHT}, "finish_reason": None}
+            events.append(sse({**head, "choices": [thinking], **tail}))
         for delta, piece in _tool_deltas(turn) if turn.tool_orders else _text_deltas(text):
             logprobs = _logprobs(body, piece) if piece else None
             choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}

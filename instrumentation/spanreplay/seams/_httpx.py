@@ -238,15 +238,15 @@ class _HttpCall:
         self._hops = []
         text, texts = encode_reply(crossing.run, reply, crossing.spec)
         if reply.status:
-            crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply.status, texts) or {})
+            crossing.spec.meta.update(guard.guarded("reading a response", self._read_meta, reply, texts) or {})
         cause = failure or exc or (last.error if last is not None else None)
         is_error = cause is not None or reply.error is not None or reply.status >= 400
         is_cancelled = cause is not None and not isinstance(cause, Exception)
         outcome = Outcome.CANCELLED if is_cancelled else Outcome.ERROR if is_error else Outcome.OK
         crossing.close(outcome, text)
 
-    def _read_meta(self, status: int, texts: list[str]) -> dict[str, Any]:
-        return read_meta(self._exchange, status, texts, is_stream=self.is_stream)
+    def _read_meta(self, reply: HttpReply, texts: list[str]) -> dict[str, Any]:
+        return read_meta(self._exchange, reply, texts, is_stream=self.is_stream)
 
     def _reply(self, hop: _Hop) -> HttpReply:
         response, tee = hop.response, hop.tee

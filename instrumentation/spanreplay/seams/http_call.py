@@ -205,7 +205,7 @@ class HttpCall:
     def _read_meta(self, reply: HttpReply, texts: list[str]) -> dict[str, Any]:
         types = [value for name, value in reply.headers if name.lower() == "content-type"]
         is_stream = any(kind in value for value in types for kind in _STREAM_TYPES)
-        return read_meta(self._exchange, reply.status, texts, is_stream=is_stream)
+        return read_meta(self._exchange, reply, texts, is_stream=is_stream)
 
     def _to_reply(self, body: Body) -> HttpReply:
         reply = body.reply

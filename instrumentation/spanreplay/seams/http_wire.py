@@ -31,6 +31,9 @@ from spanreplay.seams.binary import (
 from spanreplay.seams.http_reply import HttpReply, SplitEvents, encode_chunks, encode_events, split_aws, split_text
 
 HTTP_KEYSPEC: Final = "http/1"
+DETERMINISM_HEADER: Final = "x-spanreplay-determinism"
+"""How an inference engine states which kernels and plans made an answer."""
+DETERMINISM_CHARS_MAX: Final = 256
 UNREDACTABLE: Final = "what came holds a secret inside of bytes of an unknown format, and was not recorded"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_HEADERS_KEPT: Final = frozenset(
@@ -229,10 +232,13 @@ def _encode_events(
     return texts, encode_events([ms for ms, _ in reply.chunks], split)
 
 
-def read_meta(exchange: HttpExchange, status: int, texts: list[str], *, is_stream: bool) -> dict[str, Any]:
+def read_meta(exchange: HttpExchange, reply: HttpReply, texts: list[str], *, is_stream: bool) -> dict[str, Any]:
     """What the dialect understands of a finished exchange; empty for plain HTTP."""
     if exchange.dialect is None or exchange.request_meaning is None:
         return {}
-    response = exchange.dialect.read_response(status, texts, is_stream)
+    response = exchange.dialect.read_response(reply.status, texts, is_stream)
     found: dict[str, Any] = dict(meta(exchange.request_meaning, response))
+    for name, value in reply.headers:
+        if name.lower() == DETERMINISM_HEADER:
+            found["determinism"] = value[:DETERMINISM_CHARS_MAX]
     return found
