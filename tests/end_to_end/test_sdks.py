@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 
 import pytest
 
+from spanreplay.call import CallRecord, Recording
+from spanreplay.dialects import find_dialect
+from spanreplay.seams.http_reply import stored_texts
 from support.agents import AGENTS, LITELLM
 from support.provider import Provider
 from support.replaying import Workplace
@@ -37,7 +41,7 @@ SDKS = {
             {"llm:bedrock.converse", "llm:anthropic.messages", "llm:bedrock.text", "llm:bedrock.nova"}
             | {"embedding:bedrock.embed"}
         ),
-        ("converse chunk {'contentBlockDelta'", "error {'Message': ", "left {'messageStart'"),
+        ("converse chunk {'contentBlockDelta'", "error {'Message': ", "left {'messageStart'", "throttled {'Error': "),
     ),
     "cohere": Sdk(
         "cohere",
@@ -72,7 +76,7 @@ SDKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
-def test_u1_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, workplace: Workplace) -> None:
+def test_u1_s22_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, workplace: Workplace) -> None:
     """Answers, chunks, tool calls, errors and concurrent calls come back as they were, each as its own kind of call."""
     if importlib.util.find_spec(sdk.module.partition(".")[0]) is None:
         pytest.skip(f"{sdk.module} is not installed")
@@ -85,15 +89,42 @@ def test_u1_s26_s58_sdk_replays_byte_for_byte(sdk: Sdk, provider: Provider, work
     assert recording.completeness().is_complete, recording.completeness().reasons
     assert {call.boundary for call in recording.calls if call.kind != "http"} == sdk.boundaries
     assert len(recording.calls) == len(provider.requests)
-    asked = [call for call in recording.calls if call.outcome == "ok" and call.kind == "llm"]
-    assert all("model" in call.meta for call in asked if call.name != "sglang.generate")  # one engine, one model
-    assert all(call.meta["finish_reason"] for call in asked if "left early" not in call.request)
-    assert {call.meta.get("temperature") for call in asked} == {_temperature(body) for path, body in provider.requests}
-    assert {call.meta.get("determinism") for call in asked} == {"plan-1"}
+    answered = _assert_envelopes(sdk, provider, recording)
+    assert {call.meta.get("temperature") for call in answered} == {_temperature(body) for _, body in provider.requests}
+    assert {call.meta.get("determinism") for call in answered} == {"plan-1"}
     replayed = workplace.replay(AGENTS / "sdks" / sdk.script)
     assert replayed.stdout == recorded.stdout
     assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
     assert replayed.verdict["sockets_denied"] == []
+
+
+def _assert_envelopes(sdk: Sdk, provider: Provider, recording: Recording) -> list[CallRecord]:
+    """Every call of a model says who asked what and got what, as it was on the wire; gives those with an answer."""
+    sent = [body for _, body in provider.requests]
+    answered = []
+    for call in recording.calls:
+        if call.kind == "http":
+            continue
+        assert recording.root.start_ns <= call.start_ns <= call.end_ns <= recording.root.end_ns
+        assert (call.run_id, call.trace_id) == (recording.run_id, recording.root.trace_id)
+        assert sdk.script in call.code
+        assert (len(call.key), call.keyspec.endswith("/1")) == (64, True)
+        request, response = json.loads(call.request), json.loads(call.response)
+        assert request["body"] in sent
+        dialect = find_dialect(request["method"], request["url"], request["body"])
+        assert dialect is not None
+        meaning = dialect.read_response(response["status"], stored_texts(response["chunks"]), bool(call.meta["stream"]))
+        is_cut = any(word in call.request for word in ("left early", "throttled"))
+        assert bool(meaning.error) == (call.outcome == "error") or is_cut
+        assert meaning.is_complete != (call.outcome == "error" or is_cut) or meaning.error
+        if call.kind == "llm" and call.outcome == "ok":
+            assert meaning.text or meaning.tool_calls or is_cut
+            assert call.meta.get("finish_reason", "") == meaning.finish_reason
+            assert is_cut or meaning.finish_reason
+            assert call.meta["provider"] == dialect.system
+            assert call.meta.get("model") or call.name == "sglang.generate"  # one engine, one model
+            answered.append(call)
+    return answered
 
 
 def _temperature(body: object) -> object:

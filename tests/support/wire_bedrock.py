@@ -89,7 +89,13 @@ def _converse_events(body: Json) -> list[tuple[str, Json]]:
 
 def stream_converse(body: Json) -> list[bytes]:
     """The event messages of ConverseStream; each payload is padded, as Bedrock's are."""
-    return [aws_event(name, _json({**event, "p": make_id("", 4)})) for name, event in _converse_events(body)]
+    events = [aws_event(name, _json({**event, "p": make_id("", 4)})) for name, event in _converse_events(body)]
+    if "throttled mid-stream" in json.dumps(body["messages"][-1]):
+        return [
+            *events[: len(events) // 2],
+            aws_event("throttlingException", _json({"message": "slow down"}), "exception"),
+        ]
+    return events
 
 
 # ── InvokeModel ─────────────────────────────────────────────────────────────────────────────────────

@@ -46,11 +46,25 @@ ROWS: Final = (
     ("/tokenize /detokenize", "vllm_tokenize", "VllmTokenize"),
     ("/rerank /score", "rerank", "Rerank"),
 )
-_COMPILED: Final = tuple(
-    (re.compile(re.escape(end).replace(r"\*", "[^/]+") + "$"), module, class_name)
-    for ends, module, class_name in ROWS
-    for end in ends.split()
-)
+_TAIL: Final = re.compile(r"[^/:]*$")
+
+
+def _index() -> dict[str, list[tuple[re.Pattern[str], str, str]]]:
+    """Rows by the last word of their paths: most requests are no model's, and are told so by one look-up."""
+    found: dict[str, list[tuple[re.Pattern[str], str, str]]] = {}
+    for ends, module, class_name in ROWS:
+        for end in ends.split():
+            pattern = re.compile(re.escape(end).replace(r"\*", "[^/]+") + "$")
+            found.setdefault(_tail(end), []).append((pattern, module, class_name))
+    return found
+
+
+def _tail(path: str) -> str:
+    found = _TAIL.search(path)
+    return found[0] if found is not None else ""
+
+
+_BY_TAIL: Final = _index()
 
 # (end of the host name, OpenInference's name of the provider)
 _PROVIDERS: Final = (
@@ -118,7 +132,7 @@ def _find_by_path(method: str, url: str) -> tuple[Dialect, ...]:
     path = parts.path.rstrip("/")
     return tuple(
         _bind(load(module, class_name), path, parts.hostname or "")
-        for end, module, class_name in _COMPILED
+        for end, module, class_name in _BY_TAIL.get(_tail(path), ())
         if end.search(path)
     )
 

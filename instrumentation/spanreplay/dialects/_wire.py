@@ -98,8 +98,11 @@ def error_text(status: int, document: dict[str, Any], chunks: Sequence[str]) -> 
     """`type: message` of an error body, in the forms that providers use; empty if it is none."""
     error = document.get("error")
     if isinstance(error, dict):
-        kinds = (as_str(error.get(name)) for name in ("type", "code", "status"))
-        parts = (next(filter(None, kinds), ""), as_str(error.get("message")))
+        kinds = [as_str(error.get(name)) for name in ("type", "code", "status")]
+        if as_str(document.get("type")) != "error":
+            kinds.append(as_str(document.get("type")))
+        said = as_str(error.get("message")) or as_str(error.get("Message"))
+        parts = (next(filter(None, kinds), ""), said)
         return ": ".join(part for part in parts if part)[:ERROR_CHARS_MAX] or "error"
     if isinstance(error, str) and error:
         return error[:ERROR_CHARS_MAX]

@@ -4,6 +4,7 @@ import json
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import EventStreamError
 
 client = boto3.client("bedrock-runtime", config=Config(retries={"total_max_attempts": 1}))
 PAY = {"toolSpec": {"name": "pay", "inputSchema": {"json": {"type": "object", "properties": {}}}}}
@@ -37,6 +38,11 @@ for prompt in ("stream", pay):
 left = client.converse_stream(modelId=nova, messages=said("left early"))["stream"]
 print("left", next(iter(left)))
 left.close()
+try:
+    for event in client.converse_stream(modelId=nova, messages=said("throttled mid-stream"))["stream"]:
+        print("throttled", event)
+except EventStreamError as exc:
+    print("throttled", exc.response)
 try:
     client.converse(modelId=nova, messages=said("fail 400 always"))
 except client.exceptions.ClientError as exc:
