@@ -133,3 +133,93 @@ def test_u1_spans_of_pydantic_ai_are_the_same(provider: Provider, workplace: Wor
     spans = framework_spans(recorded_file, "pydantic-ai")
     assert len(spans) > 10
     assert spans == framework_spans(replayed_file, "pydantic-ai")
+
+
+LANGCHAIN_TOOL = """
+import asyncio, sys
+from secrets import token_hex
+from langchain_core.tools import tool
+
+@tool
+def draw(row: int) -> str:
+    \"\"\"Draw a number.\"\"\"
+    print("body", file=sys.stderr)
+    return f"{row} {token_hex(8)}"
+"""
+PYDANTIC_AI = """
+from pydantic_ai import Agent
+from pydantic_ai.ext.langchain import tool_from_langchain
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
+
+def answer(messages, info):
+    if len(messages) == 1:
+        return ModelResponse(parts=[ToolCallPart("draw", {"row": 1}, tool_call_id="call_1")])
+    return ModelResponse(parts=[TextPart(str([p.content for p in messages[-1].parts]))])
+
+print(Agent(FunctionModel(answer), tools=[tool_from_langchain(draw)]).run_sync("go").output)
+"""
+SMOLAGENTS = """
+from smolagents import Tool
+print(Tool.from_langchain(draw)(row=2))
+"""
+DSPY = """
+import dspy
+print(asyncio.run(dspy.Tool.from_langchain(draw).acall(row=1)))
+"""
+GOOGLE_ADK = """
+from google.adk.integrations.langchain import LangchainTool
+print(asyncio.run(LangchainTool(draw).run_async(args={"row": 2}, tool_context=None)))
+"""
+DSPY_OVER_MCP = """
+import asyncio, sys
+from secrets import token_hex
+import anyio, dspy
+from mcp.client.session import ClientSession
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.memory import create_client_server_memory_streams
+
+server = MCPServer("notes")
+
+@server.tool()
+def draw(row: int) -> str:
+    \"\"\"Draw a number.\"\"\"
+    print("body", file=sys.stderr)
+    return f"{row} {token_hex(8)}"
+
+async def main():
+    low = server._lowlevel_server
+    async with create_client_server_memory_streams() as (ours, theirs), anyio.create_task_group() as group:
+        group.start_soon(lambda: low.run(*theirs, low.create_initialization_options()))
+        async with ClientSession(*ours) as session:
+            await session.initialize()
+            (shown,) = (await session.list_tools()).tools
+            print(await dspy.Tool.from_mcp_tool(session, shown).acall(row=1))
+        group.cancel_scope.cancel()
+
+asyncio.run(main())
+"""
+ADAPTED = {
+    "pydantic-ai": ("openai3", LANGCHAIN_TOOL + PYDANTIC_AI, "tool:draw"),
+    "smolagents": ("openai3", LANGCHAIN_TOOL + SMOLAGENTS, "tool:draw"),
+    "dspy": ("google-adk", LANGCHAIN_TOOL + DSPY, "tool:draw"),
+    "google-adk": ("google-adk", LANGCHAIN_TOOL + GOOGLE_ADK, "tool:draw"),
+    "dspy-mcp": ("google-adk", DSPY_OVER_MCP, "mcp:draw"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADAPTED)
+def test_s50_tool_of_another_framework_is_recorded_once(name: str, workplace: Workplace) -> None:
+    """A framework's wrapper around a tool of LangChain or of an MCP session makes one call, not two."""
+    place, source, boundary = ADAPTED[name]
+    there = Workplace(workplace.path, {**workplace.environ, **QUIET}, _python(place))
+    agent = there.write("agent.py", source)
+    recorded = there.record(agent)
+    assert recorded.stderr.count("body") == 1
+    recording = there.recording()
+    assert [c.boundary for c in recording.calls if c.name == "draw"] == [boundary]
+    assert {c.kind for c in recording.calls} == {boundary.partition(":")[0]}
+    replayed = there.replay(agent)
+    assert_replayed(replayed, recorded.stdout, recording)
+    assert "body" not in replayed.stderr

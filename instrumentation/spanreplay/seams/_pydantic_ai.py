@@ -44,8 +44,6 @@ async def _call_tool(wrapped: Any, toolset: Any, args: Any, kwargs: Any) -> Any:
     given = {**dict(zip(("name", "tool_args", "ctx", "tool"), args, strict=False)), **kwargs}
     function = getattr(getattr(given["tool"], "call_func", None), "__self__", None)
     function = getattr(function, "function", None)
-    if is_of(function, _ADAPTERS):
-        return await wrapped(*args, **kwargs)
 
     async def live() -> Any:
         token = _toolset.set(toolset)
@@ -54,6 +52,8 @@ async def _call_tool(wrapped: Any, toolset: Any, args: Any, kwargs: Any) -> Any:
         finally:
             _toolset.reset(token)
 
+    if is_of(function, _ADAPTERS):
+        return await live()
     dependencies = getattr(given["ctx"], "deps", None)
     state = None if dependencies is None else ObjectState(dependencies)
     return await call_with_state(_describe(given, function), live, state)
