@@ -58,7 +58,7 @@ FRAMEWORKS = {
         ("chain", "limited", "failing", "structured", "direct"),
         frozenset({"buy", "settle", "quote", "break_down"}),
     ),
-    "crewai-delegating": Framework("crewai_agent.py", "crewai", ("delegated", "together"), frozenset({"buy"})),
+    "crewai-delegating": Framework("crewai_agent.py", "crewai", ("delegated", "together", "parallel"), frozenset({"buy"})),
 }
 
 

@@ -393,7 +393,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
         kind="`tool`",
         effect="`write`, or what the tool's `metadata` names as `effect`",
         lanes="the task of each tool call; the model's `tool_call_id`",
-        versions=">=2",
+        versions=">=1",
         omits="output validators and hooks: they run again; what a tool changes in `deps` that has no codec",
         page="pydantic-ai",
     ),
@@ -453,7 +453,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
         kind="`tool`",
         effect="`write`",
         lanes="the task or thread of each tool call; the model's `tool_call_id`",
-        versions=">=3",
+        versions=">=2.7",
         omits="Agno's own functions (teams, MCP): they run, what they call is recorded; its telemetry",
     ),
 )
