@@ -58,7 +58,9 @@ FRAMEWORKS = {
         ("chain", "limited", "failing", "structured", "direct"),
         frozenset({"buy", "settle", "quote", "break_down"}),
     ),
-    "crewai-delegating": Framework("crewai_agent.py", "crewai", ("delegated", "together", "parallel"), frozenset({"buy"})),
+    "crewai-delegating": Framework(
+        "crewai_agent.py", "crewai", ("delegated", "together", "parallel"), frozenset({"buy"})
+    ),
 }
 
 
