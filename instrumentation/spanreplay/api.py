@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from spanreplay import attributes as names
-from spanreplay import config, ids, lanes, local, timers
+from spanreplay import config, family, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome, Recording
 from spanreplay.errors import ConfigError
@@ -106,10 +106,12 @@ class _Block:
         self._inside.__enter__()
         # Not a context variable: test runners keep event loops whose contexts are older than the block
         set_process_run(run)
+        family.offer(run)
 
     def _uninstall(self) -> None:
         """Take everything out again, newest first; whatever was put in so far."""
         set_process_run(None)
+        family.offer(None)
         if self._inside is not None:
             self._inside.__exit__()
         if self._context is not None:
@@ -235,6 +237,7 @@ class ReplayBlock(_Block):
         try:
             if self._run is not None:
                 self._run.close_open_calls()
+                self._run.gather()
                 if self._run.reads is not None:
                     self._run.reads.settle()
                 self._verdict = self.verdict()
@@ -305,6 +308,8 @@ def _watch_forks() -> None:
 
 def _forked_parent() -> None:
     block = _current
+    if family.starting.is_now:
+        return
     if block is not None and block._session is None and block._run is not None:
         block._run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
 

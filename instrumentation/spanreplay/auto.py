@@ -58,9 +58,10 @@ def _install_replay() -> None:
 
 def _refuse_children() -> None:
     from spanreplay.errors import ConfigError
+    from spanreplay.family import ENVIRONMENT
 
     owner = config.read_setting("SPANREPLAY_REPLAY_PID")
-    if owner and owner != str(os.getpid()):
+    if owner and owner != str(os.getpid()) and ENVIRONMENT not in os.environ:
         raise ConfigError(
             "a Python subprocess of a replayed process can't be replayed and must not run live",
             hint="declare the call that starts it a boundary: @spanreplay.boundary(...)",

@@ -39,6 +39,8 @@ READS_PENDING_MAX: Final = 100_000
 """Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
 TIMERS_MAX: Final = 20_000
 """Timers of asyncio whose firing is kept in order."""
+PROCESSES_MAX: Final = 1_000
+"""Processes of one run whose work is waited for in a replay."""
 TURNS_MAX: Final = 60_000
 """Numbers that say how many turns of a loop lie between completions; of more, the rest is not kept."""
 LANE_ENDS_MAX: Final = 20_000

@@ -15,7 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from spanreplay import attributes as names
-from spanreplay import config, guard, ids, lanes, local, timers
+from spanreplay import config, family, guard, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
@@ -86,7 +86,8 @@ class Installation:
 
         data_dir = config.read_data_dir()
         redactor: Any = _Lazy(lambda: _build_redactor(data_dir))
-        run_id = ids.new_run_id()
+        ticket = family.take_ticket()
+        run_id = ids.new_run_id() if ticket is None else ticket.run_id
         app = config.read_app_name(sys.argv[0] if sys.argv else "")
         resource = provider.resource.merge(_run_resource(run_id, app, self.session))
         processors = self._processors(provider, data_dir, run_id, redactor, resource)
@@ -110,6 +111,9 @@ class Installation:
             run.output = capture
         otel_context.attach(run.context)
         set_process_run(run)
+        family.offer(run)
+        if ticket is not None:
+            run.join(ticket)
 
     def _processors(
         self, provider: TracerProvider, data_dir: Path, run_id: str, redactor: RunRedactor, resource: Any
@@ -191,6 +195,8 @@ class Installation:
         self.patches.wrap(os, "_exit", leave_at_once)  # it runs no atexit function
 
     def _forked_parent(self) -> None:
+        if family.starting.is_now:
+            return
         if os.getpid() == self._pid and self.run is not None and not self.run.is_ended:
             self.run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
 
@@ -235,6 +241,8 @@ class Installation:
     def finish(self, status: int | None = None) -> None:
         """End the run at process exit: manifest, verdict, delivery. Does nothing in a forked child."""
         run = self.run
+        if run is not None and run.is_member:
+            run.finish()
         if os.getpid() != self._pid or (run is not None and run.is_ended):
             return
         self._write_doctor()
@@ -265,6 +273,7 @@ class Installation:
         if self.session is None:
             return
         run.close_open_calls()
+        run.gather()
         if run.reads is not None:
             run.reads.settle()
         stdout = run.output.summarize(run.redactor) if run.output is not None else {}

@@ -71,16 +71,25 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     _spanreplay_then: Callable[[], None] | None = None
     """Called when it is done and everybody who waited has been told."""
 
+    _spanreplay_before: Callable[[], None] | None = None
+    """Called before anybody can see that it is done."""
+
     def __hash__(self) -> int:
         return self._spanreplay_number
 
     def set_result(self, result: Any) -> None:
-        self._spanreplay_end = next(_ends)
+        self._end()
         super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        self._spanreplay_end = next(_ends)
+        self._end()
         super().set_exception(exception)
+
+    def _end(self) -> None:
+        before, self._spanreplay_before = self._spanreplay_before, None
+        if before is not None:
+            before()
+        self._spanreplay_end = next(_ends)
 
     def _invoke_callbacks(self) -> None:
         super()._invoke_callbacks()  # type: ignore[misc]  # not in the stubs

@@ -124,6 +124,18 @@ def leave_crossing(entered: Entered) -> None:
             _lane.set(entered.crossing.lane)
 
 
+def enter_lane(lane: Lane) -> None:
+    """Be in a lane from now on: a process that was just started."""
+    _lane.set(lane)
+    _crossing.set(lane.owner)
+    _thread.forced = None
+
+
+def is_within(path: str, above: str) -> bool:
+    """Whether a lane is another one or lies below it."""
+    return path == above or path.startswith(above + "/")
+
+
 class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane):`
     """Run a block in a lane."""
 

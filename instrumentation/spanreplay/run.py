@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opentelemetry import context as otel_context
@@ -15,7 +18,8 @@ from spanreplay import attributes as names
 from spanreplay import config, guard, ids
 from spanreplay._json import dump
 from spanreplay.call import Outcome
-from spanreplay.lanes import Lane, current_lane
+from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, find_lost
+from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
 from spanreplay.loops import TurnBook
 from spanreplay.seal.tree import hash_root
 
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from spanreplay.replay.session import Session
 
 
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 HOLES_MAX = 50
 
 
@@ -75,8 +80,26 @@ class Run:
         self.key_memo = _new_key_memo()
         self.turns = None if session is not None else TurnBook()
         """How the turns of event loops are numbered; None in a replay, which makes them."""
+        self.family: Family | None = None
+        """What the processes of this run share; None while there is only one."""
+        self.is_member = False
+        """Whether another process is the run's first."""
+        self._is_helper = False
+        self._member_pid = 0
+        self._parts: dict[int, dict[str, Any]] | None = None
         self._lock = threading.Lock()
         self._seq = 0
+        self._reset()
+        self.suspended: dict[str, Any] = {}
+        """What the run waits for, where it was suspended."""
+        self.on_suspend: Callable[[str], NoReturn] | None = None
+        """Ends the process that is suspended; None in a block."""
+        self._continuation = None if session is None else session.continuation
+        if self._continuation is not None:
+            self._seq = self._continuation.last_clock
+
+    def _reset(self) -> None:
+        """Nothing has happened in this process yet."""
         self._calls = 0
         self._lanes: dict[str, int] = {}
         self._lane_ends: dict[str, int] = {}
@@ -85,15 +108,8 @@ class Run:
         self._counts: dict[str, int] = {}
         self._open: dict[int, Crossing] = {}
         self._holes: list[str] = []
-        self._is_started = False
+        self._is_started = self.is_member  # the root record is the first process's
         self.is_ended = False
-        self.suspended: dict[str, Any] = {}
-        """What the run waits for, where it was suspended."""
-        self.on_suspend: Callable[[str], NoReturn] | None = None
-        """Ends the process that is suspended; None in a block."""
-        self._continuation = None if session is None else session.continuation
-        if self._continuation is not None:
-            self._seq = self._continuation.last_clock
 
     @property
     def is_continued(self) -> bool:
@@ -116,8 +132,106 @@ class Run:
     def tick(self) -> int:
         """The next value of the run's logical clock; the first call gets 1."""
         with self._lock:
-            self._seq += 1
-            return self._seq
+            return self._next()
+
+    def _next(self) -> int:
+        self._seq = self._seq + 1 if self.family is None else self.family.tick()
+        return self._seq
+
+    # ── other processes ─────────────────────────────────────────────────────────────────────────────
+    def share(self) -> Family:
+        """What the processes of this run share; made when the first one is about to be started."""
+        with self._lock:
+            if self.family is None:
+                self.family = Family.make(self._seq)
+                if self.session is not None:
+                    self.session.gate.share(self.family)
+            return self.family
+
+    def join(self, ticket: Ticket) -> None:
+        """Go on, in a process that was just started, as a part of the run that the ticket is for."""
+        self._lock = threading.Lock()
+        self.run_id, self.is_member, self.is_ended = ticket.run_id, True, False
+        self._is_helper, self._member_pid = ticket.is_helper, os.getpid()
+        self.family = Family(Path(ticket.folder), ticket.number)
+        owner = RemoteCrossing(ticket.owner, self.root_lane) if ticket.owner >= 0 else None
+        self.root_lane = Lane(ticket.lane, owner)
+        self.family.lanes_here.append(ticket.lane)
+        enter_lane(self.root_lane)
+        self.span_context = SpanContext(
+            int(ticket.trace_id, 16), int(ticket.span_id, 16), is_remote=False, trace_flags=_SAMPLED
+        )
+        self.context = trace.set_span_in_context(NonRecordingSpan(self.span_context), otel_context.Context())
+        otel_context.attach(self.context)
+        self.output = None
+        self._reset()
+        if self.session is not None:
+            from spanreplay.replay import parts
+
+            parts.join(self.session, self.family, is_worker=ticket.is_worker)
+        else:
+            self.turns = TurnBook()
+        if self.reads is not None:
+            from spanreplay.local import attach_reads
+
+            attach_reads(self)
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether this process, not one that it was forked from, has joined the run."""
+        return self._member_pid == os.getpid() and not self._is_helper
+
+    def receive_lane(self, lane: str) -> None:
+        """The result of what was handed to another process has come."""
+        if self.session is not None:
+            self.session.gate.complete(self.session.gate.lane_ends.get(lane, -1))
+        with self._lock:
+            if len(self._lane_ends) < config.LANE_ENDS_MAX:
+                self._lane_ends[lane] = self._next()
+
+    def _finish_part(self) -> None:
+        """Leave what this process adds to the run for the first one."""
+        if self.family is None:
+            return
+        part: dict[str, Any] = {
+            "manifest": self._manifest(None),
+            "leaves": self._leaves,
+            "tickets": [asdict(ticket) for ticket in self.family.tickets],
+        }
+        if self.session is not None:
+            from spanreplay.replay import parts
+
+            part["session"] = parts.to_part(self.session)
+        self.family.write_part(part)
+        self.family.state_working(0)
+
+    def gather(self) -> None:
+        """Take in what the other processes of this run have left; the first process does, once they have ended."""
+        if self.family is None or self.is_member or self._parts is not None:
+            return
+        self._parts = self.family.read_parts()
+        if self.session is not None:
+            from spanreplay.replay import parts
+
+            for number in sorted(self._parts):
+                parts.add_part(self.session, self._parts[number]["session"])
+            return
+        for reason in find_lost(self.family.tickets, self._parts):
+            self._is_started = True
+            self.hole(reason)
+        with self._lock:
+            for part in self._parts.values():
+                self._leaves += [(seq, leaf) for seq, leaf in part["leaves"]]
+                self._is_started = self._is_started or bool(part["manifest"]["calls"])
+                self._holes += part["manifest"].pop("holes", [])[: HOLES_MAX - len(self._holes)]
+
+    def owns(self, lane: str) -> bool:
+        """Whether what happens in a lane happens in this process."""
+        shared = self.family
+        if shared is None:
+            return True
+        within = [path for path in (shared.lanes_here if self.is_member else shared.lanes) if is_within(lane, path)]
+        return bool(within) == self.is_member
 
     def complete(self, opened_in: int = -1, *, is_part: bool = False) -> tuple[int, int]:
         """The clock of a completion, and that of the first one in the same turn of the event loop (-1: this one).
@@ -178,8 +292,15 @@ class Run:
         self.close_open_calls()
         if self.turns is not None:
             self.turns.finish()
+        if self.is_member:
+            if not self._is_helper:
+                guard.guarded("the end of a process", self._finish_part)
+            return
+        guard.guarded("the parts of other processes", self.gather)
         if self._is_started or self.session is not None:
             guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
+        if self.family is not None:
+            self.family.close()
 
     def end_lane(self, lane: Lane) -> None:
         """A thread or pool call of this run is done; in a replay, wait until it is its turn to be."""
@@ -189,8 +310,7 @@ class Run:
             if not self._has_gone_on:
                 return
             if lane.path in self._lanes and len(self._lane_ends) < config.LANE_ENDS_MAX:
-                self._seq += 1
-                self._lane_ends[lane.path] = self._seq
+                self._lane_ends[lane.path] = self._next()
 
     def end_timer(self, name: str) -> None:
         """A timer of the agent's fires; of more than TIMERS_MAX none is kept."""
@@ -240,6 +360,8 @@ class Run:
         leaks = [] if self.leaks is None else self.leaks.describe()
         if leaks:
             manifest["leaks"] = leaks
+        if self._parts:
+            add_parts(manifest, self._parts)
         if exit_status is not None:
             manifest["exit"] = exit_status
         if self.suspended:

@@ -44,9 +44,9 @@ def install(patches: Patches) -> None:
             return wrapped(*args, **kwargs) if handle is None else handle
 
         def fire(*values: Any) -> None:
-            callback(*values)
-            # Noted behind what the callback has just woken up: a call completes in its task's own step, too
+            # Noted right before the step of what the callback wakes up: a call completes in its task's own step, too
             loop.call_soon(run.end_timer, name)
+            callback(*values)
 
         return wrapped(when, fire, *rest, **kwargs)
 

@@ -138,34 +138,3 @@ def test_interrupted_program_is_recorded_as_failed(workplace: Workplace) -> None
     recording = workplace.recording()
     assert recording.root.outcome == "error"
     assert recording.completeness().is_complete
-
-
-SPAWNS = CALL.replace('print("answer", f(), flush=True)', "") + (
-    """
-import multiprocessing
-
-def work():
-    print("child", f(5), flush=True)
-
-if __name__ == "__main__":
-    print("answer", f(), flush=True)
-    process = multiprocessing.get_context("spawn").Process(target=work)
-    process.start()
-    process.join()
-    print("child ended with", process.exitcode)
-"""
-)
-
-
-def test_n3_spawned_process_is_a_hole_and_never_runs_live(workplace: Workplace) -> None:
-    """Calls of a process that multiprocessing starts are not in its parent's run, which says so; a replay runs none."""
-    agent = workplace.write("agent.py", SPAWNS)
-    recorded = workplace.record(agent)
-    assert "child 6" in recorded.stdout
-    recording = workplace.recordings()[0]  # the child is a run of its own
-    assert len(recording.calls) == 1
-    assert ["a process was started at agent.py:" in r for r in recording.completeness().reasons] == [True]
-    replayed = workplace.replay(agent, source=recording.run_id)
-    assert "body" not in replayed.stderr
-    assert "child 6" not in replayed.stdout
-    assert replayed.status != 0

@@ -24,7 +24,7 @@ def attach_reads(run: Run) -> None:
         from spanreplay.local.feed import ReadFeed, has_reads
 
         if has_reads(run.session.recording):
-            feed = ReadFeed(run.session, run.start_ns, lambda text: _unseal(run, text))
+            feed = ReadFeed(run.session, run.start_ns, lambda text: _unseal(run, text), run.owns)
             run.reads = feed if run.session.continuation is None else _resume_reads(run, feed)
         return
     if config.read_setting("SPANREPLAY_RECORD_CLOCK") == "true":

@@ -45,11 +45,18 @@ class _Queue:
 class ReadFeed:
     """Serves the reads of a recording. Thread-safe."""
 
-    def __init__(self, session: Session, start_ns: int, unseal: Callable[[str], bytes | None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        start_ns: int,
+        unseal: Callable[[str], bytes | None],
+        owns: Callable[[str], bool] = lambda lane: True,
+    ) -> None:
         recording = session.recording
         texts = (call.reads for call in recording.calls if call.reads)
         self._session = session
         self._unseal = unseal
+        self._owns = owns
         self._queues = {key: _Queue(values) for key, values in collect(texts, left_of(recording.root.manifest)).items()}
         self._shifts: dict[str, int] = {_WALL: recording.root.start_ns - start_ns if recording.root.start_ns else 0}
         self._is_live: dict[str, bool] = {}
@@ -142,7 +149,7 @@ class ReadFeed:
             return
         for (lane, name), queue in sorted(self._queues.items()):
             source = SOURCES.get(name)
-            if source is None or queue.at >= queue.end or self._goes_live(source):
+            if source is None or queue.at >= queue.end or self._goes_live(source) or not self._owns(lane):
                 continue
             session.add_divergence(
                 Divergence(

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from spanreplay import ids
 from spanreplay.crossing import is_plumbing, is_suppressed
+from spanreplay.family import starting
 from spanreplay.lanes import current_crossing
 from spanreplay.local.origin import FRAMES_MAX, is_below
 from spanreplay.run import active_run
@@ -139,7 +140,7 @@ def leaking_run() -> Run | None:
     run = active_run()
     if run is None or run.leaks is None or _quiet.depth:
         return None
-    if current_crossing(run.root_lane) is not None or is_suppressed() or is_plumbing(run):
+    if current_crossing(run.root_lane) is not None or is_suppressed() or is_plumbing(run) or starting.is_now:
         return None
     return run
 

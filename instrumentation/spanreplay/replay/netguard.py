@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from spanreplay.family import starting
 from spanreplay.lanes import current_crossing
 from spanreplay.replay.session import Session
 from spanreplay.run import Run
@@ -79,7 +80,7 @@ _is_hooked = False
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event in _CONNECTS or event in _LOOK_UPS:
+    if (event in _CONNECTS or event in _LOOK_UPS) and not starting.is_now:  # multiprocessing asks its forkserver
         for guard in _guards:
             guard.check(event, args)
 

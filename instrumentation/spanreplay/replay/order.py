@@ -18,11 +18,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Outcome
 
+if TYPE_CHECKING:
+    from spanreplay.family import Family
+
 _NO_CALL: Final = -1
+_FROM_POOL: Final = "/px:"
+_SHARED_POLL_S: Final = 0.002
+"""How often to look whether another process has gone on; nothing wakes us there."""
 STALL_MS: Final = 100
 """How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
 STALL_BUSY_MS: Final = 2_000
@@ -71,8 +77,10 @@ class OrderGate:
         events = [(clock, call.seq) for call in finished for clock in (*call.clocks, call.end_seq) if clock >= 0]
         last_of_lane = {call.lane: call.seq for call in finished}
         # A lane that lies inside a served call never ends by itself: its calls tell
-        self.lane_ends = {lane: clock for lane, clock in (lane_ends or {}).items() if lane in last_of_lane}
-        events += [(clock, last_of_lane[lane]) for lane, clock in self.lane_ends.items()]
+        self.lane_ends = {
+            lane: clock for lane, clock in (lane_ends or {}).items() if lane in last_of_lane or _FROM_POOL in lane
+        }
+        events += [(clock, last_of_lane.get(lane, _NO_CALL)) for lane, clock in self.lane_ends.items()]
         self.timers = None if timers is None else {name: fired[0] for name, fired in timers.items()}
         """Name → clock of every timer that fired; None if the recording does not say."""
         events += [(clock, _NO_CALL) for clock in (self.timers or {}).values()]
@@ -93,6 +101,7 @@ class OrderGate:
         self._is_open = False
         self.is_live = False
         """Whether the run has gone on behind its recording: time is real from there on."""
+        self._shared: Family | None = None
         self.skipped: list[int] = []
         """Clocks of completions that were waited for in vain."""
 
@@ -104,11 +113,19 @@ class OrderGate:
             if is_thread and clocks:
                 self._thread_completed_at = time.monotonic()
             self._gone.update(c for c in clocks if c >= 0)
+            if self._shared is not None:
+                for clock in clocks:
+                    self._shared.mark_gone(clock)
             self._advance()
             self._condition.notify_all()
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
+
+    def cover(self, calls: Iterable[CallRecord]) -> None:
+        """These calls lie inside one that was served; other processes have to be told."""
+        clocks = () if self._shared is None else (clock for call in calls for clock in (*call.clocks, call.end_seq))
+        self.complete(*clocks)
 
     def open(self) -> None:
         """End all ordering: the replay has stopped matching the recording."""
@@ -128,7 +145,7 @@ class OrderGate:
         events, gone = self._events, self._gone
         while self._head < len(events):
             clock, seq = events[self._head]
-            if clock not in gone and not self._is_covered(seq):
+            if clock not in gone and not self._is_covered(seq) and not self._is_gone_elsewhere(clock):
                 return
             gone.discard(clock)
             self._head += 1
@@ -143,7 +160,8 @@ class OrderGate:
                 late, seq = self._events[at]
                 if late >= clock:
                     return True
-                if self._joint.get(late, late) != first and late not in self._gone and not self._is_covered(seq):
+                is_gone = late in self._gone or self._is_covered(seq) or self._is_gone_elsewhere(late)
+                if self._joint.get(late, late) != first and not is_gone:
                     return False
             return True
 
@@ -171,6 +189,38 @@ class OrderGate:
                 self._advance()
             self._condition.notify_all()
 
+    # ── processes ───────────────────────────────────────────────────────────────────────────────────
+    def share(self, shared: Family) -> None:
+        """Walk through the completions together with the other processes of the run, from now on."""
+        last = self._events[-1][0] if self._events else 0
+        shared.share_order(last)
+        with self._condition:
+            for clock, _ in self._events[: self._head]:
+                shared.mark_gone(clock)
+            for clock in self._gone:
+                shared.mark_gone(clock)
+            self._shared = shared
+            self._state_working()
+
+    def join(self, shared: Family, *, is_worker: bool) -> None:
+        """Start anew in a process that was just started."""
+        self._condition = threading.Condition()
+        self._listeners = []
+        self._waiting = self._blocked = 0
+        self._busy = 0 if is_worker else 1
+        self.share(shared)
+
+    def _is_gone_elsewhere(self, clock: int) -> bool:
+        return self._shared is not None and self._shared.is_gone(clock)
+
+    def _state_working(self) -> None:
+        if self._shared is not None:
+            self._shared.state_working(self._busy - self._waiting - self._blocked)
+
+    def _pause(self, seconds: float) -> None:
+        self._state_working()
+        self._condition.wait(seconds if self._shared is None else min(seconds, _SHARED_POLL_S))
+
     # ── threads ─────────────────────────────────────────────────────────────────────────────────────
     def wait_turn(self, clock: int) -> None:
         """Block the calling thread until it is this completion's turn, or nothing else moves any more.
@@ -178,13 +228,14 @@ class OrderGate:
         Not for a thread that runs an event loop: what it waits for may be a task of that loop.
         """
         with self._condition:
-            if self._busy <= 1:
+            if self._busy <= 1 and self._shared is None:
                 return
             self._waiting += 1
             try:
                 self._block(clock)
             finally:
                 self._waiting -= 1
+                self._state_working()
 
     def owns(self, condition: threading.Condition) -> bool:
         """Whether this is the gate's own condition."""
@@ -198,12 +249,14 @@ class OrderGate:
             return
         with self._condition:
             self._blocked += 1
+            self._state_working()
             self._condition.notify_all()
         try:
             yield
         finally:
             with self._condition:
                 self._blocked -= 1
+                self._state_working()
 
     def _block(self, clock: int) -> None:
         head = self._head
@@ -214,10 +267,10 @@ class OrderGate:
                 # Others may still be on their way to a wait for this very result
                 if self.working_threads <= 0 or now - turn_since >= REACTION_MS / 1000:
                     return
-                self._condition.wait(REACTION_MS / 1000)
+                self._pause(REACTION_MS / 1000)
                 continue
             turn_since = now
-            self._condition.wait(STALL_MS / 1000)
+            self._pause(STALL_MS / 1000)
             now = time.monotonic()
             if self._head != head:
                 head, since = self._head, now
@@ -234,17 +287,20 @@ class OrderGate:
         """One more thread (or event loop) is at work."""
         with self._condition:
             self._busy += 1
+            self._state_working()
 
     def thread_ended(self) -> None:
         """One thread less; waits are looked at again."""
         with self._condition:
             self._busy -= 1
+            self._state_working()
             self._condition.notify_all()
 
     @property
     def working_threads(self) -> int:
         """Threads that are at work and not waiting here, the calling one included."""
-        return self._busy - self._waiting - self._blocked
+        others = 0 if self._shared is None else self._shared.count_others_working()
+        return self._busy - self._waiting - self._blocked + others
 
     # ── event loops ─────────────────────────────────────────────────────────────────────────────────
     def add_listener(self, wake: Callable[[], None]) -> None:

@@ -139,14 +139,15 @@ class Session:
             self.has_reached_frontier = True
             self.is_stopped = True
             raise ReplayMiss(f"the recording ends inside this call: {_place(crossing)}")
-        self._covered.update(c.seq for c in self.index.descendants(call.seq))
+        covered = self.index.descendants(call.seq)
+        self._covered.update(c.seq for c in covered)
         self.counts["served"] += 1
         crossing.served = crossing.paired = call
         if self.continuation is not None:
             crossing.run.renumber(crossing, call.seq)
         if direction.responses:
             self._override(crossing, call, direction)
-        self.gate.complete()  # what lies inside this call does not complete by itself any more
+        self.gate.cover(covered)  # what lies inside this call does not complete by itself any more
 
     def _override(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
         """Serve what the plan says instead; where that is another answer, the replay has diverged by it."""

@@ -18,6 +18,7 @@ from spanreplay.replay.order import OrderGate
 
 SLEEP_FACTOR: Final = 0.01
 SLEEP_S_MAX: Final = 0.1
+_PROCESS_POOLS: Final = "concurrent.futures.process"
 _POOL_WORKER: Final = getattr(concurrent.futures.thread, "_worker", None)
 
 
@@ -35,7 +36,8 @@ def install(gate: OrderGate, patches: Patches) -> None:
         return future
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
-        if getattr(thread, "_target", None) is _POOL_WORKER or thread.daemon:
+        is_pool = getattr(thread, "_target", None) is _POOL_WORKER or type(thread).__module__ == _PROCESS_POOLS
+        if is_pool or thread.daemon:
             return wrapped(*args, **kwargs)  # a pool's calls are counted; background helpers never end
         body = thread.run
 

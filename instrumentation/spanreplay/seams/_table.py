@@ -134,10 +134,10 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "multiprocessing",
         "python",
-        ("multiprocessing.process",),
+        ("multiprocessing.process", "multiprocessing.connection", "multiprocessing.util", "concurrent.futures.process"),
         "spanreplay.seams._multiprocessing",
-        "nothing: a process that is started is a hole",
-        omits="everything that the child process does",
+        "nothing by itself: names the lane of each process, whose calls are part of the run",
+        omits="calls of `multiprocessing.Pool` workers: a hole",
     ),
     Seam(
         "httpx",

@@ -18,7 +18,7 @@ from support.agents import ENVIRONMENTS, ROOT, has_distribution
 from support.seam_contract import CASES, PROMISES, TIMEOUT_S
 
 WITHOUT_CASE: Final = {
-    "multiprocessing": "a process is a hole, nothing is recorded (test_lanes.py)",
+    "multiprocessing": "it starts processes, whose calls others record (test_processes.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
 }

@@ -1,0 +1,256 @@
+"""The processes of one run: what they share, and what each of them adds to the run.
+
+The process that starts another one hands it a `Ticket`: the run, the lane that its calls belong to, and a private
+folder. In the folder lie the run's logical clock, which all count on; in a replay, which completions have gone out;
+and one file for every process that has ended, with its part of the manifest. The first process gathers them when the
+run ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from spanreplay import config
+
+ENVIRONMENT: Final = "SPANREPLAY_JOIN"
+"""Carries a ticket into a new Python process; taken out of the environment as soon as it is read."""
+_HEADER_BYTES: Final = 16_384
+_CLOCK_AT, _COUNT_AT, _WORKING_AT = 0, 8, 16
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a new process is told about the run that it is part of."""
+
+    folder: str
+    run_id: str
+    lane: str
+    number: int
+    """Which process of the run it is, from 1; the first process is 0."""
+    trace_id: str
+    span_id: str
+    owner: int = -1
+    """The call inside of which it was started; -1: none."""
+    place: str = ""
+    """Where it was started."""
+    is_worker: bool = False
+    """A pool's worker: it works only while it has something to do."""
+    is_helper: bool = False
+    """Starts others in our place (forkserver): it has no part in the run itself."""
+
+    def to_text(self) -> str:
+        """As the environment carries it."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class RemoteCrossing:
+    """The call, of another process, that this process was started inside of."""
+
+    seq: int
+    lane: Any
+    parent: None = None
+    is_live_by_plan: bool = False
+
+
+def take_ticket() -> Ticket | None:
+    """The ticket that this process was started with, if any."""
+    text = os.environ.pop(ENVIRONMENT, "")
+    return Ticket(**json.loads(text)) if text else None
+
+
+class Family:
+    """What the processes of one run share. The clock is safe across threads and processes."""
+
+    def __init__(self, folder: Path, number: int = 0) -> None:
+        self.folder = folder
+        self.number = number
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(folder / "clock", flags, 0o600)
+        os.ftruncate(self._descriptor, _HEADER_BYTES)
+        self._memory = mmap.mmap(self._descriptor, _HEADER_BYTES)
+        self._gone: mmap.mmap | None = None
+        self.tickets: list[Ticket] = []
+        """Processes that this one has started."""
+        self.lanes: list[str] = []
+        """Lanes whose work was handed to another process."""
+        self.lanes_here: list[str] = []
+        """Lanes whose work was handed to this process."""
+
+    @classmethod
+    def make(cls, clock: int) -> Family:
+        """A new family whose clock goes on from a value."""
+        family = cls(Path(tempfile.mkdtemp(prefix="spanreplay-run-")))
+        struct.pack_into("q", family._memory, _CLOCK_AT, clock)
+        struct.pack_into("q", family._memory, _COUNT_AT, 1)
+        return family
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def _next(self, at: int) -> int:
+        with self._locked():
+            value = int(struct.unpack_from("q", self._memory, at)[0]) + 1
+            struct.pack_into("q", self._memory, at, value)
+        return value
+
+    def tick(self) -> int:
+        """The next value of the run's clock; the caller holds a lock of its threads."""
+        return self._next(_CLOCK_AT)
+
+    def new_number(self) -> int:
+        """The number of one more process."""
+        return self._next(_COUNT_AT) - 1
+
+    # ── order in a replay ───────────────────────────────────────────────────────────────────────────
+    def share_order(self, clocks: int) -> None:
+        """Share which completions have gone out, up to a clock."""
+        descriptor = os.open(self.folder / "gone", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(descriptor, clocks + 1)
+            self._gone = mmap.mmap(descriptor, clocks + 1)
+        finally:
+            os.close(descriptor)
+
+    def is_gone(self, clock: int) -> bool:
+        """Whether a completion has gone out in any process."""
+        return self._gone is not None and 0 <= clock < len(self._gone) and self._gone[clock] != 0
+
+    def mark_gone(self, clock: int) -> None:
+        """A completion has gone out."""
+        if self._gone is not None and 0 <= clock < len(self._gone):
+            self._gone[clock] = 1
+
+    def state_working(self, threads: int) -> None:
+        """How many threads of this process are at work."""
+        if self.number < config.PROCESSES_MAX:
+            struct.pack_into("i", self._memory, _WORKING_AT + 4 * self.number, max(0, threads))
+
+    def count_others_working(self) -> int:
+        """How many threads of other processes are at work."""
+        states = struct.unpack_from(f"{config.PROCESSES_MAX}i", self._memory, _WORKING_AT)
+        return int(sum(states)) - int(states[self.number] if self.number < config.PROCESSES_MAX else 0)
+
+    # ── what each process adds ──────────────────────────────────────────────────────────────────────
+    def write_part(self, part: dict[str, Any]) -> None:
+        """Leave this process's part for the first process, whole or not at all."""
+        partial = self.folder / f".part-{self.number}"
+        partial.write_text(json.dumps(part), encoding="utf-8")
+        partial.rename(self.folder / f"part-{self.number}.json")
+
+    def read_parts(self) -> dict[int, dict[str, Any]]:
+        """Number → part, of every process that has ended and was told of the run."""
+        parts: dict[int, dict[str, Any]] = {}
+        for path in sorted(self.folder.glob("part-*.json")):
+            parts[int(path.stem.partition("-")[2])] = json.loads(path.read_text(encoding="utf-8"))
+        return parts
+
+    def close(self) -> None:
+        """Release the shared memory; the first process removes the folder with it."""
+        self._memory.close()
+        os.close(self._descriptor)
+        if self._gone is not None:
+            self._gone.close()
+        if self.number == 0:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def find_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[str]:
+    """Why calls may be missing: processes that have said nothing."""
+    known = [*tickets, *(Ticket(**ticket) for part in parts.values() for ticket in part["tickets"])]
+    return [
+        f"a process was started at {ticket.place or 'an unknown place'} and told nothing of its calls: "
+        "it was killed, is still running, or is not recorded"
+        for ticket in known
+        if ticket.number not in parts
+    ]
+
+
+def add_parts(manifest: dict[str, Any], parts: dict[int, dict[str, Any]]) -> None:
+    """Add what other processes recorded to the first one's manifest; not its hash and not its holes."""
+    for number in sorted(parts):
+        part = parts[number]["manifest"]
+        for name in ("calls", "dropped", "truncated", "holes_total"):
+            if part.get(name):
+                manifest[name] = manifest.get(name, 0) + part[name]
+        for name in ("lanes", "lane_ends", "timers", "failures"):
+            if part.get(name):
+                manifest[name] = {**manifest.get(name, {}), **part[name]}
+        for name in ("turns", "at_once"):
+            if part.get(name):
+                manifest[name] = [*manifest.get(name, []), *part[name]]
+        if part.get("redaction_errors"):
+            manifest["redaction_errors"] = manifest.get("redaction_errors", 0) + part["redaction_errors"]
+        if "reads" in part:
+            reads = dict(manifest.get("reads", {"count": 0}))
+            reads["count"] = reads.get("count", 0) + part["reads"].get("count", 0)
+            left = [*reads.get("left", []), *part["reads"].get("left", [])]
+            manifest["reads"] = {**reads, **({"left": left} if left else {})}
+
+
+# ── starting a process ──────────────────────────────────────────────────────────────────────────────
+class _Starting(threading.local):
+    is_now = False
+
+
+starting: Final = _Starting()
+_environment_lock: Final = threading.RLock()
+
+
+@contextmanager
+def handing_over(ticket: Ticket) -> Iterator[None]:
+    """A block in which a process is started: a new Python finds the ticket in its environment."""
+    with _environment(ENVIRONMENT, ticket.to_text()):
+        before, starting.is_now = starting.is_now, True
+        try:
+            yield
+        finally:
+            starting.is_now = before
+
+
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """A block in which a Python is started that neither records nor replays."""
+    with _environment("SPANREPLAY_MODE", "off"):
+        yield
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    with _environment_lock:
+        before = os.environ.get(name)
+        os.environ[name] = value
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = before
+
+
+candidate: Any = None
+"""The run that a process of ours would go on with, when it is told to."""
+
+
+def offer(run: Any) -> None:
+    """Make `run` the one that a forked or spawned process goes on with; None: there is none."""
+    global candidate
+    candidate = run

@@ -1,0 +1,58 @@
+"""A replay in several processes: each resolves its own calls, the first one gathers what they found."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.replay.diverge import Diff, Divergence
+
+if TYPE_CHECKING:
+    from spanreplay.family import Family
+    from spanreplay.replay.session import Session
+
+_FLAGS: Final = ("is_stopped", "has_reached_frontier")
+
+
+def join(session: Session, shared: Family, *, is_worker: bool) -> None:
+    """Start anew, in a process that was just started: what the first one has found is its own affair."""
+    session._lock = threading.RLock()
+    session.is_forked = False
+    session.is_stopped = session.has_reached_frontier = False
+    session.divergences, session.divergences_total = [], 0
+    session.counts = dict.fromkeys(session.counts, 0)
+    session.sockets_denied, session.live_tokens, session.internal_error = [], 0, ""
+    session.gate.join(shared, is_worker=is_worker)
+
+
+def to_part(session: Session) -> dict[str, Any]:
+    """What this process has found, as JSON values."""
+    return {
+        "used": sorted(session.index.used),
+        "covered": sorted(session._covered),
+        "divergences": [asdict(divergence) for divergence in session.divergences],
+        "divergences_total": session.divergences_total,
+        "counts": session.counts,
+        "sockets_denied": session.sockets_denied,
+        "live_tokens": session.live_tokens,
+        "error": session.internal_error,
+        **{name: getattr(session, name) for name in _FLAGS},
+    }
+
+
+def add_part(session: Session, part: dict[str, Any]) -> None:
+    """Take in what another process has found."""
+    session.index.used.update(part["used"])
+    session._covered.update(part["covered"])
+    for fields in part["divergences"]:
+        fields["diff"] = tuple(Diff(**diff) for diff in fields["diff"])
+        session.add_divergence(Divergence(**fields))
+    session.divergences_total += part["divergences_total"] - len(part["divergences"])
+    for name, count in part["counts"].items():
+        session.counts[name] = session.counts.get(name, 0) + count
+    session.sockets_denied += part["sockets_denied"]
+    session.live_tokens += part["live_tokens"]
+    session.internal_error = session.internal_error or part["error"]
+    for name in _FLAGS:
+        setattr(session, name, getattr(session, name) or part[name])

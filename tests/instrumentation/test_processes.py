@@ -1,0 +1,146 @@
+"""Processes of one run: calls of children are recorded in their own lanes, and served there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.replaying import Workplace
+
+AGENT = """
+import multiprocessing, os, random, sys, time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    with open("bodies", "a") as file:
+        file.write(".")
+    time.sleep(random.SystemRandom().random() * 0.02)
+    return f"{question} {random.SystemRandom().getrandbits(40):x}"
+
+def work(question, pipe=None):
+    found = [ask(question), ask(question), random.random()]
+    if pipe is not None:
+        pipe.send(found)
+        pipe.close()
+    return found
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    print(ask("first"))
+    started = []
+    for _ in range(2):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=work, args=("same", theirs))
+        process.start()
+        started.append((process, ours))
+    for process, ours in started:
+        print("process", ours.recv())
+        process.join()
+        print(process.exitcode)
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        for future in as_completed([pool.submit(work, "same") for _ in range(4)]):
+            print("pool", future.result())
+        print(list(pool.map(ask, ["same"] * 3)))
+    print(ask("last"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_s68_processes_are_lanes_of_the_run_that_started_them(tmp_path: Path, method: str) -> None:
+    """What children and pool workers ask is in their parent's run, in their lanes, and a replay serves each its own."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", AGENT)
+    recorded = workplace.record(agent, method)
+    recording = workplace.recording()
+    assert recording.completeness().reasons == ()
+    assert len(recording.calls) == 17
+    assert sorted({call.lane for call in recording.calls}) == [
+        "main",
+        "main/p:work#1",
+        "main/p:work#2",
+        "main/px:_process_chunk#1",
+        "main/px:_process_chunk#2",
+        "main/px:_process_chunk#3",
+        *(f"main/px:work#{n}" for n in range(1, 5)),
+    ]
+    clocks = [clock for call in recording.calls for clock in (call.seq, call.end_seq)]
+    assert len(set(clocks)) == len(clocks)
+    bodies = (tmp_path / "bodies").read_text()
+    replayed = workplace.replay(agent, method)
+    assert replayed.verdict["divergences"] == []
+    assert replayed.status == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["counts"]["exact"] == 17
+    assert (tmp_path / "bodies").read_text() == bodies
+
+
+CHANGED = """
+import multiprocessing, os
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question
+
+def work():
+    ask(os.environ["QUESTION"])
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+def test_s68_divergence_of_a_child_is_in_the_verdict(tmp_path: Path) -> None:
+    """A child that asks something else diverges, with its lane; the verdict is the first process's."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", CHANGED)
+    workplace.record(agent, QUESTION="this")
+    replayed = workplace.replay(agent, QUESTION="that")
+    assert replayed.causes() == [("changed_call", "tool:ask")]
+    assert replayed.verdict["divergences"][0]["lane"] == "main/p:work#1"
+    assert replayed.status == 3
+
+
+KILLED = """
+import multiprocessing, os, signal
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask():
+    return 1
+
+def work():
+    ask()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+def test_n3_killed_child_makes_the_run_incomplete(tmp_path: Path) -> None:
+    """A child that is killed says nothing at its end: what it recorded is there, and the run names the hole."""
+    workplace = Workplace(tmp_path)
+    workplace.record(workplace.write("agent.py", KILLED))
+    recording = workplace.recording()
+    assert [call.lane for call in recording.calls] == ["main/p:work#1"]
+    assert any("a process was started at agent.py:15" in reason for reason in recording.completeness().reasons)
+
+
+def test_shared_folder_is_gone_at_the_end(tmp_path: Path) -> None:
+    """What the processes of a run shared is removed when it ends."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    workplace = Workplace(tmp_path, {"TMPDIR": str(temporary), "QUESTION": "this"})
+    agent = workplace.write("agent.py", CHANGED)
+    workplace.record(agent)
+    assert workplace.replay(agent).status == 0
+    assert list(temporary.iterdir()) == []
