@@ -3,6 +3,7 @@
 import asyncio
 
 import cohere
+import httpx
 from cohere.errors import TooManyRequestsError
 
 PAY = {"type": "function", "function": {"name": "pay", "parameters": {"type": "object", "properties": {}}}}
@@ -35,6 +36,12 @@ print("old", old.chat(model="command-x", message="hello", preamble="You are ters
 for event in old.chat_stream(model="command-x", message="stream"):
     print("old event", event.model_dump_json())
 print("old tool", old.chat(model="command-x", message=pay, tools=[OLD_PAY]).tool_calls)
+
+try:
+    for chunk in client.chat_stream(model="command-x", messages=said("drop connection mid-stream")):
+        print("dropped", chunk)
+except httpx.RemoteProtocolError as exc:
+    print("dropped", type(exc).__name__)
 
 
 async def main():

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx
 from groq import AsyncGroq, BadRequestError, Groq
 
 PAY = {"type": "function", "function": {"name": "pay", "parameters": {"type": "object", "properties": {}}}}
@@ -22,6 +23,14 @@ try:
     client.chat.completions.create(model="llama-x", messages=said("fail 400 always"))
 except BadRequestError as exc:
     print("error", exc.status_code, exc.body)
+
+try:
+    for chunk in client.chat.completions.create(
+        model="llama-x", messages=said("drop connection mid-stream"), stream=True
+    ):
+        print("dropped", chunk)
+except httpx.RemoteProtocolError as exc:
+    print("dropped", type(exc).__name__)
 
 
 async def main():

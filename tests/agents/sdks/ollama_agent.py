@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx
 import ollama
 
 PAY = {"type": "function", "function": {"name": "pay", "parameters": {"type": "object", "properties": {}}}}
@@ -25,6 +26,12 @@ try:
 except ollama.ResponseError as exc:
     print("error", exc.status_code, exc.error)
 print("embed", ollama.embed(model="embed-x", input=["a", "b"]).embeddings)
+
+try:
+    for chunk in ollama.chat(model="llama-x", messages=said("drop connection mid-stream"), stream=True):
+        print("dropped", chunk)
+except httpx.RemoteProtocolError as exc:
+    print("dropped", type(exc).__name__)
 
 
 async def main():
