@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,6 +168,49 @@ def test_realtime_websocket_is_an_llm_call(server: _Server) -> None:
 
     (call,) = recorded(agent, SEAMS).calls
     assert (call.boundary, call.meta["model"]) == ("llm:openai.realtime", "gpt-x")
+
+
+SAYS_SECRET = """
+import os
+from websockets.sync.client import connect
+secret = os.environ["CANARY"].encode()
+with connect(os.environ["WS"]) as ws:
+    ws.send('{"key": "%s"}' % secret.decode())
+    print(len(ws.recv(decode=False)), len(ws.recv()))
+    if os.environ.get("BINARY"):
+        ws.send(b"\\xff\\x00" + secret + b"\\xff")
+        print(len(ws.recv()))
+"""
+CANARY = "sk-proj-" + "Zx9Yw8Vu7Ts6Rq5Po4Nm3Lk2Ji1Hg0Fe9Dc8Ba7"
+
+
+def _files_with(path: Path, secret: str) -> list[str]:
+    """The files of a data directory that hold a secret, also as base64 at any offset."""
+    needles = [secret.encode(), *(base64.b64encode(b"." * n + secret.encode())[4:-4] for n in range(3))]
+    files = [file for file in (path / ".spanreplay").rglob("*") if file.is_file()]
+    return [file.name for file in files if any(needle in file.read_bytes() for needle in needles)]
+
+
+def test_r1_secret_in_a_websocket_is_in_no_file(there: Workplace) -> None:
+    """Text is redacted, also where the agent takes it as bytes; its replay is whole."""
+    agent = there.write("agent.py", SAYS_SECRET)
+    recorded = there.record(agent, CANARY=CANARY)
+    assert recorded.stdout
+    assert _files_with(there.path, CANARY) == []
+    assert there.recording().completeness().is_complete
+    assert "rdx-" in there.recording().calls[0].response
+
+
+def test_r1_secret_in_binary_messages_makes_a_hole(there: Workplace) -> None:
+    """What came with a secret in bytes of an unknown format is not stored, and the run says why it is incomplete."""
+    agent = there.write("agent.py", SAYS_SECRET)
+    there.record(agent, CANARY=CANARY, BINARY="1")
+    assert _files_with(there.path, CANARY) == []
+    reasons = there.recording().completeness().reasons
+    assert any("holds a secret" in reason for reason in reasons), reasons
+    replayed = there.replay(agent, CANARY=CANARY, BINARY="1")
+    assert replayed.status == 4
+    assert replayed.verdict["sockets_denied"] == []
 
 
 def test_websocket_suppressed_is_no_call(server: _Server) -> None:
