@@ -81,6 +81,15 @@ def test_azure_filter_results_are_read_over() -> None:
     assert (meaning.model, meaning.fingerprint) == ("gpt-x-2026-10-01", "fp")
 
 
+@pytest.mark.parametrize("name", ["ollama_chat", "ollama_generate"])
+def test_s22_ollama_streams_unless_told_otherwise(name: str) -> None:
+    """A request that says nothing of streaming asks for a stream; only `false` does not."""
+    dialect, body = MODELS[name].dialect(), MODELS[name].ask("hi")
+    assert "stream" not in body
+    assert dialect.read_request(body).is_stream
+    assert not dialect.read_request({**body, "stream": False}).is_stream
+
+
 def test_groq_states_the_usage_of_a_stream_in_its_own_field() -> None:
     """Tokens are counted from `x_groq`."""
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
