@@ -256,9 +256,15 @@ class Crossing:
             parent=self.parent_context,
             attributes=build_attributes(record, leaf, openinference),
             start_ns=self.start_ns,
-            end_ns=self.start_ns if record.outcome == _OPEN else ids.now_ns(),
+            end_ns=self.start_ns if record.outcome == _OPEN else self._end_ns(),
             is_error=record.outcome == _ERROR,
         )
+
+    def _end_ns(self) -> int:
+        """Now; of a call that becomes part of a resumed run, as long after its start as it took then."""
+        if self.served is not None and self.run.is_continued:
+            return self.start_ns + max(0, self.served.end_ns - self.served.start_ns)
+        return ids.now_ns()
 
     def announce(self) -> None:
         """Write a started record first, so that a crash inside a side effect or a wait for a human is visible."""

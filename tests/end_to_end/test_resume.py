@@ -36,6 +36,11 @@ async def tell(text):
     stream = await client.chat.completions.create(model="gpt-x", messages=messages, stream=True)
     return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
 
+@spanreplay.boundary("tool", name="fetch", effect="read")
+async def fetch(n):
+    await asyncio.sleep(random.random() / 50)
+    return f"page {n} of {random.random()}"
+
 @spanreplay.boundary("tool", name="now", effect="read")
 def now():
     return float(os.environ["NOW"])
@@ -48,8 +53,10 @@ def pay(amount):
 
 async def main():
     token = random.random()
-    for task in asyncio.as_completed([ask(f"question {n}") for n in range(4)]):
+    for task in asyncio.as_completed([fetch(n) for n in range(4)]):
         print(await task)
+    for n in range(4):
+        print(await ask(f"question {n}"))
     for n in range(7):
         print(now(), pay(n))
     print(await tell("what next?"), token)
@@ -70,8 +77,8 @@ REFACTORED = (
     .replace("        print(current_time(), pay(n))", "        report(current_time(), pay(n))\n        n += 1")
     .replace("for n in range(7):", "for n in list(range(7)):")
 )
-BEFORE = 19
-"""Calls before the question: four of models at once, seven times two tools, one more of a model."""
+BEFORE = 23
+"""Calls before the question: four tools at once, four of models, seven times two tools, one more of a model."""
 
 
 def resume(
@@ -131,7 +138,7 @@ def assert_gone_on(workplace: Workplace, old: Recording, printed: str, done: Any
 def test_s67_suspended_run_goes_on_a_day_later(
     place: str, source: str, provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Nineteen calls are served, none paid again; the answer is fed, the run goes on live and is recorded whole."""
+    """Twenty-three calls are served, none paid again; the answer is fed, the run goes on live and is recorded whole."""
     waiting = suspend(workplace)
     assert waiting.returncode == 7, waiting.stderr
     old = workplace.recording()

@@ -164,6 +164,8 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
 )
 @click.option("--strict", is_flag=True, help="Refuse an incomplete recording; stop at a call that has moved.")
 @click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
+@click.option("--break", "is_break", is_flag=True, help="With --to N: breakpoint() there instead (PYTHONBREAKPOINT).")
+@click.option("--step", is_flag=True, help="Show each call at the terminal and wait: next, continue, print, quit.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON too; - is standard output.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write it as JUnit XML.")
 @click.option("--sarif", "sarif_file", metavar="FILE", help="Write it as SARIF 2.1.0.")
@@ -196,6 +198,8 @@ def replay_command(
     files = {name: options[f"{name}_file"] for name in ("json", "junit", "sarif", "html")}
     check_files(files)
     plan = _read_plan(options)
+    if plan.is_stepped:
+        _check_terminal()
     agent = find_agent(command)
     check_not_isolated(agent)
     with work_folder() as folder:
@@ -217,6 +221,13 @@ def replay_command(
     ctx.exit(EXIT_STATUS[verdict["verdict"]])
 
 
+def _check_terminal() -> None:
+    """Refuse to step where nobody can be asked. Raises: ConfigError."""
+    from spanreplay.replay.stepper import open_terminal
+
+    os.close(open_terminal())
+
+
 def _read_plan(options: dict[str, Any]) -> Plan:
     """The plan that the options write. Raises: UsageError, ConfigError."""
     from spanreplay.replay.plan import ON_CHANGE, build_plan
@@ -234,4 +245,6 @@ def _read_plan(options: dict[str, Any]) -> Plan:
         prices=options["prices"],
         is_strict=options["strict"],
         stop_at=options["stop_at"] or 0,
+        is_break=options["is_break"],
+        is_stepped=options["step"],
     )

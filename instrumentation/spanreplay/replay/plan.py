@@ -66,6 +66,8 @@ class Plan:
     patches: tuple[Patch, ...]
     is_strict: bool
     stop_at: int
+    is_break: bool
+    is_stepped: bool
     budget: Budget | None
     resume: Resume | None
 
@@ -86,6 +88,8 @@ class Plan:
             "patches": (),
             "is_strict": is_strict,
             "stop_at": stop_at,
+            "is_break": False,
+            "is_stepped": False,
             "budget": None,
             "resume": None,
         }
@@ -153,9 +157,13 @@ class Plan:
         """Go on, live and recorded, where the recording ends."""
         return self._with(resume=resume)
 
-    def to(self, call: int) -> Plan:
-        """End the replay before the recorded call of this number is answered."""
-        return self._with(stop_at=call)
+    def to(self, call: int, *, is_break: bool = False) -> Plan:
+        """End the replay before the recorded call of this number is answered, or `breakpoint()` there."""
+        return self._with(stop_at=call, is_break=is_break)
+
+    def step(self) -> Plan:
+        """Show each call at the terminal before it is answered, and wait for a word."""
+        return self._with(is_stepped=True)
 
     # ── what a replay asks ──────────────────────────────────────────────────────────────────────────
     def is_live(self, boundary: str) -> bool:
@@ -201,6 +209,8 @@ class Plan:
             "set": [p.to_json() for p in self.patches],
             "is_strict": self.is_strict,
             "stop_at": self.stop_at,
+            "is_break": self.is_break,
+            "is_stepped": self.is_stepped,
         }
         if self.budget is not None:
             value["budget"] = self.budget.to_json()
@@ -237,6 +247,8 @@ def build_plan(
     prices: tuple[str, ...] = (),
     is_strict: bool = False,
     stop_at: int = 0,
+    is_break: bool = False,
+    is_stepped: bool = False,
 ) -> Plan:
     """A checked plan from the words of the command line. Raises: ConfigError naming what cannot be used.
 
@@ -248,6 +260,9 @@ def build_plan(
         plan = plan.changed(action, selector) if equals else plan.changed(item)
     if patches:
         plan = plan.set(*patches)
+    plan = plan._with(is_break=is_break, is_stepped=is_stepped)
+    if is_break and not stop_at:
+        raise ConfigError("--break needs --to N: the call to break at")
     if max_cost is not None:
         plan = plan._with(budget=Budget(max_cost, tuple(map(parse_price, prices))))
     elif prices:
@@ -280,4 +295,5 @@ def read_plan(text: str) -> Plan:
         resume = Resume.from_json(value["resume"]) if "resume" in value else None
     except (TypeError, ValueError, KeyError) as exc:
         raise ConfigError(f"the replay plan is not one: {exc}") from exc
-    return plan._with(patches=patches, budget=budget, resume=resume)
+    is_break, is_stepped = bool(value.get("is_break")), bool(value.get("is_stepped"))
+    return plan._with(patches=patches, budget=budget, resume=resume, is_break=is_break, is_stepped=is_stepped)

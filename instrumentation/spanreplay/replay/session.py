@@ -31,6 +31,7 @@ from spanreplay.seal.check import find_tampering
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
+    from spanreplay.replay.stepper import Stepper
 
 DIVERGENCES_MAX = 1000
 NEW_TEXTS_MAX = 1000
@@ -46,6 +47,8 @@ class Session:
         self.tampering = find_tampering(recording)
         self.index = RecordingIndex(recording)
         self.directions = Directions(plan, recording)
+        self._stepper: Stepper | None = None
+        self._has_broken = False
         self.continuation = None if plan.resume is None else Continuation(recording, plan.resume)
         self.meter = None if plan.budget is None else CostMeter(plan.budget)
         self.divergences: list[Divergence] = []
@@ -107,10 +110,23 @@ class Session:
             self._extra(crossing)
 
     def _pause(self, crossing: Crossing, call: CallRecord | None) -> None:
-        """End the replay where the user wants it to end. Raises: ReplayMiss."""
-        stop_at = self.plan.stop_at
-        if stop_at and call is not None and call.seq >= stop_at:
+        """Ask the user, hand over to a debugger, or end the replay, where the plan says so. Raises: ReplayMiss."""
+        plan = self.plan
+        if not (plan.stop_at or plan.is_stepped):
+            return
+        is_reached = bool(plan.stop_at) and call is not None and call.seq >= plan.stop_at
+        if is_reached and call is not None and not plan.is_break:
             raise self.stop(f"stopped before call {call.seq} ({call.boundary}), as asked")
+        from spanreplay.replay.stepper import Stepper, break_before_call
+
+        if plan.is_stepped:
+            self._stepper = self._stepper or Stepper()
+            why = self._stepper.ask(crossing, call)
+            if why:
+                raise self.stop(why)
+        if is_reached and not self._has_broken:
+            self._has_broken = True
+            break_before_call()
 
     def stop(self, why: str) -> ReplayMiss:
         """The user ends the replay here."""
