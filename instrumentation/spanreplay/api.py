@@ -52,7 +52,8 @@ def record(*, name: str = "", directory: str | Path | None = None) -> RecordBloc
     """A block whose calls are recorded; `with record(name="agent") as recorded:`.
 
     `name` is the agent's name; default: as in a recorded process. `directory` is where the recording lies, in the
-    layout of `.spanreplay/`, which is the default. Nothing is shipped.
+    layout of `.spanreplay/`, which is the default. Nothing is shipped. Where a question to a human suspends the run
+    (SPANREPLAY_HUMAN), the block is left by Suspended.
     Raises: ConfigError on entering while another block or a recorded process is under way.
     """
     return RecordBlock(name or config.read_app_name(sys.argv[0] if sys.argv else ""), directory)
@@ -62,7 +63,8 @@ def replay(source: str | Path | Recording, *, plan: Plan | None = None) -> Repla
     """A block that runs against a recording; `with replay("run.replay") as session:`, then `session.verdict()`.
 
     `source` is a `.replay` file or a run id. In the block a call without a recorded answer raises ReplayMiss, which
-    passes out of it; the network is denied. Nothing is written.
+    passes out of it; the network is denied. Nothing is written. `plan` says what is served, what runs live and what is
+    set otherwise, in the words of `spanreplay replay`: Plan().stub("llm").live("tool:get_*").limit(0.50).
     Raises: ConfigError, SourceError and ServiceError on entering; ConfigError also as `record` does.
     """
     return ReplayBlock(source, plan or Plan())
@@ -212,6 +214,7 @@ class ReplayBlock(_Block):
         _claim(self)
         try:
             recording = self._load()
+            self._check(recording)
             if recording.root.env.get(_CLOCK) == _LIVE or not _is_clock_free():
                 self.plan = self.plan.live("clock:*")
             self._session = session = Session(recording, self.plan)
@@ -223,6 +226,14 @@ class ReplayBlock(_Block):
             _release()
             raise
         return self
+
+    def _check(self, recording: Recording) -> None:
+        from spanreplay.replay.directions import check_plan, check_strict
+
+        if self.plan.resume is not None:
+            raise ConfigError("a run is resumed in a process of its own", hint="spanreplay resume RUN --input ANSWER")
+        check_plan(self.plan, recording)
+        check_strict(self.plan, recording)
 
     def _load(self) -> Recording:
         if isinstance(self._source, Recording):

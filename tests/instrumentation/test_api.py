@@ -21,7 +21,7 @@ import pytest
 
 import spanreplay
 from spanreplay import Plan, ReplayMiss, record, replay
-from spanreplay.errors import ConfigError, RunNotFound
+from spanreplay.errors import ConfigError, RunNotFound, Suspended
 from spanreplay.run import active_run
 from support.provider import Provider
 
@@ -141,6 +141,72 @@ def test_api_plan_lets_a_call_run_live(folder: Path) -> None:
     with replay(recorded.run_id, plan=Plan(live=("tool",))) as session:
         assert ask("a") != first
     assert session.verdict()["counts"]["live"] == 1
+
+
+def test_api_plan_overrides_limits_and_ends(folder: Path) -> None:
+    """A chained plan serves another value, raises an exception, and ends the replay before a call."""
+    with record() as recorded:
+        ask("a")
+        ask("b")
+    plan = Plan().override("tool:ask[1]", value="mine").override("tool:ask[2]", error=TimeoutError("late"))
+    with replay(recorded.run_id, plan=plan) as session:
+        assert ask("a") == "mine"
+        with pytest.raises(TimeoutError, match="late"):
+            ask("b")
+    assert [d.cause.partition(":")[0] for d in session.divergences] == ["set by the plan"] * 2
+    with pytest.raises(ReplayMiss, match="stopped before call"), replay(recorded.run_id, plan=Plan().to(3)) as ended:
+        [ask(question) for question in "ab"]
+    assert ended.verdict()["verdict"] == "incomplete"
+    with pytest.raises(ConfigError, match="no such call"), replay(recorded.run_id, plan=Plan().set("llm[1].x = 1")):
+        pass
+
+
+def test_n3_api_strict_refuses_an_incomplete_recording(folder: Path) -> None:
+    """A strict plan does not begin with a recording that has a hole, and lists it."""
+    with record() as recorded:
+        spanreplay.boundary("tool", name="opaque")(object)()
+    with pytest.raises(ConfigError, match="unserializable"), replay(recorded.run_id, plan=Plan().strict()):
+        pass
+    with pytest.raises(ReplayMiss), replay(recorded.run_id):
+        spanreplay.boundary("tool", name="opaque")(object)()
+
+
+def test_s67_api_block_is_left_where_a_human_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no terminal can answer, a block is left by Suspended; its run says what it waits for."""
+    monkeypatch.setenv("SPANREPLAY_HUMAN", "suspend")
+    reached = []
+
+    def agent() -> None:
+        ask("a")
+        spanreplay.human.input("Go on? ")
+        reached.append("behind")
+
+    with pytest.raises(Suspended, match="waits for an answer to 'Go on"), record() as recorded:
+        agent()
+    with pytest.raises(ReplayMiss), replay(recorded.run_id) as session:
+        agent()
+    assert reached == []
+    assert "waits for an answer to 'Go on? '" in session.verdict()["reasons"][0]
+
+
+def test_s67_human_input_is_the_built_in_where_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a run it asks as `input()` does, until the answer is one of the choices."""
+    answers = iter(["eve", "ann"])
+    monkeypatch.setattr(builtins, "input", lambda prompt: next(answers))
+    assert spanreplay.human.input("Name? ", choices=("ann", "bob")) == "ann"
+    answers = iter(["bob"])
+    assert asyncio.run(spanreplay.human.ainput("Name? ")) == "bob"
+
+
+def test_s67_answers_of_coroutines_replay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ainput` is a recorded call: its replay asks nobody."""
+    monkeypatch.setattr(builtins, "input", lambda prompt: "ann")
+    with record() as recorded:
+        assert asyncio.run(spanreplay.human.ainput("Name? ")) == "ann"
+    monkeypatch.setattr(builtins, "input", lambda prompt: pytest.fail("nobody is asked"))
+    with replay(recorded.run_id) as session:
+        assert asyncio.run(spanreplay.human.ainput("Name? ")) == "ann"
+    assert session.verdict()["verdict"] == "identical"
 
 
 def test_api_network_is_denied_inside_only(folder: Path) -> None:

@@ -178,6 +178,18 @@ def _view(crossing: Crossing, call: CallRecord | None) -> PlannedCall:
     )
 
 
+def check_strict(plan: Plan, recording: Recording) -> None:
+    """Refuse a strict replay of an incomplete recording, with its holes. Raises: ConfigError."""
+    completeness = recording.completeness()
+    if not plan.is_strict or plan.stop_at or completeness.is_complete:
+        return
+    holes = "\n".join(completeness.reasons)
+    raise ConfigError(
+        f"the recording is incomplete, and the plan is strict\n{holes}",
+        hint="without strict() it is replayed up to its first hole; to(N) ends the replay before call N",
+    )
+
+
 def check_plan(plan: Plan, recording: Recording) -> None:
     """Refuse a plan that does not fit the recording, before anything runs. Raises: ConfigError."""
     Directions(plan, recording)

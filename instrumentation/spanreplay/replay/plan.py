@@ -29,7 +29,6 @@ STOP, SERVE = "stop", "serve"
 ON_CHANGE = (STOP, SERVE, LIVE)
 RULES_MAX: Final = 200
 _UNSET: Final = object()
-Condition = "Callable[[PlannedCall], bool]"
 
 
 @dataclass(frozen=True)
