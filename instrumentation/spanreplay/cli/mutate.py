@@ -1,0 +1,190 @@
+"""`spanreplay mutate`: change one recorded field at a time and see which of them the outcome depends on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from spanreplay.cli import runs
+from spanreplay.cli.child import describe_end
+from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent
+from spanreplay.cli.replay import Source, open_source, work_folder
+from spanreplay.cli.settle import settle
+from spanreplay.cli.terminal import open_console, print_json, say
+from spanreplay.errors import ConfigError, SpanreplayError
+from spanreplay.replay.mutations import TEXT_SHOWN, Mutation, find_mutations
+from spanreplay.report.json import parse
+from spanreplay.report.shape import Verdict
+
+MUTATIONS_MAX: Final = 10_000
+_JOBS: Final = min(16, os.cpu_count() or 1)
+NOTHING, CALLS, OUTPUT, BROKEN = "nothing", "calls", "output", "broken"
+_WORDS: Final = {NOTHING: "nothing", CALLS: "another call", OUTPUT: "the output", BROKEN: "the replay broke"}
+
+
+@click.command("mutate")
+@click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
+@click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("-n", "count", type=click.IntRange(1, MUTATIONS_MAX), default=50, show_default=True, help="How many.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which fields are taken where there are more.")
+@click.option("--only", default="*", metavar="CALLS", help="Of these calls only, e.g. 'llm:*' or 'tool:get_price[2]'.")
+@click.option("--field", "fields", default="*", metavar="GLOB", help="Of these fields only, e.g. 'usage.*'.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 64), default=_JOBS, help="How many at once; the cores here.")
+@click.option("--timeout", type=click.IntRange(1), default=300, show_default=True, help="Seconds for one replay.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+def mutate_command(
+    *, source: str, command: tuple[str, ...], jobs: int, timeout: int, as_json: bool, **chosen: Any
+) -> None:
+    """Find out what a recording really tests: change one recorded field at a time, and replay.
+
+    Each field of an answer that a model, tool or server gave is changed by itself, and the agent is replayed with
+    it, offline and without side effects. A field that changes nothing is one that this recording can't tell a bug by;
+    one that changes the output or a later call decides something.
+
+    \b
+    spanreplay mutate latest -- python agent.py
+    spanreplay mutate incident.replay -n 200 --only 'tool:*' -- python agent.py
+    """
+    agent = find_agent(command)
+    check_not_isolated(agent)
+    with work_folder() as folder:
+        found = open_source(source, folder)
+        mutations = find_mutations(found.recording, **chosen)
+        if not mutations:
+            raise ConfigError(f"no answer in this run has a field that could be changed (--only {chosen['only']!r})")
+        _check_identical(_replay(agent, found, folder, (), timeout))
+        results = []
+        with ThreadPoolExecutor(jobs) as pool, open_console(stderr=True).status("mutating") as status:
+            verdicts = pool.map(lambda m: _replay(agent, found, folder, (m.patch,), timeout), mutations)
+            for number, (mutation, verdict) in enumerate(zip(mutations, verdicts, strict=True), start=1):
+                results.append(_describe(mutation, verdict))
+                status.update(f"{number} of {len(mutations)} fields")
+    if as_json:
+        print_json({"run_id": found.recording.run_id, "seed": chosen["seed"], "mutations": results})
+    else:
+        _print(results)
+
+
+def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...], timeout: int) -> Verdict | str:
+    """The verdict, or in words why there is none; what the agent prints goes nowhere."""
+    from spanreplay.replay.plan import build_plan
+
+    folder = Path(tempfile.mkdtemp(dir=folder))
+    report = folder / "verdict.json"
+    told = {
+        "SPANREPLAY_MODE": "replay",
+        "SPANREPLAY_REPLAY_SOURCE": found.name,
+        "SPANREPLAY_REPLAY_REPORT": str(report),
+        "SPANREPLAY_REPLAY_PID": "",
+        "SPANREPLAY_REPLAY_PLAN": build_plan(patches=patches).to_json(),
+        "SPANREPLAY_DIR": str(folder / "data"),  # hundreds of replays are no runs that anyone looks for
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "",
+    }
+    quiet = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            agent.argv,
+            env=build_environ(os.environ, _with_key(told), is_replay=True),
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {timeout} s"
+    except OSError as exc:
+        raise ConfigError(f"cannot run {agent.argv[0]!r}: {exc.strerror or exc}") from exc
+    try:
+        verdict = parse(report.read_text(encoding="utf-8"))
+    except (OSError, SpanreplayError):
+        return f"the agent {describe_end(done.returncode)} without a verdict"
+    return settle(verdict, done.returncode, found.recording.completeness())
+
+
+def _with_key(told: dict[str, str]) -> dict[str, str]:
+    """The redaction key stays that of the directory which the recording was made in."""
+    from spanreplay import config
+
+    named = config.read_setting("SPANREPLAY_REDACT_KEY")
+    key = Path(named) if named else config.read_data_dir() / "redact.key"
+    return {**told, "SPANREPLAY_REDACT_KEY": str(key.absolute())} if key.exists() else told
+
+
+def _check_identical(verdict: Verdict | str) -> None:
+    word = verdict if isinstance(verdict, str) else verdict["verdict"]
+    if word != "identical":
+        raise ConfigError(
+            f"the run does not replay as it is ({word}), so nothing can be learned from changing it",
+            hint="spanreplay replay RUN -- CMD shows why",
+        )
+
+
+def _describe(mutation: Mutation, verdict: Verdict | str) -> dict[str, Any]:
+    effect, detail = _judge(mutation, verdict)
+    return {
+        "call": mutation.seq,
+        "boundary": mutation.boundary,
+        "field": mutation.field,
+        "before": mutation.before,
+        "now": mutation.now,
+        "effect": effect,
+        "detail": detail,
+        "set": mutation.patch,
+    }
+
+
+def _judge(mutation: Mutation, verdict: Verdict | str) -> tuple[str, str]:
+    """What a mutation changed, and where first; that the mutated answer itself is another one does not count."""
+    if isinstance(verdict, str):
+        return BROKEN, verdict
+    if verdict["verdict"] not in ("identical", "diverged"):
+        return BROKEN, verdict["verdict"]
+    found = [
+        d
+        for d in verdict.get("divergences", [])
+        if not (d["kind"] == "output_changed" and d["boundary"] == mutation.boundary)
+    ]
+    calls = [d for d in found if d["kind"] != "output_changed"]
+    if calls:
+        return CALLS, str(calls[0]["message"])
+    if found:
+        return OUTPUT, str(found[0]["message"])
+    return (NOTHING, "") if verdict.get("stdout", {}).get("equal", True) else (OUTPUT, "standard output differs")
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table("Call", "Field", "Changed", "What it changes", box=None, pad_edge=False)
+    for row in results:
+        effect = _WORDS[row["effect"]]
+        table.add_row(
+            f"{row['call']} {row['boundary']}",
+            _plain(row["field"]),
+            _plain(f"{_short(row['before'])} → {_short(row['now'])}"),
+            _plain(f"{effect}: {row['detail']}" if row["detail"] else effect),
+        )
+    open_console().print(table, soft_wrap=True)
+    counts = Counter(row["effect"] for row in results)
+    decisive = len(results) - counts[NOTHING]
+    say(f"{decisive} of {len(results)} fields decide something; {counts[NOTHING]} change nothing")
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= TEXT_SHOWN else text[: TEXT_SHOWN - 1] + "…"
