@@ -11,7 +11,7 @@ import pytest
 from spanreplay.call import CallRecord, Recording
 from spanreplay.dialects import find_dialect
 from spanreplay.seams.http_reply import stored_texts
-from support.agents import AGENTS, LITELLM
+from support.agents import AGENTS, LITELLM, PYTHONS
 from support.provider import Provider
 from support.replaying import Workplace
 
@@ -137,6 +137,23 @@ def _temperature(body: object) -> object:
     ]
     places.append(body.get("textGenerationConfig") or {})
     return next((place["temperature"] for place in places if "temperature" in place), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("generation", ["openai2", "old"])
+def test_u1_s26_azure_replays_on_older_sdks(generation: str, provider: Provider, workplace: Workplace) -> None:
+    """Azure's client of each generation of OpenAI's SDK replays byte for byte."""
+    python = PYTHONS[generation]
+    if not python.exists():
+        pytest.skip(f"no {python}: tools/agents.sh makes it")
+    there = Workplace(workplace.path, workplace.environ, python)
+    recorded = there.record(AGENTS / "sdks" / "azure_agent.py")
+    provider.stop()
+    assert "error 429" in recorded.stdout
+    assert {c.boundary for c in there.recording().calls} == SDKS["azure"].boundaries
+    replayed = there.replay(AGENTS / "sdks" / "azure_agent.py")
+    assert replayed.stdout == recorded.stdout
+    assert (replayed.status, replayed.verdict["verdict"]) == (0, "identical"), replayed.stderr
 
 
 @pytest.mark.slow
