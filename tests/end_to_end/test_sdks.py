@@ -114,6 +114,8 @@ def _assert_envelopes(sdk: Sdk, provider: Provider, recording: Recording) -> lis
         dialect = find_dialect(request["method"], request["url"], request["body"])
         assert dialect is not None
         meaning = dialect.read_response(response["status"], stored_texts(response["chunks"]), bool(call.meta["stream"]))
+        if "throttled" in call.request:
+            assert call.meta["error"] == "throttlingException: slow down"
         is_cut = any(word in call.request for word in ("left early", "throttled", "drop connection"))
         assert bool(meaning.error) == (call.outcome == "error") or is_cut
         assert meaning.is_complete != (call.outcome == "error" or is_cut) or meaning.error

@@ -18,7 +18,7 @@ __all__ = ["answer_of", "asked_of", "chunk_text", "facts_of"]
 
 _TRANSPORT: Final = frozenset({Kind.LLM.value, Kind.EMBEDDING.value, Kind.HTTP.value})
 ITEMS_SHOWN_MAX: Final = 20
-_QUIET_ENDS: Final = (None, "", "stop", "end_turn", "completed")
+_QUIET_ENDS: Final = (None, "", "stop", "end_turn", "completed", "STOP", "COMPLETE", "FINISH")
 
 
 def _compact(value: Any) -> str:
@@ -152,4 +152,6 @@ def facts_of(call: CallRecord) -> list[str]:
         facts.append(f"{meta.get('tokens_in', 0)}+{meta.get('tokens_out', 0)} tokens")
     if meta.get("finish_reason") not in _QUIET_ENDS:
         facts.append(str(meta["finish_reason"]))
+    if meta.get("error"):
+        facts.append(str(meta["error"]))
     return facts

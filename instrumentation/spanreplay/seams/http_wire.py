@@ -238,6 +238,8 @@ def read_meta(exchange: HttpExchange, reply: HttpReply, texts: list[str], *, is_
         return {}
     response = exchange.dialect.read_response(reply.status, texts, is_stream)
     found: dict[str, Any] = dict(meta(exchange.request_meaning, response))
+    if response.error and reply.status < 400:
+        found["error"] = response.error  # within a stream that began well: its status does not tell
     for name, value in reply.headers:
         if name.lower() == DETERMINISM_HEADER:
             found["determinism"] = value[:DETERMINISM_CHARS_MAX]
