@@ -42,6 +42,7 @@ BOOKKEEPING: Final = (
     "crewai/telemetry/",
     "crewai_cli/",
     "crewai_core/",
+    "haystack/telemetry/",
 )
 """Parts of LIBRARIES that keep accounts of their own, in files of the user's home; none of it gets into a prompt."""
 THROUGH: Final = (

@@ -26,6 +26,7 @@ from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.order import OrderGate, Turns
 from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
+from spanreplay.replay.repeats import Repeats
 from spanreplay.replay.resume import Continuation
 from spanreplay.seal.check import find_tampering
 
@@ -72,6 +73,7 @@ class Session:
             timers if isinstance(timers, dict) else None,
             Turns.read(recording.root.manifest),
         )
+        self._repeats = Repeats(recording)
         self._new_texts: set[str] = set()
         self._lock = threading.RLock()  # a debugger may make calls where it stands
 
@@ -106,6 +108,8 @@ class Session:
             self._move(crossing, moved, direction)
         elif found is not None:
             self._change(crossing, found, direction)
+        elif (again := self._repeats.find(crossing.lane.path, crossing.boundary, key)) is not None:
+            self._serve(crossing, again, direction)
         else:
             self._extra(crossing)
 

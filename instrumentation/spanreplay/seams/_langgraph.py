@@ -3,6 +3,9 @@
 Nodes run on a pool or as tasks, in an order that depends on timing. LangGraph's own (step, node, path) does not:
 it becomes the lane `lg:<step>:<node>:<path>`, below the lane that called the graph. Checkpoint namespaces and task
 ids are derived from times and random ids and are never used.
+
+A graph that is taken up again at one of its checkpoints takes steps once more that it took before. LangGraph does what
+they do a second time; a replay answers them from the recording.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import contextvars
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from spanreplay._patch import Patches
 from spanreplay.lanes import Lane, current_crossing, current_lane, inside_lane
+from spanreplay.replay.repeats import repeating
 from spanreplay.run import active_run
 
 _base: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_graph_lane", default=None)
@@ -77,29 +82,48 @@ async def _arun_inside(lane: Lane, wrapped: Any, args: Any, kwargs: Any) -> Any:
         return await wrapped(*args, **kwargs)
 
 
+def _is_taken_up_again(args: Any, kwargs: Any) -> bool:
+    config = args[1] if len(args) > 1 else kwargs.get("config")
+    return bool(((config or {}).get("configurable") or {}).get("checkpoint_id"))
+
+
 def _stream(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     stream = wrapped(*args, **kwargs)
-    return stream if run is None else _iterate(stream, current_lane(run.root_lane))
+    return stream if run is None else _iterate(stream, _Step(current_lane(run.root_lane), args, kwargs))
 
 
 def _astream(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     stream = wrapped(*args, **kwargs)
-    return stream if run is None else _aiterate(stream, current_lane(run.root_lane))
+    return stream if run is None else _aiterate(stream, _Step(current_lane(run.root_lane), args, kwargs))
 
 
-def _iterate(stream: Iterator[Any], lane: Lane) -> Iterator[Any]:
-    # Set around each step only: between steps the caller's own context must not see it
+class _Step:
+    """Entered around each step only: between steps the caller's own context must not see it."""
+
+    def __init__(self, lane: Lane, args: Any, kwargs: Any) -> None:
+        self._lane = lane
+        self._is_again = _is_taken_up_again(args, kwargs)
+
+    def __enter__(self) -> None:
+        self._token = _base.set(self._lane)
+        self._repeating = repeating() if self._is_again else nullcontext()
+        self._repeating.__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._repeating.__exit__(None, None, None)
+        _base.reset(self._token)
+
+
+def _iterate(stream: Iterator[Any], step: _Step) -> Iterator[Any]:
     try:
         while True:
-            token = _base.set(lane)
             try:
-                item = next(stream)
+                with step:
+                    item = next(stream)
             except StopIteration:
                 return
-            finally:
-                _base.reset(token)
             yield item
     finally:
         close = getattr(stream, "close", None)
@@ -107,16 +131,14 @@ def _iterate(stream: Iterator[Any], lane: Lane) -> Iterator[Any]:
             close()
 
 
-async def _aiterate(stream: AsyncIterator[Any], lane: Lane) -> AsyncIterator[Any]:
+async def _aiterate(stream: AsyncIterator[Any], step: _Step) -> AsyncIterator[Any]:
     try:
         while True:
-            token = _base.set(lane)
             try:
-                item = await stream.__anext__()
+                with step:
+                    item = await stream.__anext__()
             except StopAsyncIteration:
                 return
-            finally:
-                _base.reset(token)
             yield item
     finally:
         close = getattr(stream, "aclose", None)

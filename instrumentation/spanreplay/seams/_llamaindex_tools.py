@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from spanreplay import codec
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
+from spanreplay.errors import Unserializable
 from spanreplay.leaf import Leaf
 from spanreplay.seams._functions import State, wrap_attribute
 from spanreplay.seams._subclasses import leaf_wrappers, wrap_subclasses
@@ -35,14 +37,27 @@ def install(module: Any, patches: Patches) -> None:
 
 
 class _Store(State):
+    """The workflow's store, as far as it can be written down: agents keep their memory and their tools there, too."""
+
     def __init__(self, store: Any) -> None:
         self._store = store
 
     async def read(self) -> Any:
-        return await self._store.get_state()
+        state = await self._store.get_state()
+        parts = dict(state.items()) if hasattr(state, "items") else dict(state)
+        return {name: part for name, part in parts.items() if _is_plain(part)}
 
     async def write(self, value: Any) -> None:
-        await self._store.set_state(value)
+        for name, part in value.items():
+            await self._store.set(name, part)
+
+
+def _is_plain(part: Any) -> bool:
+    try:
+        codec.encode(part)
+    except Unserializable:
+        return False
+    return True
 
 
 def _state_of(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
