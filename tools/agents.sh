@@ -4,14 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
-for requirements in tests/agents/requirements/*.txt; do
-    if [[ -z ${SPANREPLAY_TEST_MATRIX:-} ]] && head -1 "$requirements" | grep -q '^# Only for make matrix'; then
-        continue
-    fi
+
+make_venv() {
+    local requirements=$1 name venv wanted
     name=$(basename "$requirements" .txt)
     venv=.venvs/$name
     wanted=$(cat pyproject.toml "$requirements" | cksum)
-    [[ -x $venv/bin/python && -f $venv/.stamp && $(cat "$venv/.stamp") == "$wanted" ]] && continue
+    [[ -x $venv/bin/python && -f $venv/.stamp && $(cat "$venv/.stamp") == "$wanted" ]] && return
     printf 'making %s for agents of %s\n' "$venv" "$requirements" >&2
     [[ -x $venv/bin/python ]] || { rm -rf "$venv" && .venv/bin/python -m venv "$venv"; }
     if "$venv/bin/python" -m pip install -q --disable-pip-version-check -e . -r "$requirements"; then
@@ -20,4 +19,12 @@ for requirements in tests/agents/requirements/*.txt; do
         rm -rf "$venv"
         printf '%s cannot be had for this Python: its tests will be skipped\n' "$name" >&2
     fi
+}
+
+for requirements in tests/agents/requirements/*.txt; do
+    if [[ -z ${SPANREPLAY_TEST_MATRIX:-} ]] && head -1 "$requirements" | grep -q '^# Only for make matrix'; then
+        continue
+    fi
+    make_venv "$requirements" & # most of the time goes into waiting for downloads
 done
+wait

@@ -20,6 +20,7 @@ SPANREPLAY_TEST_MATRIX=1 tools/agents.sh
 printf '\n── older SDKs\n' >&2
 .venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/end_to_end/test_agents.py \
     tests/end_to_end/test_record_replay.py tests/end_to_end/test_tool_frameworks.py \
+    tests/end_to_end/test_frameworks_record_replay.py \
     tests/instrumentation/seams/test_contract.py
 printf '\npassed with Python: %s; not installed here: %s\n' "${ran[*]:-none}" "${missing[*]:-none}" >&2
 [[ ${#ran[@]} -gt 0 ]]
