@@ -10,6 +10,7 @@ import os
 import random
 import sqlite3
 import sys
+import warnings
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
@@ -19,7 +20,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
 from langgraph.types import Send
 
 DB = os.environ.get("AGENT_DB", "notes.db")
@@ -220,7 +221,30 @@ def fan_out():
         show("fan_out", branch, text, pages)
 
 
+REACT = ask(
+    [order("add_note_async", '{"text": "the same"}')] * 3 + [order("get_forecast", '{"city": "Oslo"}')],
+    [order("break_down", '{"reason": "rust"}')],
+)
+
+
+def make_react_agent(tools):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its successor is in another package
+        return create_react_agent(ChatOpenAI(model="gpt-x", temperature=0.7), ToolNode(tools, handle_tool_errors=True))
+
+
+def react():
+    prompt = ask([order("add_note", '{"text": "milk"}')] * 3, [order("break_down", '{"reason": "rust"}')])
+    show_messages("react", make_react_agent(SYNC_TOOLS).invoke(prompt)["messages"])
+
+
+def react_async():
+    show_messages("react_async", asyncio.run(make_react_agent(TOOLS).ainvoke(REACT))["messages"])
+
+
 MODES = {
+    "react": react,
+    "react_async": react_async,
     "parallel": parallel,
     "ten": ten,
     "ten_same": ten_same,

@@ -16,6 +16,7 @@ from support.provider import Provider
 
 AgentRunner = Callable[..., subprocess.CompletedProcess[str]]
 LANGGRAPH_MODES = ("parallel", "ten", "ten_same", "ten_async", "nested", "stream", "tokens", "fan_out")
+REACT_MODES = ("react", "react_async")
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_anthropic_agent_runs_every_section(agent: AgentRunner, python: Path) ->
 
 def test_langgraph_agent_runs_every_mode(agent: AgentRunner, python: Path, tmp_path: Path) -> None:
     """The LangGraph agent calls its tools in parallel and their writes reach the database."""
-    text = agent("langgraph_agent.py", *LANGGRAPH_MODES, python=python).stdout
+    text = agent("langgraph_agent.py", *LANGGRAPH_MODES, *REACT_MODES, python=python).stdout
     assert "ValueError('broke down: rust" in text
     assert len(set(re.findall(r"receipt (\d+)'$", text, re.MULTILINE))) >= 30
     with closing(sqlite3.connect(tmp_path / "notes.db")) as db:

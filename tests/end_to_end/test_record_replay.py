@@ -11,6 +11,7 @@ import pytest
 
 from spanreplay.call import Recording
 from support.agents import AGENTS, PYTHONS
+from support.openinference_spans import read_openinference_spans
 from support.ports import free_port, wait_for_port
 from support.provider import Provider
 from support.replaying import Replayed, Workplace
@@ -19,6 +20,7 @@ AGENT_RUNS = {
     "openai": ("openai_agent.py",),
     "anthropic": ("anthropic_agent.py",),
     "langgraph": ("langgraph_agent.py", "parallel", "nested", "stream", "tokens", "fan_out", "ten_async"),
+    "langgraph_react": ("langgraph_agent.py", "react", "react_async"),
     "mcp": ("mcp_agent.py",),
 }
 
@@ -56,6 +58,10 @@ def test_u1_s61_unmodified_agent_replays_byte_for_byte(
     replayed = there.replay(AGENTS / script, *args)
     assert_identical(replayed, recorded.stdout, recording)
     assert (database.read_bytes() if database.exists() else b"") == before
+    spans = read_openinference_spans(workplace.path / ".spanreplay")
+    first = spans.pop(recording.run_id)
+    (second,) = spans.values()
+    assert second - first == first - second == {}
 
 
 def test_s26_stream_chunks_and_rate_limit_come_back(provider: Provider, workplace: Workplace) -> None:
