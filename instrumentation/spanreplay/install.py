@@ -56,6 +56,10 @@ class Installation:
         """Build the way out, start the run, patch. Raises: SpanreplayError where a replay can't be set up."""
         if self.mode == "replay":
             self.session = self._load_session()
+            if self.session.plan.dap:
+                from spanreplay.replay.stepper import listen
+
+                listen(self.session.plan.dap)
         provider = _find_provider()
         if provider is None or not _is_sampled(provider):
             self._not_recorded = "OTEL_SDK_DISABLED is set" if provider is None else "the sampler leaves this run out"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.dap import DapClient
+from support.ports import free_port
 from support.replaying import BIN, TIMEOUT_S, Workplace
 
 AGENT = """
@@ -155,6 +157,29 @@ def test_s63_break_goes_through_the_breakpoint_hook(workplace: Workplace, record
     assert terminal.wait() == 0, (workplace.path / "talk").read_text()
     assert (workplace.path / "talk").read_text().count("STOPPED") == 1
     assert "STOPPED 3" in (workplace.path / "talk").read_text()
+
+
+def test_s63_editor_stops_at_the_call(workplace: Workplace, recorded: list[int]) -> None:
+    """An editor that attaches by DAP stops before call N, sees the agent's line and variables, and goes on."""
+    port = free_port()
+    options = ["--to", str(recorded[1]), "--dap", f"127.0.0.1:{port}"]
+    terminal = open_terminal(workplace, *options, PYDEVD_DISABLE_FILE_VALIDATION="1")
+    editor = DapClient(port)
+    editor.request("initialize", adapterID="spanreplay", linesStartAt1=True, pathFormat="path")
+    attached = editor.send("attach", justMyCode=False)
+    editor.wait_event("initialized")
+    editor.request("configurationDone")
+    editor.wait_response(attached)
+    thread = editor.wait_event("stopped")["threadId"]
+    frames = editor.request("stackTrace", threadId=thread)["stackFrames"]
+    agent = next(f for f in frames if f["source"]["path"].endswith("agent.py"))
+    assert (agent["name"], agent["line"]) == ("<module>", 11)
+    shown = editor.request("evaluate", expression="(total, line)", frameId=agent["id"], context="repl")
+    assert shown["result"] == "(2, '2\\n')"
+    editor.send("continue", threadId=thread)
+    assert terminal.wait() == 0, (workplace.path / "talk").read_text()
+    editor.close()
+    assert (workplace.path / "out").read_bytes() == (workplace.path / "recorded").read_bytes()
 
 
 def test_s63_stepping_without_a_terminal_is_refused(workplace: Workplace, recorded: list[int]) -> None:

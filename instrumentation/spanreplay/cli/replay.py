@@ -165,6 +165,7 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
 @click.option("--strict", is_flag=True, help="Refuse an incomplete recording; stop at a call that has moved.")
 @click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
 @click.option("--break", "is_break", is_flag=True, help="With --to N: breakpoint() there instead (PYTHONBREAKPOINT).")
+@click.option("--dap", metavar="HOST:PORT", default="", help="Break in an editor that attaches here (needs debugpy).")
 @click.option("--step", is_flag=True, help="Show each call at the terminal and wait: next, continue, print, quit.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON too; - is standard output.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write it as JUnit XML.")
@@ -246,5 +247,6 @@ def _read_plan(options: dict[str, Any]) -> Plan:
         is_strict=options["strict"],
         stop_at=options["stop_at"] or 0,
         is_break=options["is_break"],
+        dap=options["dap"],
         is_stepped=options["step"],
     )

@@ -66,6 +66,7 @@ class Plan:
     is_strict: bool
     stop_at: int
     is_break: bool
+    dap: str
     is_stepped: bool
     budget: Budget | None
     resume: Resume | None
@@ -88,6 +89,7 @@ class Plan:
             "is_strict": is_strict,
             "stop_at": stop_at,
             "is_break": False,
+            "dap": "",
             "is_stepped": False,
             "budget": None,
             "resume": None,
@@ -209,6 +211,7 @@ class Plan:
             "is_strict": self.is_strict,
             "stop_at": self.stop_at,
             "is_break": self.is_break,
+            "dap": self.dap,
             "is_stepped": self.is_stepped,
         }
         if self.budget is not None:
@@ -247,6 +250,7 @@ def build_plan(
     is_strict: bool = False,
     stop_at: int = 0,
     is_break: bool = False,
+    dap: str = "",
     is_stepped: bool = False,
 ) -> Plan:
     """A checked plan from the words of the command line. Raises: ConfigError naming what cannot be used.
@@ -259,8 +263,8 @@ def build_plan(
         plan = plan.changed(action, selector) if equals else plan.changed(item)
     if patches:
         plan = plan.set(*patches)
-    plan = plan._with(is_break=is_break, is_stepped=is_stepped)
-    if is_break and not stop_at:
+    plan = plan._with(is_break=is_break or bool(dap), dap=dap, is_stepped=is_stepped)
+    if plan.is_break and not stop_at:
         raise ConfigError("--break needs --to N: the call to break at")
     if max_cost is not None:
         plan = plan._with(budget=Budget(max_cost, tuple(map(parse_price, prices))))
@@ -294,5 +298,11 @@ def read_plan(text: str) -> Plan:
         resume = Resume.from_json(value["resume"]) if "resume" in value else None
     except (TypeError, ValueError, KeyError) as exc:
         raise ConfigError(f"the replay plan is not one: {exc}") from exc
-    is_break, is_stepped = bool(value.get("is_break")), bool(value.get("is_stepped"))
-    return plan._with(patches=patches, budget=budget, resume=resume, is_break=is_break, is_stepped=is_stepped)
+    return plan._with(
+        patches=patches,
+        budget=budget,
+        resume=resume,
+        is_break=bool(value.get("is_break")),
+        dap=str(value.get("dap", "")),
+        is_stepped=bool(value.get("is_stepped")),
+    )

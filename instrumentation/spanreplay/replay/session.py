@@ -130,7 +130,7 @@ class Session:
                 raise self.stop(why)
         if is_reached and not self._has_broken:
             self._has_broken = True
-            break_before_call()
+            break_before_call(is_attached=bool(plan.dap))
 
     def stop(self, why: str) -> ReplayMiss:
         """The user ends the replay here."""

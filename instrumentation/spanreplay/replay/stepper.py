@@ -13,7 +13,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from spanreplay import ids
+from spanreplay import guard, ids
 from spanreplay.call import CallRecord
 from spanreplay.errors import ConfigError
 from spanreplay.report.escape import escape
@@ -108,12 +108,40 @@ def _pretty(text: str) -> list[str]:
 
 
 # ── breakpoints ─────────────────────────────────────────────────────────────────────────────────────
-def break_before_call() -> None:
+def listen(address: str) -> None:
+    """Wait until an editor attaches at HOST:PORT, by the Debug Adapter Protocol. Raises: ConfigError without debugpy.
+
+    Call it before the replay is in place: the debugger's own process and connections are no part of the run.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        import debugpy
+    except ImportError as exc:
+        raise ConfigError("--dap needs debugpy", hint="pip install debugpy, into the Python of the agent") from exc
+    if not port.isdecimal():
+        raise ConfigError(f"--dap {address!r} is not HOST:PORT", hint="for example --dap 127.0.0.1:5678")
+    before = os.environ.get("SPANREPLAY_MODE", "")
+    os.environ["SPANREPLAY_MODE"] = "off"  # for the adapter, a process of its own
+    try:
+        debugpy.listen((host or "127.0.0.1", int(port)))
+    except RuntimeError as exc:
+        raise ConfigError(f"no debugger can listen at {address}: {exc}") from exc
+    finally:
+        os.environ["SPANREPLAY_MODE"] = before
+    guard.write_stderr(f"spanreplay: waiting for a debugger at {address}")
+    debugpy.wait_for_client()
+
+
+def break_before_call(*, is_attached: bool = False) -> None:
     """Hand over to the debugger that PYTHONBREAKPOINT names, before a call is answered; pdb by default.
 
     A debugger stands in this function then; the agent's own code is further up its stack.
     """
-    if os.environ.get("PYTHONBREAKPOINT", "").strip() or sys.breakpointhook is not sys.__breakpointhook__:
+    if is_attached:
+        import debugpy
+
+        debugpy.breakpoint()
+    elif os.environ.get("PYTHONBREAKPOINT", "").strip() or sys.breakpointhook is not sys.__breakpointhook__:
         sys.breakpointhook()
     else:
         _open_pdb().set_trace()
