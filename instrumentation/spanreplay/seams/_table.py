@@ -286,7 +286,8 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "nothing by itself: names the lane of each node",
         lanes="step, node and path of LangGraph: `lg:2:tools:…`; never its task ids or checkpoint namespaces",
         versions=">=0.2",
-        omits="what a node computes: it runs again in a replay; remote graphs",
+        omits="what a node computes: it runs again in a replay, and once more where it is taken up at a checkpoint; "
+        "what checkpointers keep, but for statements of SQLite; remote graphs",
     ),
     Seam(
         "llamaindex-tools",
