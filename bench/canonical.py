@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from spanreplay.canonical import KeyMemo, canonicalize, compute_key
+from spanreplay.canonical import canonicalize
+from spanreplay.keys import KeyMemo, compute_key
 from spanreplay.keyspec import select
 
 ROUNDS = 200

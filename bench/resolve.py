@@ -136,8 +136,8 @@ class _Asked:
 
 def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     """Times of `Session.resolve` alone, by hundreds."""
-    from spanreplay.canonical import Key
     from spanreplay.crossing import Spec
+    from spanreplay.keys import Key
     from spanreplay.lanes import Lane
     from spanreplay.replay.plan import read_plan
     from spanreplay.replay.session import Session

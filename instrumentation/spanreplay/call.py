@@ -78,6 +78,8 @@ class CallRecord:
     """JSON text: what the lane read of clock and random sources before this call."""
     joint: int = -1
     """`end_seq` of the first call that completed in the same turn of the event loop, if that was another one."""
+    digests: str = ""
+    """JSON text: keyed digests of the request's parts (`digests.py`)."""
     clocks: tuple[int, ...] = ()
     """When each part of a stream came, on the run's logical clock; empty for a call that answers at once."""
 

@@ -16,8 +16,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from spanreplay import config, guard, ids
 from spanreplay.call import CallRecord, Effect, Kind, Outcome
-from spanreplay.canonical import compute_key
 from spanreplay.errors import ConfigError, ReplayMiss
+from spanreplay.keys import compute_key
 from spanreplay.lanes import Entered, Lane, current_crossing, current_lane, enter_crossing, leave_crossing
 from spanreplay.record import build_attributes
 from spanreplay.run import Run, active_run
@@ -181,6 +181,7 @@ class Crossing:
             index=self.index,
             key=self.key.hex,
             keyspec=spec.keyspec,
+            digests=self.run.digester.describe(self.key, spec.key_fields),
             request=spec.request,
             response=response,
             outcome=outcome.value,

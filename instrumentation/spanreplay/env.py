@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
+from spanreplay import ids
+
 _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
+CODE_FILES_MAX: Final = 200
+_CODE_BYTES_MAX: Final = 1024 * 1024
 _PACKAGES: Final = (
     "anthropic",
     "httpx",
@@ -49,6 +55,30 @@ def _read_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def describe_code() -> dict[str, str]:
+    """The agent's own source files that are loaded: path → hash; at most CODE_FILES_MAX, large ones left out."""
+    files: dict[str, str] = {}
+    modules: list[object] = list(sys.modules.values())  # anything may stand there
+    for module in modules:
+        name = module.__dict__.get("__file__") if isinstance(module, ModuleType) else None
+        if not isinstance(name, str) or not name.endswith(".py") or not ids.is_agent_file(name):
+            continue
+        found = hash_file(Path(name))
+        if found and len(files) < CODE_FILES_MAX:
+            files[ids.shorten(name)] = found
+    return dict(sorted(files.items()))
+
+
+def hash_file(path: Path) -> str:
+    """The beginning of a file's SHA-256; '' if it cannot be read or is too large."""
+    try:
+        if path.stat().st_size > _CODE_BYTES_MAX:
+            return ""
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def read_git_sha(directory: Path) -> str:

@@ -88,6 +88,19 @@ def find_caller(depth: int = 2, frames_max: int = 200) -> str:
     return ""
 
 
+def find_stack(depth: int = 2, frames_max: int = 200, places_max: int = 12) -> tuple[str, ...]:
+    """The agent's frames from the inside out, as `find_caller` writes them; at most `places_max`."""
+    frame: FrameType | None = sys._getframe(depth)
+    found: list[str] = []
+    for _ in range(frames_max):
+        if frame is None or len(found) >= places_max:
+            break
+        if is_agent_file(frame.f_code.co_filename):
+            found.append(_describe_place(frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
 _places: dict[tuple[str, str, int], str] = {}
 _PLACES_MAX: Final = 10_000
 
@@ -97,7 +110,7 @@ def _describe_place(code: CodeType, line: int) -> str:
     at = (code.co_filename, code.co_name, line)
     place = _places.get(at)
     if place is None:
-        place = f"{_shorten(code.co_filename)}:{line} {getattr(code, 'co_qualname', code.co_name)}"
+        place = f"{shorten(code.co_filename)}:{line} {getattr(code, 'co_qualname', code.co_name)}"
         if len(_places) < _PLACES_MAX:
             _places[at] = place
     return place
@@ -108,7 +121,7 @@ def describe_function(function: object) -> str:
     code = getattr(_unwrap(function), "__code__", None)
     if code is None:
         return ""
-    return f"{_shorten(code.co_filename)}:{code.co_firstlineno} {getattr(function, '__qualname__', code.co_name)}"
+    return f"{shorten(code.co_filename)}:{code.co_firstlineno} {getattr(function, '__qualname__', code.co_name)}"
 
 
 def _unwrap(function: object) -> object:
@@ -121,7 +134,8 @@ def _unwrap(function: object) -> object:
     return function
 
 
-def _shorten(filename: str) -> str:
+def shorten(filename: str) -> str:
+    """A path relative to the working directory, if it lies below it."""
     try:
         here = os.getcwd() + os.sep  # noqa: PTH109 -- hot path
     except OSError:

@@ -109,6 +109,8 @@ class _Served:
         """The next recorded item. Raises: ReplayMiss if it can't be rebuilt."""
         encoded = self._checked(self._items[self._position], f"item {self._position}")
         self._position += 1
+        if self._crossing.run.session is not None:
+            self._crossing.run.session.read_part(self._crossing, self._position)
         return decode_value(self._crossing, encoded)
 
     def resumed(self, sent: Any, thrown: BaseException | None = None) -> None:

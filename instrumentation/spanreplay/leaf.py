@@ -139,7 +139,9 @@ def decode_value(crossing: Crossing, encoded: Any) -> Any:
     except Exception as exc:
         session = crossing.run.session
         message = f"the response of call {crossing.seq} ({crossing.boundary}) can't be rebuilt: {exc}"
-        raise session.broken(message) if session is not None else ReplayMiss(message) from exc
+        raise (
+            session.type_changed(crossing, "response", str(exc)) if session is not None else ReplayMiss(message)
+        ) from exc
 
 
 def decode_error(crossing: Crossing, encoded: Any) -> BaseException:

@@ -127,6 +127,7 @@ def read_call(span: Span, attributes: Mapping[str, Any]) -> CallRecord:
         index=int(get(names.INDEX, 0)),
         key=str(get(names.KEY, "")),
         keyspec=str(get(names.KEYSPEC, "")),
+        digests=str(get(names.DIGESTS, "")),
         request=str(get(names.REQUEST, "")),
         response=str(get(names.RESPONSE, "")),
         outcome=str(get(names.OUTCOME, Outcome.OPEN.value)),

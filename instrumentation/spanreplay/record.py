@@ -104,6 +104,8 @@ def build_attributes(call: CallRecord, leaf: str, openinference: Mapping[str, An
             attributes[names.JOINT] = call.joint
         if call.clocks:
             attributes[names.CLOCKS] = dump(call.clocks)
+    if call.digests:
+        attributes[names.DIGESTS] = call.digests
     if call.reads:
         attributes[names.READS] = call.reads
     if call.parent >= 0:

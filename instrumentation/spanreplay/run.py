@@ -87,6 +87,7 @@ class Run:
         self._is_helper = False
         self._member_pid = 0
         self._parts: dict[int, dict[str, Any]] | None = None
+        self.digester = _new_digester(redactor)
         self._lock = threading.Lock()
         self._seq = 0
         self._reset()
@@ -362,6 +363,10 @@ class Run:
             manifest["leaks"] = leaks
         if self._parts:
             add_parts(manifest, self._parts)
+        if self.environment:
+            code = guard.guarded("the agent's files", _describe_code)
+            if code:
+                manifest["code"] = code
         if exit_status is not None:
             manifest["exit"] = exit_status
         if self.suspended:
@@ -405,9 +410,21 @@ class Run:
 
 
 def _new_key_memo() -> Any:
-    from spanreplay.canonical import KeyMemo
+    from spanreplay.keys import KeyMemo
 
     return KeyMemo()
+
+
+def _describe_code() -> dict[str, str]:
+    from spanreplay.env import describe_code
+
+    return describe_code()
+
+
+def _new_digester(redactor: RunRedactor) -> Any:
+    from spanreplay.digests import Digester
+
+    return Digester(lambda purpose: redactor.derive(purpose))  # the key file is made at first use
 
 
 _run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("spanreplay_run", default=None)

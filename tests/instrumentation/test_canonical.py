@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanreplay.canonical import KeyMemo, canonicalize, compute_key, differing_fields
+from spanreplay.canonical import canonicalize
 from spanreplay.codec import encode
 from spanreplay.errors import ConfigError, Unserializable
+from spanreplay.keys import KeyMemo, compute_key, differing_fields
 from support import tricky_values
 
 ROOT = Path(__file__).parents[2]
@@ -424,7 +425,7 @@ def test_key_memo_does_not_hide_a_refusal() -> None:
 def test_canonical_imports_nothing_heavy(python: str) -> None:
     """Keys, codec and dialects load neither pydantic nor numpy nor an SDK."""
     code = (
-        "import sys; import spanreplay.canonical, spanreplay.codec._table, spanreplay.dialects as d;"
+        "import sys; import spanreplay.canonical, spanreplay.keys, spanreplay.codec._table, spanreplay.dialects as d;"
         "paths = ('chat/completions', 'responses', 'embeddings', 'messages');"
         "[d.find_dialect('POST', 'http://h/v1/' + path) for path in paths];"
         "heavy = {'pydantic', 'pydantic_core', 'numpy', 'openai', 'anthropic', 'httpx', 'httpx2', 'attr', 'mcp',"

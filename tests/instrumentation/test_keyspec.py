@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spanreplay.canonical import compute_key, differing_fields
+from spanreplay.keys import compute_key, differing_fields
 from spanreplay.keyspec import KEYSPECS, http_fields, keyspec, select
 from support.dialect_samples import EVERY
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanreplay.call import CallRecord, Outcome, Recording, RootRecord
-from spanreplay.canonical import compute_key
 from spanreplay.crossing import Crossing, Spec, open_crossing
+from spanreplay.keys import compute_key
 from spanreplay.lanes import Lane, inside_lane
 from spanreplay.replay.plan import Plan
 from spanreplay.replay.session import Session

@@ -27,8 +27,8 @@ import pydantic
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from spanreplay.canonical import compute_key
 from spanreplay.codec import Unserializable, encode
+from spanreplay.keys import compute_key
 
 
 class Color(enum.Enum):

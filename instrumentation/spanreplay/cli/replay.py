@@ -195,6 +195,7 @@ def replay_command(
     Exit status: 0 identical, 1 error, 2 wrong usage, 3 diverged, 4 incomplete, 5 tampered, 6 budget exceeded.
     """
     from spanreplay.replay.directions import check_plan
+    from spanreplay.report.codeblame import add_code_causes
 
     files = {name: options[f"{name}_file"] for name in ("json", "junit", "sarif", "html")}
     check_files(files)
@@ -212,7 +213,7 @@ def replay_command(
         else:
             _warn_incomplete(completeness)
             verdict, status = run_agent(agent, found, {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}, folder)
-            verdict = settle(verdict, status, completeness)
+            verdict = add_code_causes(settle(verdict, status, completeness), Path.cwd())
     print_verdict(verdict)
     write_files(verdict, files)
     if github:

@@ -6,7 +6,9 @@ import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.replay.diverge import Diff, Divergence
+from spanreplay.replay.diverge import Diff, from_fields
+from spanreplay.replay.findings import Findings
+from spanreplay.replay.ignored import IgnoredDiff
 
 if TYPE_CHECKING:
     from spanreplay.family import Family
@@ -20,7 +22,7 @@ def join(session: Session, shared: Family, *, is_worker: bool) -> None:
     session._lock = threading.RLock()
     session.is_forked = False
     session.is_stopped = session.has_reached_frontier = False
-    session.divergences, session.divergences_total = [], 0
+    session.findings = Findings(session.recording, session.index)
     session.counts = dict.fromkeys(session.counts, 0)
     session.sockets_denied, session.live_tokens, session.internal_error = [], 0, ""
     session.gate.join(shared, is_worker=is_worker)
@@ -30,9 +32,11 @@ def to_part(session: Session) -> dict[str, Any]:
     """What this process has found, as JSON values."""
     return {
         "used": sorted(session.index.used),
-        "covered": sorted(session._covered),
+        "covered": sorted(session.index.covered),
         "divergences": [asdict(divergence) for divergence in session.divergences],
-        "divergences_total": session.divergences_total,
+        "divergences_total": session.findings.divergences_total,
+        "ignored": [asdict(ignored) for ignored in session.findings.ignored],
+        "ignored_total": session.findings.ignored_total,
         "counts": session.counts,
         "sockets_denied": session.sockets_denied,
         "live_tokens": session.live_tokens,
@@ -44,11 +48,14 @@ def to_part(session: Session) -> dict[str, Any]:
 def add_part(session: Session, part: dict[str, Any]) -> None:
     """Take in what another process has found."""
     session.index.used.update(part["used"])
-    session._covered.update(part["covered"])
+    session.index.covered.update(part["covered"])
     for fields in part["divergences"]:
-        fields["diff"] = tuple(Diff(**diff) for diff in fields["diff"])
-        session.add_divergence(Divergence(**fields))
-    session.divergences_total += part["divergences_total"] - len(part["divergences"])
+        session.add_divergence(from_fields(fields))
+    findings = session.findings
+    findings.divergences_total += part["divergences_total"] - len(part["divergences"])
+    findings.ignored_total += part["ignored_total"]
+    for fields in part["ignored"]:
+        findings.ignored.append(IgnoredDiff(**{**fields, "diff": tuple(Diff(**diff) for diff in fields["diff"])}))
     for name, count in part["counts"].items():
         session.counts[name] = session.counts.get(name, 0) + count
     session.sockets_denied += part["sockets_denied"]

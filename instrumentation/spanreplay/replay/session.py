@@ -4,25 +4,28 @@ Resolution, in this order, never with an implicit live call:
   (1) plan says live            → live, paired with the recorded call for comparison
   (2) same slot, equal key      → serve (exact)
   (3) same provider call id and key → serve (exact)
-  (4) equal key elsewhere       → serve, `moved`
-  (5) same slot, other key      → `changed_call`; stop, serve by position, or live, as the plan says
-  (6) nothing                   → `extra_call`; stop
+  (4) equal key elsewhere       → serve, `moved`; of several equally near ones with other answers: `ambiguous`
+  (5) same slot, other key      → `changed_call`, `type_changed`, `unserializable`; stop, serve by position, or live
+  (6) equal request, other name → `boundary_renamed`; stop, or serve
+  (7) nothing                   → `extra_call`; stop
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from spanreplay import attributes as names
 from spanreplay.call import CallRecord, Outcome, Recording
 from spanreplay.errors import ConfigError, ReplayMiss
 from spanreplay.replay.budget import CostMeter, is_paid
 from spanreplay.replay.directions import Direction, Directions
-from spanreplay.replay.diverge import Diff, Divergence, comparable_response, diff_json, leaf_strings
-from spanreplay.replay.index import RecordingIndex
+from spanreplay.replay.diverge import Diff, Divergence, diff_json
+from spanreplay.replay.findings import DIVERGENCES_MAX, Findings, place
+from spanreplay.replay.index import Moved, RecordingIndex
+from spanreplay.replay.kinds import find_unserializable
 from spanreplay.replay.order import OrderGate, Turns
 from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
@@ -34,8 +37,7 @@ if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
     from spanreplay.replay.stepper import Stepper
 
-DIVERGENCES_MAX = 1000
-NEW_TEXTS_MAX = 1000
+_COUNTED = ("served", "exact", "moved", "live", "changed", "extra", "ignored_diffs")
 
 
 class Session:
@@ -52,9 +54,8 @@ class Session:
         self._has_broken = False
         self.continuation = None if plan.resume is None else Continuation(recording, plan.resume)
         self.meter = None if plan.budget is None else CostMeter(plan.budget)
-        self.divergences: list[Divergence] = []
-        self.divergences_total = 0
-        self.counts: dict[str, int] = dict.fromkeys(("served", "exact", "moved", "live", "changed", "extra"), 0)
+        self.findings = Findings(recording, self.index)
+        self.counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
         self.sockets_denied: list[str] = []
         self.live_tokens = 0
         self.has_reached_frontier = False
@@ -63,24 +64,28 @@ class Session:
         self.internal_error = ""
         self.stopped = ""
         """Why the replay ended before its recording, where the user said so."""
-        self._covered: set[int] = set()
         lane_ends = recording.root.manifest.get("lane_ends")
         timers = recording.root.manifest.get("timers")
         self.gate = OrderGate(
             recording.calls,
-            self._covered.__contains__,
+            self.index.covered.__contains__,
             lane_ends if isinstance(lane_ends, dict) else None,
             timers if isinstance(timers, dict) else None,
             Turns.read(recording.root.manifest),
         )
         self._repeats = Repeats(recording)
-        self._new_texts: set[str] = set()
+        self._streams: dict[int, tuple[Crossing, int]] = {}
         self._lock = threading.RLock()  # a debugger may make calls where it stands
+
+    @property
+    def divergences(self) -> list[Divergence]:
+        """What differed so far, in order; calls that were not made are only in the verdict."""
+        return self.findings.divergences
 
     def resolve(self, crossing: Crossing) -> None:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
         if self.is_forked:
-            raise ReplayMiss(f"a forked process can't be replayed: {_place(crossing)}")
+            raise ReplayMiss(f"a forked process can't be replayed: {place(crossing)}")
         try:
             with self._lock:
                 self._resolve(crossing)
@@ -89,16 +94,18 @@ class Session:
             raise
 
     def _resolve(self, crossing: Crossing) -> None:
-        index, key = self.index, crossing.key.hex
-        slot = (crossing.lane.path, crossing.boundary, crossing.index)
+        index, key, lane = self.index, crossing.key.hex, crossing.lane.path
+        slot = (lane, crossing.boundary, crossing.index)
+        self.findings.taint.saw(lane, crossing.seq)
         exact = index.find_exact(slot, key, crossing.spec.call_id)
-        moved = None if exact is not None else index.find_moved(crossing.boundary, key)
-        found = exact or moved or index.find_in_slot(slot)
+        moved = None if exact is not None else index.find_moved(crossing.boundary, key, lane)
+        found = exact or (moved.call if moved is not None else index.find_in_slot(slot))
         direction = self.directions.decide(crossing, found)
         self._pause(crossing, found)
         cause = self._amend(crossing, direction)
         if direction.action == LIVE:
-            self._go_live(crossing, found, is_equal=not cause and (exact or moved) is not None, cause=cause)
+            is_equal = not cause and (exact is not None or moved is not None)
+            self._go_live(crossing, found, is_equal=is_equal, cause=cause)
         elif cause and found is not None:
             self._change(crossing, found, direction, cause)
         elif exact is not None:
@@ -111,7 +118,7 @@ class Session:
         elif (again := self._repeats.find(crossing.lane.path, crossing.boundary, key)) is not None:
             self._serve(crossing, again, direction)
         else:
-            self._extra(crossing)
+            self._find_renamed(crossing, direction)
 
     def _pause(self, crossing: Crossing, call: CallRecord | None) -> None:
         """Ask the user, hand over to a debugger, or end the replay, where the plan says so. Raises: ReplayMiss."""
@@ -158,9 +165,11 @@ class Session:
         if call.outcome == Outcome.OPEN.value:
             self.has_reached_frontier = True
             self.is_stopped = True
-            raise ReplayMiss(f"the recording ends inside this call: {_place(crossing)}")
+            raise ReplayMiss(f"the recording ends inside this call: {place(crossing)}")
+        if call.key == crossing.key.hex and call.request != crossing.spec.request:
+            self.findings.note_ignored(crossing, call)
         covered = self.index.descendants(call.seq)
-        self._covered.update(c.seq for c in covered)
+        self.index.covered.update(c.seq for c in covered)
         self.counts["served"] += 1
         crossing.served = crossing.paired = call
         if self.continuation is not None:
@@ -178,21 +187,21 @@ class Session:
         self.counts["overridden"] = self.counts.get("overridden", 0) + 1
         crossing.served = replace(call, response=response, outcome=outcome)
         cause = f"set by the plan: {direction.responses[0].text}"
-        self._compare_output(crossing, call, outcome, crossing.run.redactor.json_text(response), cause)
+        self.findings.note_output(crossing, call, outcome, crossing.run.redactor.json_text(response), cause)
 
     def _go_live(self, crossing: Crossing, call: CallRecord | None, *, is_equal: bool, cause: str = "") -> None:
         self._admit(crossing)
         self.counts["live"] += 1
         crossing.is_live_by_plan = True
         if call is None:
-            self._diverge(crossing, "extra_call", None, "the recording has no such call")
+            self.findings.note_call(crossing, "extra_call", None, "the recording has no such call")
             self.counts["extra"] += 1
             return
         self.index.take(call)
         crossing.paired = call
         if not is_equal:
             self.counts["changed"] += 1
-            self._diverge(crossing, "changed_call", call, "", cause=cause)
+            self.findings.note_call(crossing, "changed_call", call, cause=cause)
 
     def _admit(self, crossing: Crossing) -> None:
         """Let a call that costs money begin. Raises: ReplayMiss above the ceiling, or if its price is unknown."""
@@ -205,15 +214,22 @@ class Session:
             raise self.broken(f"{exc}; {exc.hint}") from exc
         if not is_admitted:
             raise self.stop(
-                f"the budget of ${self.meter.budget.max_cost_usd:g} is used up: {_place(crossing)} was not made"
+                f"the budget of ${self.meter.budget.max_cost_usd:g} is used up: {place(crossing)} was not made"
             )
 
-    def _move(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
-        self._diverge(crossing, "moved", call, f"was call {call.index} in lane {call.lane}")
-        if self.plan.is_strict:
-            self.index.take(call)
-            self.is_stopped = True
-            raise ReplayMiss(self.divergences[-1].message)
+    def _move(self, crossing: Crossing, moved: Moved, direction: Direction) -> None:
+        call, rival = moved.call, moved.rival
+        detail = f"was call {call.index} in lane {call.lane}"
+        if rival is not None:
+            claims = f"call {call.seq} in lane {call.lane} and call {rival.seq} in lane {rival.lane}"
+            detail = f"{claims} fit equally, and gave different answers"
+        is_guess = rival is not None and direction.on_change != SERVE
+        if is_guess or self.plan.is_strict:
+            miss = self._stopped(crossing, "moved" if rival is None else "ambiguous", call, detail)
+            if rival is None:
+                self.index.take(call)
+            raise miss
+        self.findings.note_call(crossing, "moved" if rival is None else "ambiguous", call, detail)
         self._serve(crossing, call, direction)
         self.counts["moved"] += 1
 
@@ -221,18 +237,33 @@ class Session:
         if direction.on_change == LIVE:
             self._admit(crossing)
         self.counts["changed"] += 1
-        self._diverge(crossing, "changed_call", call, "", cause=cause)
         if direction.on_change == SERVE:
+            self.findings.note_call(crossing, "changed_call", call, cause=cause)
             self._serve(crossing, call, direction)
         elif direction.on_change == LIVE:
+            self.findings.note_call(crossing, "changed_call", call, cause=cause)
             self.index.take(call)
             crossing.paired = call
             self.counts["live"] += 1
             crossing.is_live_by_plan = True
         else:
+            miss = self._stopped(crossing, "changed_call", call, cause=cause)
             self.index.take(call)
-            self.is_stopped = True
-            raise ReplayMiss(self.divergences[-1].message)
+            raise miss
+
+    def _find_renamed(self, crossing: Crossing, direction: Direction) -> None:
+        call = self.index.find_renamed(crossing.boundary, crossing.spec.request, crossing.lane.path)
+        if call is None:
+            self._extra(crossing)
+            return
+        self.counts["changed"] += 1
+        detail = f"the same request was recorded as {call.boundary}, call {call.seq}"
+        if direction.on_change != SERVE:
+            miss = self._stopped(crossing, "boundary_renamed", call, detail)
+            self.index.take(call)
+            raise miss
+        self.findings.note_call(crossing, "boundary_renamed", call, detail)
+        self._serve(crossing, call, direction)
 
     @property
     def has_gone_on(self) -> bool:
@@ -241,11 +272,11 @@ class Session:
 
     def _go_on(self, crossing: Crossing, call: CallRecord | None, continuation: Continuation) -> None:
         """Make the first call that the recording does not have, and those after it. Raises: ReplayMiss."""
-        missing = continuation.find_missing(crossing, self.index, self._covered)
+        missing = continuation.find_missing(crossing, self.index, self.index.covered)
         why = self.tampering or continuation.refuses(call)
         if missing is not None:
-            self._diverge(crossing, "missing_call", missing, f"call {missing.seq} ({missing.boundary}) comes before it")
-            why = self.divergences[-1].message
+            detail = f"call {missing.seq} ({missing.boundary}) comes before it"
+            why = self.findings.note_call(crossing, "missing_call", missing, detail).message
         if why:
             self.stopped = "" if missing is not None else why
             self.is_stopped = True
@@ -260,17 +291,32 @@ class Session:
 
     def _extra(self, crossing: Crossing) -> None:
         continuation = self.continuation
-        if continuation is not None and continuation.is_beyond(crossing.lane.path, self.index, self._covered):
+        if continuation is not None and continuation.is_beyond(crossing.lane.path, self.index, self.index.covered):
             self._go_on(crossing, None, continuation)
             return
         if _is_open_ended(self.recording) and not self.divergences:
             self.has_reached_frontier = True
             self.is_stopped = True
-            raise ReplayMiss(f"the recording ends before this call: {_place(crossing)}")
+            raise ReplayMiss(f"the recording ends before this call: {place(crossing)}")
         self.counts["extra"] += 1
-        self._diverge(crossing, "extra_call", None, "the recording has no such call")
+        kind = "unserializable" if find_unserializable(crossing.spec.request) else "extra_call"
+        self._stop(crossing, kind, None, "the recording has no such call")
+
+    def _stop(self, crossing: Crossing, kind: str, call: CallRecord | None, detail: str = "") -> NoReturn:
+        raise self._stopped(crossing, kind, call, detail)
+
+    def _stopped(
+        self,
+        crossing: Crossing,
+        kind: str,
+        call: CallRecord | None,
+        detail: str = "",
+        diff: tuple[Diff, ...] = (),
+        cause: str = "",
+    ) -> ReplayMiss:
+        """Note a divergence behind which the replay does not go."""
         self.is_stopped = True
-        raise ReplayMiss(self.divergences[-1].message)
+        return ReplayMiss(self.findings.note_call(crossing, kind, call, detail, diff, cause).message)
 
     def settle_live(self, crossing: Crossing, outcome: Outcome, response: str) -> None:
         """Compare the output of a live call with the recorded one."""
@@ -282,136 +328,70 @@ class Session:
             self.live_tokens += sum(t for t in tokens if isinstance(t, int))
             if self.meter is not None:
                 self.meter.settle(crossing.seq, spec.meta, spec.request, response)
-            if crossing.paired is not None and outcome is not Outcome.OPEN:
-                self._compare_output(crossing, crossing.paired, outcome.value, response)
-
-    def _compare_output(
-        self, crossing: Crossing, call: CallRecord, outcome: str, response: str, cause: str = ""
-    ) -> None:
-        if call.outcome == outcome and call.response == response:
-            return
-        diff = diff_json(comparable_response(call.response), comparable_response(response))
-        if not diff and call.outcome == outcome:
-            return
-        if call.outcome != outcome:
-            diff = (Diff("outcome", call.outcome, outcome), *diff)
-        is_downstream = self._is_tainted(crossing, diff)
-        self._add(
-            Divergence(
-                kind="output_changed",
-                boundary=crossing.boundary,
-                message=f"output changed at {_place(crossing)}: {_first(diff)}",
-                lane=crossing.lane.path,
-                index=crossing.index,
-                seq=crossing.seq,
-                code=crossing.code,
-                diff=diff,
-                cause=cause,
-                hint=f"spanreplay show {call.run_id} --call {call.seq}",
-                is_downstream=is_downstream and not cause,
-                recorded_span_id=call.span_id,
-                replay_span_id=f"{crossing.span_context.span_id:016x}",
-            )
-        )
-        self._taint(leaf_strings(response) - leaf_strings(call.response))
-
-    def _diverge(
-        self,
-        crossing: Crossing,
-        kind: str,
-        call: CallRecord | None,
-        detail: str,
-        diff: tuple[Diff, ...] = (),
-        cause: str = "",
-    ) -> None:
-        if call is not None and not diff:
-            diff = _visible(diff_json(call.request, crossing.spec.request))
-        detail = detail or _first(diff)
-        run_id = self.recording.run_id
-        hint = f"spanreplay show {run_id}"
-        if call is not None:
-            hint += f" --call {call.seq}"
-        if kind == "changed_call" and self._has_other_key(crossing, diff):
-            hint = "the recording's redaction key is another: set SPANREPLAY_REDACT_KEY to the file it was made with"
-        elif kind == "changed_call":
-            hint += ", or serve it by position with --on-change serve"
-        self._add(
-            Divergence(
-                kind=kind,
-                boundary=crossing.boundary,
-                message=f"{kind.replace('_', ' ')} at {_place(crossing)}: {detail}",
-                lane=crossing.lane.path,
-                index=crossing.index,
-                seq=crossing.seq,
-                code=crossing.code,
-                diff=diff if kind == "changed_call" else (),
-                cause=cause,
-                hint=hint,
-                is_downstream=not cause and self._is_tainted(crossing, diff),
-                recorded_span_id=call.span_id if call is not None else "",
-                replay_span_id=f"{crossing.span_context.span_id:016x}",
-            )
-        )
-        self._taint({d.now for d in diff if isinstance(d.now, str) and len(d.now) >= 8})
-
-    def _has_other_key(self, crossing: Crossing, diff: tuple[Diff, ...]) -> bool:
-        key = self.recording.root.env.get(names.REDACTION_KEY)
-        differs = bool(key) and key != crossing.run.redactor.fingerprint
-        return differs and any("rdx-" in str(d.recorded) and "rdx-" in str(d.now) for d in diff)
-
-    def _taint(self, texts: set[str]) -> None:
-        # Bounded, because every later difference is searched for each of them
-        self._new_texts.update(sorted(texts)[: max(0, NEW_TEXTS_MAX - len(self._new_texts))])
-
-    def _add(self, divergence: Divergence) -> None:
-        self.divergences_total += 1
-        if len(self.divergences) < DIVERGENCES_MAX:
-            self.divergences.append(divergence)
-
-    def _is_tainted(self, crossing: Crossing, diff: tuple[Diff, ...]) -> bool:
-        """Whether an earlier divergence reaches this call: through its lane, or through a text it carries on."""
-        if any(_are_related(d.lane, crossing.lane.path) for d in self.divergences):
-            return True
-        return any(text in str(d.now) for d in diff for text in self._new_texts)
+            call = crossing.paired
+            if outcome is Outcome.OPEN:
+                return
+            if call is None:
+                self.findings.keep_output(crossing, "", response)
+            else:
+                self.findings.note_output(crossing, call, outcome.value, response)
 
     def check_sent(self, crossing: Crossing, path: str, recorded: object, now: object) -> None:
         """Note that something else came back into a generator. Raises: ReplayMiss unless the plan serves changes."""
         with self._lock:
             self.counts["changed"] += 1
-            self._diverge(crossing, "changed_call", crossing.paired, "", (Diff(path, recorded, now),))
+            diff = (Diff(path, recorded, now),)
             if self.directions.decide(crossing, crossing.paired).on_change == "stop":
-                self.is_stopped = True
-                raise ReplayMiss(self.divergences[-1].message)
+                raise self._stopped(crossing, "changed_call", crossing.paired, diff=diff)
+            self.findings.note_call(crossing, "changed_call", crossing.paired, diff=diff)
 
     def add_divergence(self, divergence: Divergence) -> None:
         """Note a difference that was found outside of a call."""
         with self._lock:
-            is_downstream = any(_are_related(d.lane, divergence.lane) for d in self.divergences)
-            self._add(replace(divergence, is_downstream=is_downstream))
+            self.findings.add_outside(divergence)
+
+    def read_part(self, crossing: Crossing, number: int) -> None:
+        """The agent has read so many parts of a served stream."""
+        with self._lock:
+            self._streams[crossing.seq] = (crossing, number)
 
     def overrun(self, crossing: Crossing) -> ReplayMiss:
         """Note that a stream was read further than it was when it was recorded."""
         with self._lock:
-            self._diverge(crossing, "stream_overrun", crossing.paired, "more was read than was recorded")
-            self.is_stopped = True
-            return ReplayMiss(self.divergences[-1].message)
+            return self._stopped(crossing, "stream_overrun", crossing.paired, "more was read than was recorded")
+
+    def settle_streams(self) -> None:
+        """Note the streams that were read less far than recorded; call it once, when the agent has ended."""
+        with self._lock:
+            streams, self._streams = self._streams, {}
+            if self.is_stopped or self.has_reached_frontier:
+                return
+            for _, (crossing, read) in sorted(streams.items()):
+                call = crossing.served
+                parts = 0 if call is None or call.outcome != Outcome.OK.value else _count_parts(call)
+                if read < parts:
+                    detail = f"{read} of {parts} recorded parts were read"
+                    self.findings.note_call(crossing, "stream_underrun", call, detail)
 
     def changed_message(self, crossing: Crossing, number: int, recorded: str, now: str) -> ReplayMiss:
         """Note that what the agent says in a conversation is not what it said when it was recorded."""
         with self._lock:
             found = diff_json(recorded, now)
             diff = tuple(Diff(f"sent[{number}].{d.path}".rstrip("."), d.recorded, d.now, d.at) for d in found)
-            self._diverge(crossing, "changed_call", crossing.paired, "", diff)
             self.counts["changed"] += 1
-            self.is_stopped = True
-            return ReplayMiss(self.divergences[-1].message)
+            return self._stopped(crossing, "changed_call", crossing.paired, diff=diff)
 
     def stall(self, crossing: Crossing) -> ReplayMiss:
         """Note that a call that was cancelled when it was recorded is not cancelled now."""
         with self._lock:
-            self._diverge(crossing, "order_stall", crossing.paired, "it was cancelled then, and nothing cancels it now")
-            self.is_stopped = True
-            return ReplayMiss(self.divergences[-1].message)
+            detail = "it was cancelled then, and nothing cancels it now"
+            return self._stopped(crossing, "order_stall", crossing.paired, detail)
+
+    def type_changed(self, crossing: Crossing, what: str, why: str) -> ReplayMiss:
+        """Note that a recorded value can't be rebuilt, because its class is not what it was."""
+        with self._lock:
+            detail = f"the recorded {what} can't be rebuilt: {why}"
+            return self._stopped(crossing, "type_changed", crossing.paired, detail)
 
     def at_hole(self, message: str) -> ReplayMiss:
         """Note that the replay has come to something that was never recorded: it can't go further."""
@@ -445,7 +425,7 @@ class Session:
         """Recorded calls that nobody asked for, and how many more lay inside served ones."""
         with self._lock:
             left = [c for c in self.recording.calls if c.seq not in self.index.used]
-            missing = [c for c in left if c.seq not in self._covered]
+            missing = [c for c in left if c.seq not in self.index.covered]
             return missing, len(left) - len(missing)
 
 
@@ -457,23 +437,13 @@ def _is_open_ended(recording: Recording) -> bool:
     return not manifest or is_short or bool(manifest.get("dropped"))
 
 
-def _are_related(a: str, b: str) -> bool:
-    return a == b or a.startswith(b + "/") or b.startswith(a + "/")
-
-
-def _place(crossing: Crossing) -> str:
-    where = f"call {crossing.seq} ({crossing.boundary}, lane {crossing.lane.path})"
-    return f"{where}, {crossing.code}" if crossing.code else where
-
-
-def _visible(diff: tuple[Diff, ...]) -> tuple[Diff, ...]:
-    kept = tuple(d for d in diff if not d.path.startswith("headers"))
-    return tuple(Diff(d.path.removeprefix("body."), d.recorded, d.now, d.at) for d in kept)
-
-
-def _first(diff: tuple[Diff, ...]) -> str:
-    if not diff:
-        return "it differs in fields that are not shown"
-    first = diff[0]
-    place = f"{first.path} differs" + (f" at character {first.at}" if first.at >= 0 else "")
-    return place + (f", and {len(diff) - 1} more" if len(diff) > 1 else "")
+def _count_parts(call: CallRecord) -> int:
+    """How many parts of a stream the agent read when it was recorded: chunks, or items of a generator."""
+    try:
+        response = json.loads(call.response)
+        parts = response.get("chunks", response.get("items"))
+    except (ValueError, AttributeError):
+        return 0
+    count = len(parts) if isinstance(parts, list) else 0
+    # Of a compressed body there are more pieces on the network, which are counted in `clocks`, than the agent saw
+    return min(count, len(call.clocks) - 1) if call.clocks else count

@@ -38,6 +38,8 @@ def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     recorded, session = crossing.served, crossing.run.session
     if recorded is None or session is None:
         return
+    if part >= RESPONSE:
+        session.read_part(crossing, part)
     clock = _clock(recorded, part)
     if asyncio._get_running_loop() is None:
         session.gate.wait_turn(clock)
@@ -49,6 +51,8 @@ async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = Non
     recorded, session = crossing.served, crossing.run.session
     if recorded is None or session is None:
         return
+    if part >= RESPONSE:
+        session.read_part(crossing, part)
     clock = _clock(recorded, part)
     loop_clock = clock_of_running_loop()
     if clock in session.gate.turns.at_once:

@@ -7,7 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord
+from spanreplay.env import describe_code
+from spanreplay.replay.blame import Blame
 from spanreplay.replay.diverge import Divergence
+from spanreplay.replay.drift import find_changed_files, find_drift
+from spanreplay.replay.moving_parts import part_of_kind
 
 if TYPE_CHECKING:
     from spanreplay.replay.session import Session
@@ -34,7 +38,6 @@ EXIT_CODES: Final = {
     RESUMED: 0,
 }
 _DIFF_LINES_MAX: Final = 40
-_NAMES_SHOWN_MAX: Final = 10
 
 
 def build_verdict(
@@ -47,11 +50,11 @@ def build_verdict(
 ) -> dict[str, Any]:
     """Everything the replay found; `stdout` is this process's `OutputCapture.summarize`."""
     recording = session.recording
+    session.settle_streams()
     missing, covered = session.unplayed()
-    divergences = list(session.divergences)
-    has_cause = bool(divergences) or session.is_stopped
+    divergences = _order_moves(session)
     if not session.has_reached_frontier:
-        divergences += [_missing(c, recording.run_id, is_downstream=has_cause or i > 0) for i, c in enumerate(missing)]
+        divergences += _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
     divergences += [_blocked(address, bool(divergences)) for address in session.sockets_denied]
     output = compare_stdout(recording.root.manifest.get("stdout"), stdout)
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
@@ -62,15 +65,16 @@ def build_verdict(
         if run.environment_read is None
         else run.environment_read.find_differing(recording.root.manifest.get("environment_read"), recording.root.env)
     )
-    if divergences and environment and not divergences[0].cause:
-        text = f"environment variables that differ from the recording: {', '.join(environment[:_NAMES_SHOWN_MAX])}"
-        divergences[0] = replace(divergences[0], cause=text)
+    drift = find_drift(recording.root.env, run.redactor.value(dict(run.environment)))
+    if divergences:
+        divergences = _blame(session, run, environment, drift).explain(divergences)
     counts = {
         "recorded": len(recording.calls),
         **session.counts,
         "missing": 0 if session.has_reached_frontier else len(missing),
         "covered": covered,
         "downstream": sum(d.is_downstream for d in divergences),
+        "ignored_diffs": session.findings.ignored_total,
     }
     return {
         "schema": SCHEMA,
@@ -80,7 +84,8 @@ def build_verdict(
         "app": recording.root.app,
         "counts": counts,
         "divergences": [d.to_json() for d in divergences],
-        "divergences_total": max(session.divergences_total, len(divergences)),
+        "divergences_total": max(session.findings.divergences_total, len(divergences)),
+        **({"ignored_diffs": [i.to_json() for i in session.findings.ignored]} if session.findings.ignored else {}),
         "reasons": [r for r in (session.tampering, session.stopped, *session.completeness.reasons) if r],
         **({"stopped": session.stopped} if session.stopped else {}),
         **({"suspended": dict(run.suspended)} if run.suspended else {}),
@@ -90,11 +95,63 @@ def build_verdict(
         "tokens": {"recorded": _tokens(recording.calls), "live": session.live_tokens},
         "sockets_denied": list(session.sockets_denied),
         **({"environment": environment} if environment else {}),
+        **({"drift": drift} if drift else {}),
+        **_code(session, run),
         "duration_ms": (ended_ns - run.start_ns) // 1_000_000,
         "recorded_duration_ms": max(0, recording.root.end_ns - recording.root.start_ns) // 1_000_000,
         **({} if session.meter is None else {"cost": session.meter.describe()}),
         "plan": session.plan.describe(),
     }
+
+
+def _code(session: Session, run: Run) -> dict[str, Any]:
+    """The commits of then and now, and which of the agent's files are not as recorded."""
+    recorded, manifest = session.recording.root.env.get("git_sha", ""), session.recording.root.manifest
+    if not run.environment or not (recorded or manifest.get("code")):
+        return {}
+    changed = find_changed_files(manifest.get("code"), describe_code())
+    return {"code": {"recorded": recorded, "now": run.environment.get("git_sha", ""), "changed_files": changed}}
+
+
+def _blame(session: Session, run: Run, environment: list[str], drift: list[dict[str, Any]]) -> Blame:
+    return Blame(
+        calls=session.recording.calls,
+        index=session.index,
+        findings=session.findings,
+        run=run,
+        env=session.recording.root.env,
+        differing=environment,
+        drift=drift,
+        live=session.plan.describe()["live"],
+    )
+
+
+def _order_moves(session: Session) -> list[Divergence]:
+    """The divergences; what only moved up because a recorded call was left out follows from that one."""
+    found = list(session.divergences)
+    if session.has_reached_frontier:
+        return found
+    for at, call, index in reversed(session.findings.moves):
+        skipped = None if found[at].is_downstream else session.index.find_skipped(call, index)
+        if skipped is not None and call.lane == found[at].lane:
+            found[at] = replace(found[at], is_downstream=True, downstream_of=skipped.seq)
+            found.insert(at, _missing(skipped, session.recording.run_id, root=None))
+    return found
+
+
+def _missing_calls(session: Session, missing: list[CallRecord], known: set[str]) -> list[Divergence]:
+    """The recorded calls that nobody made; the first of each lane is a cause, unless something before it is."""
+    found: list[Divergence] = []
+    taint = session.findings.taint
+    for call in missing:
+        if call.span_id in known and call.span_id:
+            continue
+        root = taint.find(call.lane)
+        if root is None and session.is_stopped:
+            root = next((d.seq for d in session.divergences), 0)
+        found.append(_missing(call, session.recording.run_id, root=root))
+        taint.note(call.lane, call.seq)
+    return found
 
 
 def _decide(session: Session, divergences: list[Divergence]) -> str:
@@ -159,7 +216,7 @@ def _output_divergences(output: dict[str, Any], exits: dict[str, Any], is_downst
     return found
 
 
-def _missing(call: CallRecord, run_id: str, *, is_downstream: bool) -> Divergence:
+def _missing(call: CallRecord, run_id: str, *, root: int | None) -> Divergence:
     return Divergence(
         kind="missing_call",
         boundary=call.boundary,
@@ -169,8 +226,10 @@ def _missing(call: CallRecord, run_id: str, *, is_downstream: bool) -> Divergenc
         seq=call.seq,
         code=call.code,
         hint=f"spanreplay show {run_id} --call {call.seq}",
-        is_downstream=is_downstream,
+        is_downstream=root is not None,
+        downstream_of=root or 0,
         recorded_span_id=call.span_id,
+        part=part_of_kind(call.kind),
     )
 
 

@@ -14,6 +14,7 @@ from spanreplay.report.words import (
     LINE_CHARACTERS_MAX,
     describe_message,
     describe_place,
+    facts,
     first_difference,
     plural,
     show_value,
@@ -52,9 +53,7 @@ def _annotate(cause: Divergence, folder: str) -> str:
         at = first_difference(diff)
         lines.append(shorten(str(diff.get("path", "$")), LINE_CHARACTERS_MAX))
         lines += [f"  {side:<8} {show_value(value, at)}" for side, value in diff.items() if side in ("recorded", "now")]
-    for label, content in (("cause", cause.get("cause")), ("hint", cause.get("hint"))):
-        if content:
-            lines.append(f"{label}: {shorten(str(content), LINE_CHARACTERS_MAX)}")
+    lines += [f"{label}: {content}" for label, content in facts(cause) if label != "code"]
     return _command("error", "\n".join(lines), **where, title=f"spanreplay: diverged{describe_place(cause)}")
 
 

@@ -15,7 +15,17 @@ from spanreplay.report.escape import escape
 from spanreplay.report.html_style import STYLE
 from spanreplay.report.place import causes, downstream
 from spanreplay.report.shape import Diff, Divergence, Verdict
-from spanreplay.report.words import MEANING, describe_message, describe_place, duration, is_cut_short, plural, unchecked
+from spanreplay.report.words import (
+    MEANING,
+    describe_ignored,
+    describe_message,
+    describe_place,
+    duration,
+    facts,
+    is_cut_short,
+    plural,
+    unchecked,
+)
 
 __all__ = ["render"]
 
@@ -92,9 +102,7 @@ def _cause(cause: Divergence, title: str) -> str:
             [
                 ("call", describe_place(cause).strip()),
                 ("kind", kind),
-                ("code", cause.get("code")),
-                ("cause", cause.get("cause")),
-                ("hint", cause.get("hint")),
+                *facts(cause),
                 ("recorded span", cause.get("recorded_span_id")),
                 ("replay span", cause.get("replay_span_id")),
             ]
@@ -168,6 +176,7 @@ def _run_facts(verdict: Verdict) -> str:
 def render(verdict: Verdict) -> str:
     """The whole page; every recorded value is escaped, and the page's policy forbids scripts and requests."""
     word = verdict["verdict"]
+    ignored = describe_ignored(verdict)
     line = text.render_verdict_line(verdict).plain.split(" ", 1)[-1]
     parts = [
         f'<header class="{word}"><h1><span aria-hidden="true">{_SIGN.get(word, "✘")}</span> {_esc(word)}</h1>'
@@ -182,6 +191,7 @@ def render(verdict: Verdict) -> str:
         "</section>"
         if verdict["sockets_denied"]
         else "",
+        f"<section>\n<h2>Ignored differences</h2>\n{_list(ignored, ITEMS_MAX)}\n</section>" if ignored else "",
         _counts(verdict),
         _run_facts(verdict) if verdict.get("run_id") else "",
     ]

@@ -33,14 +33,21 @@ def _refuse(what: str) -> SpanreplayError:
     )
 
 
+_TEXTS = ("kind", "boundary", "lane", "code", "message", "cause", "hint", "part")
+_LISTS = ("diff", "context", "chunks", "causes", "candidates")
+
+
 def _is_divergence(value: dict[str, Any]) -> bool:
-    diffs = value.get("diff", [])
-    names = ("kind", "boundary", "lane", "code", "message", "cause", "hint")
     return (
-        isinstance(diffs, list)
-        and all(isinstance(d, dict) for d in diffs)
-        and all(isinstance(value.get(name, ""), str) for name in names)
+        all(_is_list_of(value.get(name, []), dict) for name in _LISTS)
+        and all(isinstance(value.get(name, ""), str) for name in _TEXTS)
+        and _is_list_of(value.get("stack", []), str)
+        and all(isinstance(value.get(name, 0), int) for name in ("turn", "downstream_of"))
     )
+
+
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
 def parse(text: str) -> Verdict:
@@ -65,4 +72,9 @@ def parse(text: str) -> Verdict:
         raise _refuse("a divergence is not an object")
     if not all(_is_divergence(d) for d in value["divergences"]):
         raise _refuse("a divergence has a field of another type")
+    ignored = value.get("ignored_diffs", [])
+    if not _is_list_of(ignored, dict) or not all(_is_divergence(d) for d in ignored):
+        raise _refuse("an ignored difference has a field of another type")
+    if not isinstance(value.get("code", {}), dict) or not _is_list_of(value.get("drift", []), dict):
+        raise _refuse("code or drift is not what it should be")
     return cast("Verdict", value)

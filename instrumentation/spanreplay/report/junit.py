@@ -7,10 +7,10 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from spanreplay.report import text
-from spanreplay.report.escape import escape, shorten
+from spanreplay.report.escape import escape
 from spanreplay.report.place import causes, downstream, find_place
 from spanreplay.report.shape import Divergence, Verdict
-from spanreplay.report.words import LINE_CHARACTERS_MAX, MEANING, describe_message, describe_place, plural
+from spanreplay.report.words import MEANING, describe_message, describe_place, facts, plural
 
 __all__ = ["render"]
 
@@ -78,9 +78,7 @@ def _add_causes(suite: ET.Element, verdict: Verdict) -> None:
         lines = [f"diverged{describe_place(cause)}"]
         lines += [MEANING[cause["kind"]]] if cause.get("kind") in MEANING else []
         lines += [line.plain for diff in (cause.get("diff") or []) for line in text.render_diff(diff)]
-        for label in ("code", "cause", "hint"):
-            if cause.get(label):
-                lines.append(f"{label:<9} {shorten(str(cause[label]), LINE_CHARACTERS_MAX)}")
+        lines += [f"{label:<9} {content}" for label, content in facts(cause)]
         _add_outcome(case, "failure", str(cause.get("kind")), describe_message(cause), "\n".join(lines))
     if len(found) > CASES_MAX:
         _add_outcome(

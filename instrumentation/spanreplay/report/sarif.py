@@ -10,7 +10,15 @@ from spanreplay._version import VERSION
 from spanreplay.report.escape import escape, shorten
 from spanreplay.report.place import Place, causes, downstream, find_place, fingerprints
 from spanreplay.report.shape import EXIT_STATUS, Divergence, Verdict
-from spanreplay.report.words import MEANING, describe_message, describe_place, first_difference, show_value
+from spanreplay.report.words import (
+    MEANING,
+    describe_ignored,
+    describe_message,
+    describe_place,
+    facts,
+    first_difference,
+    show_value,
+)
 
 __all__ = ["render"]
 
@@ -53,9 +61,7 @@ def _message(divergence: Divergence, role: str) -> str:
         at = first_difference(diff)
         values = [f"{side} {show_value(value, at)}" for side, value in diff.items() if side in ("recorded", "now")]
         parts.append(f"{shorten(str(diff.get('path', '$')), 120)}: {', '.join(values)}")
-    for label, content in (("cause", divergence.get("cause")), ("hint", divergence.get("hint"))):
-        if content:
-            parts.append(f"{label}: {shorten(str(content), 200)}")
+    parts += [f"{label}: {content}" for label, content in facts(divergence) if label != "code"]
     return "\n".join(parts)
 
 
@@ -84,7 +90,7 @@ def _result(
         "partialFingerprints": {"primaryLocationLineHash": fingerprint},
         "properties": {
             name: divergence[name]
-            for name in ("boundary", "lane", "index", "seq", "recorded_span_id", "replay_span_id")
+            for name in ("boundary", "lane", "index", "seq", "recorded_span_id", "replay_span_id", "part", "turn")
             if name in divergence
         },
     }
@@ -149,6 +155,7 @@ def _invocation(verdict: Verdict) -> dict[str, Any]:
 def render(verdict: Verdict, folder: str = "") -> str:
     """The SARIF log as JSON text; `folder` is the agent's directory, relative to the repository."""
     results = _results(verdict, folder)
+    ignored = describe_ignored(verdict)[:RELATED_MAX]
     driver = {
         "name": "spanreplay",
         "version": VERSION,
@@ -165,6 +172,7 @@ def render(verdict: Verdict, folder: str = "") -> str:
             "run_id": verdict.get("run_id", ""),
             "replay_run_id": verdict.get("replay_run_id", ""),
             "counts": dict(verdict["counts"]),
+            **({"ignored": ignored} if ignored else {}),
         },
     }
     return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2, allow_nan=False) + "\n"

@@ -7,11 +7,17 @@ from typing import Any, Final, TypedDict
 __all__ = [
     "EXIT_STATUS",
     "SCHEMA",
+    "Candidate",
+    "Cause",
+    "Change",
+    "Code",
     "Cost",
     "Counts",
     "Diff",
     "Divergence",
+    "Drift",
     "ExitPair",
+    "IgnoredDiff",
     "Stdout",
     "Tokens",
     "Verdict",
@@ -46,6 +52,7 @@ class Counts(TypedDict, total=False):
     missing: int
     covered: int
     downstream: int
+    ignored_diffs: int
 
 
 class Diff(TypedDict, total=False):
@@ -55,6 +62,64 @@ class Diff(TypedDict, total=False):
     recorded: Any
     now: Any
     at: int
+
+
+class Cause(TypedDict, total=False):
+    """One piece of evidence for where a difference comes from; `strength` is value, place or beside."""
+
+    kind: str
+    evidence: str
+    strength: str
+    ref: str
+
+
+class Candidate(TypedDict, total=False):
+    """A recorded call that was near, and why it does not answer."""
+
+    seq: int
+    boundary: str
+    lane: str
+    index: int
+    score: float
+    why_rejected: str
+    span_id: str
+
+
+class Change(TypedDict, total=False):
+    """A message or a chunk that is injected, dropped, changed or moved."""
+
+    index: int
+    name: str
+    change: str
+
+
+class IgnoredDiff(TypedDict, total=False):
+    """A served call that differs in what its key leaves out."""
+
+    kind: str
+    boundary: str
+    lane: str
+    seq: int
+    code: str
+    diff: list[Diff]
+    recorded_span_id: str
+    replay_span_id: str
+
+
+class Drift(TypedDict, total=False):
+    """Something of the environment that is not as recorded."""
+
+    name: str
+    recorded: Any
+    now: Any
+
+
+class Code(TypedDict, total=False):
+    """The commits of then and now, and the agent's files that are not as recorded."""
+
+    recorded: str
+    now: str
+    changed_files: list[str]
 
 
 class Divergence(TypedDict, total=False):
@@ -73,6 +138,14 @@ class Divergence(TypedDict, total=False):
     downstream: bool
     recorded_span_id: str
     replay_span_id: str
+    downstream_of: int
+    part: str
+    turn: int
+    context: list[Change]
+    chunks: list[Change]
+    causes: list[Cause]
+    candidates: list[Candidate]
+    stack: list[str]
 
 
 class Stdout(TypedDict, total=False):
@@ -119,6 +192,10 @@ class Verdict(TypedDict, total=False):
     counts: Counts
     divergences: list[Divergence]
     divergences_total: int
+    ignored_diffs: list[IgnoredDiff]
+    environment: list[str]
+    drift: list[Drift]
+    code: Code
     reasons: list[str]
     stopped: str
     suspended: dict[str, Any]

@@ -11,9 +11,11 @@ from spanreplay.report.shape import Diff, Divergence, Verdict, first_cause
 from spanreplay.report.words import (
     LINE_CHARACTERS_MAX,
     MEANING,
+    describe_ignored,
     describe_message,
     describe_place,
     duration,
+    facts,
     first_difference,
     is_cut_short,
     plural,
@@ -129,14 +131,7 @@ def _cause_lines(cause: Divergence) -> list[Text]:
         lines += render_diff(diff)
     if len(diffs) > DIFFS_MAX:
         lines.append(Text(f"  and {plural(len(diffs) - DIFFS_MAX, 'more difference')} in this call"))
-    for label, text in (
-        ("code", cause.get("code")),
-        ("cause", cause.get("cause")),
-        ("hint", cause.get("hint")),
-    ):
-        if text:
-            lines.append(_line(label, shorten(str(text), LINE_CHARACTERS_MAX)))
-    return lines
+    return lines + [_line(label, text) for label, text in facts(cause)]
 
 
 def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
@@ -170,6 +165,14 @@ def _stdout_lines(verdict: Verdict) -> list[Text]:
         lines.append(Text("    " + shorten(text, LINE_CHARACTERS_MAX), style=style))
     if len(diff) > STDOUT_LINES_MAX:
         lines.append(Text(f"    and {plural(len(diff) - STDOUT_LINES_MAX, 'more line')}"))
+    return lines
+
+
+def _ignored_lines(verdict: Verdict) -> list[Text]:
+    found = describe_ignored(verdict)
+    lines = [_line("ignored" if i == 0 else "", text) for i, text in enumerate(found[:OTHERS_MAX])]
+    if len(found) > OTHERS_MAX:
+        lines.append(_line("", f"and {plural(len(found) - OTHERS_MAX, 'more ignored difference')}"))
     return lines
 
 
@@ -236,6 +239,7 @@ def render(verdict: Verdict) -> Text:
         lines.append(_line("hint", shorten(str(verdict["hint"]), LINE_CHARACTERS_MAX)))
     lines += _reason_lines(verdict)
     lines += _stdout_lines(verdict)
+    lines += _ignored_lines(verdict)
     if verdict["verdict"] == "identical" and unchecked(verdict):
         lines.append(_line("note", f"{unchecked(verdict)} could not be compared"))
     if verdict["counts"]:

@@ -6,14 +6,16 @@ import json
 from typing import Any, Final
 
 from spanreplay.report.escape import escape, shorten, window
-from spanreplay.report.shape import Diff, Divergence, Verdict, first_cause
+from spanreplay.report.shape import Change, Diff, Divergence, Verdict, first_cause
 
 __all__ = [
     "LINE_CHARACTERS_MAX",
     "MEANING",
+    "describe_ignored",
     "describe_message",
     "describe_place",
     "duration",
+    "facts",
     "first_difference",
     "is_cut_short",
     "plural",
@@ -70,6 +72,74 @@ def describe_message(divergence: Divergence) -> str:
     return shorten(detail if found and detail else message, LINE_CHARACTERS_MAX)
 
 
+PART: Final = {
+    "sampler": "the sampler's parameters",
+    "serving": "the serving stack",
+    "prompt": "the prompt",
+    "retrieval": "what was retrieved",
+    "tools": "the tools",
+    "clock": "the time",
+    "model": "the model's version",
+    "history": "the conversation's history",
+}
+"""Which of the eight moving parts changed, in words."""
+_ITEMS_SHOWN_MAX: Final = 6
+_UNKNOWN: Final = "unknown: the changed text is in no earlier output, argument, variable or changed line"
+
+
+def facts(divergence: Divergence) -> list[tuple[str, str]]:
+    """What a report says about a cause besides the difference itself: (label, one escaped line)."""
+    rows: list[tuple[str, str]] = []
+    if divergence.get("code"):
+        rows.append(("code", str(divergence["code"])))
+    part = PART.get(str(divergence.get("part")), "")
+    turn = divergence.get("turn")
+    if part:
+        rows.append(("part", part + (f", in turn {turn}" if turn else "")))
+    rows += [("messages", _changes(divergence["context"]))] if divergence.get("context") else []
+    rows += [("chunks", _changes(divergence["chunks"]))] if divergence.get("chunks") else []
+    causes = divergence.get("causes") or []
+    evidence = [str(c.get("evidence", "")) for c in causes] or [str(divergence.get("cause") or "")]
+    if evidence[0]:
+        rows.append(("cause", evidence[0] if not causes or _is_shown_there(divergence) else f"perhaps {evidence[0]}"))
+        rows += [("evidence", each) for each in evidence[1:]]
+    elif divergence.get("candidates"):
+        rows.append(("cause", _UNKNOWN))
+    rows += [
+        (
+            "nearest",
+            f"call {c.get('seq')} ({c.get('boundary')}, lane {c.get('lane')}): {c.get('why_rejected')}",
+        )
+        for c in divergence.get("candidates") or []
+    ]
+    if divergence.get("hint"):
+        rows.append(("hint", str(divergence["hint"])))
+    return [(label, shorten(text, LINE_CHARACTERS_MAX)) for label, text in rows]
+
+
+def _is_shown_there(divergence: Divergence) -> bool:
+    """Whether the best evidence is the changed text itself; what merely changed too is a perhaps."""
+    causes = divergence.get("causes") or [{}]
+    return causes[0].get("strength") != "beside"
+
+
+def _changes(changes: list[Change]) -> str:
+    shown = [f"{c.get('change')} {c.get('name')!r} at {c.get('index')}" for c in changes[:_ITEMS_SHOWN_MAX]]
+    return ", ".join(shown) + (f" and {len(changes) - len(shown)} more" if len(changes) > len(shown) else "")
+
+
+def describe_ignored(verdict: Verdict) -> list[str]:
+    """The calls that differ in what their keys leave out, one escaped line each."""
+    lines = []
+    for each in verdict.get("ignored_diffs") or []:
+        for diff in each.get("diff") or []:
+            at = first_difference(diff)
+            values = [show_value(diff[side], at) for side in ("recorded", "now") if side in diff]
+            text = f"call {each.get('seq')} ({each.get('boundary')}) {diff.get('path', '$')}: {' → '.join(values)}"
+            lines.append(shorten(text, LINE_CHARACTERS_MAX))
+    return lines
+
+
 def unchecked(verdict: Verdict) -> str:
     """What an `identical` does not speak for, because it was not compared."""
     missing = []
@@ -97,8 +167,14 @@ def first_difference(diff: Diff) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(recorded), len(now)))
 
 
+_STOPPING: Final = frozenset(
+    {"changed_call", "extra_call", "ambiguous", "boundary_renamed", "type_changed", "unserializable"}
+)
+"""Kinds of calls behind which a replay stops, unless the plan says otherwise."""
+
+
 def is_cut_short(verdict: Verdict) -> bool:
     """Whether the agent was stopped at a call, so that what it printed had to end there."""
     cause = first_cause(verdict)
     goes_on = verdict.get("plan", {}).get("on_change", "stop") != "stop"
-    return cause is not None and cause.get("kind") in ("changed_call", "extra_call") and not goes_on
+    return cause is not None and cause.get("kind") in _STOPPING and not goes_on

@@ -41,6 +41,7 @@ def hash_leaf(call: CallRecord) -> str:
             call.joint,
             call.clocks,
             *([hashlib.sha256(call.reads.encode("utf-8", "surrogatepass")).hexdigest()] if call.reads else ()),
+            *([["digests", call.digests]] if call.digests else ()),
         ],
     )
     return hashlib.sha256(b"\x00" + record.encode("ascii")).hexdigest()

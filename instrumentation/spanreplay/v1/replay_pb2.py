@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspanreplay/v1/replay.proto\x12\rspanreplay.v1\"\x9b\x03\n\x04\x43\x61ll\x12\x0b\n\x03seq\x18\x01 \x01(\r\x12\x0f\n\x07\x65nd_seq\x18\x02 \x01(\x12\x12\x0e\n\x06parent\x18\x03 \x01(\x12\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x06 \x01(\t\x12\x0c\n\x04lane\x18\x07 \x01(\t\x12\r\n\x05index\x18\x08 \x01(\r\x12\x0f\n\x07\x63\x61ll_id\x18\t \x01(\t\x12\x0b\n\x03key\x18\n \x01(\t\x12\x0f\n\x07keyspec\x18\x0b \x01(\t\x12\x0f\n\x07request\x18\x0c \x01(\t\x12\x10\n\x08response\x18\r \x01(\t\x12\x0f\n\x07outcome\x18\x0e \x01(\t\x12\x0c\n\x04\x63ode\x18\x0f \x01(\t\x12\x0c\n\x04meta\x18\x10 \x01(\t\x12\x12\n\nredactions\x18\x11 \x01(\t\x12\x10\n\x08trace_id\x18\x12 \x01(\t\x12\x0f\n\x07span_id\x18\x13 \x01(\t\x12\x16\n\x0eparent_span_id\x18\x14 \x01(\t\x12\x10\n\x08start_ns\x18\x15 \x01(\x03\x12\x0e\n\x06\x65nd_ns\x18\x16 \x01(\x03\x12\r\n\x05joint\x18\x19 \x01(\x12\x12\x0e\n\x06\x63locks\x18\x17 \x03(\x03\x12\r\n\x05reads\x18\x18 \x01(\t\"\xcf\x01\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0b\n\x03\x61pp\x18\x02 \x01(\t\x12\x10\n\x08trace_id\x18\x03 \x01(\t\x12\x0f\n\x07span_id\x18\x04 \x01(\t\x12\x10\n\x08start_ns\x18\x05 \x01(\x03\x12\x0e\n\x06\x65nd_ns\x18\x06 \x01(\x03\x12\x0f\n\x07outcome\x18\x07 \x01(\t\x12\x0b\n\x03\x65nv\x18\x08 \x01(\t\x12\x10\n\x08manifest\x18\t \x01(\t\x12\x11\n\treplay_of\x18\n \x01(\t\x12\x0f\n\x07user_id\x18\x0b \x01(\t\x12\x12\n\nsession_id\x18\x0c \x01(\t\"\"\n\x10ReplayRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x92\x01\n\x11ReplayRunResponse\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x12.spanreplay.v1.RunH\x00\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x18.spanreplay.v1.CallBatchH\x00\x12!\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x12.spanreplay.v1.EndH\x00\x42\x07\n\x05\x65vent\"/\n\tCallBatch\x12\"\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x13.spanreplay.v1.Call\"\x14\n\x03\x45nd\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\"]\n\x13ReportReplayRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x15\n\rreplay_run_id\x18\x02 \x01(\t\x12\x0f\n\x07verdict\x18\x03 \x01(\t\x12\x0e\n\x06report\x18\x04 \x01(\t\"+\n\x14ReportReplayResponse\x12\x13\n\x0bphoenix_url\x18\x01 \x01(\t\"\xa5\x01\n\nRunSummary\x12\x1f\n\x03run\x18\x01 \x01(\x0b\x32\x12.spanreplay.v1.Run\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\r\x12\x11\n\tllm_calls\x18\x03 \x01(\r\x12\x0e\n\x06\x65rrors\x18\x04 \x01(\r\x12\x11\n\ttokens_in\x18\x05 \x01(\x04\x12\x12\n\ntokens_out\x18\x06 \x01(\x04\x12\x0e\n\x06status\x18\x07 \x01(\t\x12\r\n\x05tools\x18\x08 \x03(\t\"\xc2\x01\n\rSearchRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0b\n\x03\x61pp\x18\x03 \x01(\t\x12\x0c\n\x04tool\x18\x04 \x01(\t\x12\x0e\n\x06status\x18\x05 \x01(\t\x12\x10\n\x08since_ns\x18\x06 \x01(\x03\x12\x10\n\x08until_ns\x18\x07 \x01(\x03\x12\r\n\x05limit\x18\x08 \x01(\r\x12\x17\n\x0finclude_replays\x18\t \x01(\x08\x12\x15\n\rrun_id_prefix\x18\n \x01(\t\"9\n\x0eSearchResponse\x12\'\n\x04runs\x18\x01 \x03(\x0b\x32\x19.spanreplay.v1.RunSummary\"\x1c\n\nGetRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"r\n\x0bGetResponse\x12*\n\x07summary\x18\x01 \x01(\x0b\x32\x19.spanreplay.v1.RunSummary\x12\"\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x13.spanreplay.v1.Call\x12\x13\n\x0bphoenix_url\x18\x03 \x01(\t\"\x1f\n\rExportRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x1e\n\x0e\x45xportResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x1d\n\rImportRequest\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"/\n\x0eImportResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05spans\x18\x02 \x01(\r2\xb3\x01\n\x06Replay\x12P\n\tReplayRun\x12\x1f.spanreplay.v1.ReplayRunRequest\x1a .spanreplay.v1.ReplayRunResponse0\x01\x12W\n\x0cReportReplay\x12\".spanreplay.v1.ReportReplayRequest\x1a#.spanreplay.v1.ReportReplayResponse2\x9d\x02\n\x04Runs\x12\x45\n\x06Search\x12\x1c.spanreplay.v1.SearchRequest\x1a\x1d.spanreplay.v1.SearchResponse\x12<\n\x03Get\x12\x19.spanreplay.v1.GetRequest\x1a\x1a.spanreplay.v1.GetResponse\x12G\n\x06\x45xport\x12\x1c.spanreplay.v1.ExportRequest\x1a\x1d.spanreplay.v1.ExportResponse0\x01\x12G\n\x06Import\x12\x1c.spanreplay.v1.ImportRequest\x1a\x1d.spanreplay.v1.ImportResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspanreplay/v1/replay.proto\x12\rspanreplay.v1\"\xac\x03\n\x04\x43\x61ll\x12\x0b\n\x03seq\x18\x01 \x01(\r\x12\x0f\n\x07\x65nd_seq\x18\x02 \x01(\x12\x12\x0e\n\x06parent\x18\x03 \x01(\x12\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x06 \x01(\t\x12\x0c\n\x04lane\x18\x07 \x01(\t\x12\r\n\x05index\x18\x08 \x01(\r\x12\x0f\n\x07\x63\x61ll_id\x18\t \x01(\t\x12\x0b\n\x03key\x18\n \x01(\t\x12\x0f\n\x07keyspec\x18\x0b \x01(\t\x12\x0f\n\x07request\x18\x0c \x01(\t\x12\x10\n\x08response\x18\r \x01(\t\x12\x0f\n\x07outcome\x18\x0e \x01(\t\x12\x0c\n\x04\x63ode\x18\x0f \x01(\t\x12\x0c\n\x04meta\x18\x10 \x01(\t\x12\x12\n\nredactions\x18\x11 \x01(\t\x12\x10\n\x08trace_id\x18\x12 \x01(\t\x12\x0f\n\x07span_id\x18\x13 \x01(\t\x12\x16\n\x0eparent_span_id\x18\x14 \x01(\t\x12\x10\n\x08start_ns\x18\x15 \x01(\x03\x12\x0e\n\x06\x65nd_ns\x18\x16 \x01(\x03\x12\r\n\x05joint\x18\x19 \x01(\x12\x12\x0e\n\x06\x63locks\x18\x17 \x03(\x03\x12\x0f\n\x07\x64igests\x18\x1b \x01(\t\x12\r\n\x05reads\x18\x18 \x01(\t\"\xcf\x01\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0b\n\x03\x61pp\x18\x02 \x01(\t\x12\x10\n\x08trace_id\x18\x03 \x01(\t\x12\x0f\n\x07span_id\x18\x04 \x01(\t\x12\x10\n\x08start_ns\x18\x05 \x01(\x03\x12\x0e\n\x06\x65nd_ns\x18\x06 \x01(\x03\x12\x0f\n\x07outcome\x18\x07 \x01(\t\x12\x0b\n\x03\x65nv\x18\x08 \x01(\t\x12\x10\n\x08manifest\x18\t \x01(\t\x12\x11\n\treplay_of\x18\n \x01(\t\x12\x0f\n\x07user_id\x18\x0b \x01(\t\x12\x12\n\nsession_id\x18\x0c \x01(\t\"\"\n\x10ReplayRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x92\x01\n\x11ReplayRunResponse\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x12.spanreplay.v1.RunH\x00\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x18.spanreplay.v1.CallBatchH\x00\x12!\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x12.spanreplay.v1.EndH\x00\x42\x07\n\x05\x65vent\"/\n\tCallBatch\x12\"\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x13.spanreplay.v1.Call\"\x14\n\x03\x45nd\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\"]\n\x13ReportReplayRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x15\n\rreplay_run_id\x18\x02 \x01(\t\x12\x0f\n\x07verdict\x18\x03 \x01(\t\x12\x0e\n\x06report\x18\x04 \x01(\t\"+\n\x14ReportReplayResponse\x12\x13\n\x0bphoenix_url\x18\x01 \x01(\t\"\xa5\x01\n\nRunSummary\x12\x1f\n\x03run\x18\x01 \x01(\x0b\x32\x12.spanreplay.v1.Run\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\r\x12\x11\n\tllm_calls\x18\x03 \x01(\r\x12\x0e\n\x06\x65rrors\x18\x04 \x01(\r\x12\x11\n\ttokens_in\x18\x05 \x01(\x04\x12\x12\n\ntokens_out\x18\x06 \x01(\x04\x12\x0e\n\x06status\x18\x07 \x01(\t\x12\r\n\x05tools\x18\x08 \x03(\t\"\xc2\x01\n\rSearchRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0b\n\x03\x61pp\x18\x03 \x01(\t\x12\x0c\n\x04tool\x18\x04 \x01(\t\x12\x0e\n\x06status\x18\x05 \x01(\t\x12\x10\n\x08since_ns\x18\x06 \x01(\x03\x12\x10\n\x08until_ns\x18\x07 \x01(\x03\x12\r\n\x05limit\x18\x08 \x01(\r\x12\x17\n\x0finclude_replays\x18\t \x01(\x08\x12\x15\n\rrun_id_prefix\x18\n \x01(\t\"9\n\x0eSearchResponse\x12\'\n\x04runs\x18\x01 \x03(\x0b\x32\x19.spanreplay.v1.RunSummary\"\x1c\n\nGetRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"r\n\x0bGetResponse\x12*\n\x07summary\x18\x01 \x01(\x0b\x32\x19.spanreplay.v1.RunSummary\x12\"\n\x05\x63\x61lls\x18\x02 \x03(\x0b\x32\x13.spanreplay.v1.Call\x12\x13\n\x0bphoenix_url\x18\x03 \x01(\t\"\x1f\n\rExportRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x1e\n\x0e\x45xportResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x1d\n\rImportRequest\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"/\n\x0eImportResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05spans\x18\x02 \x01(\r2\xb3\x01\n\x06Replay\x12P\n\tReplayRun\x12\x1f.spanreplay.v1.ReplayRunRequest\x1a .spanreplay.v1.ReplayRunResponse0\x01\x12W\n\x0cReportReplay\x12\".spanreplay.v1.ReportReplayRequest\x1a#.spanreplay.v1.ReportReplayResponse2\x9d\x02\n\x04Runs\x12\x45\n\x06Search\x12\x1c.spanreplay.v1.SearchRequest\x1a\x1d.spanreplay.v1.SearchResponse\x12<\n\x03Get\x12\x19.spanreplay.v1.GetRequest\x1a\x1a.spanreplay.v1.GetResponse\x12G\n\x06\x45xport\x12\x1c.spanreplay.v1.ExportRequest\x1a\x1d.spanreplay.v1.ExportResponse0\x01\x12G\n\x06Import\x12\x1c.spanreplay.v1.ImportRequest\x1a\x1d.spanreplay.v1.ImportResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,41 +32,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'spanreplay.v1.replay_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CALL']._serialized_start=46
-  _globals['_CALL']._serialized_end=457
-  _globals['_RUN']._serialized_start=460
-  _globals['_RUN']._serialized_end=667
-  _globals['_REPLAYRUNREQUEST']._serialized_start=669
-  _globals['_REPLAYRUNREQUEST']._serialized_end=703
-  _globals['_REPLAYRUNRESPONSE']._serialized_start=706
-  _globals['_REPLAYRUNRESPONSE']._serialized_end=852
-  _globals['_CALLBATCH']._serialized_start=854
-  _globals['_CALLBATCH']._serialized_end=901
-  _globals['_END']._serialized_start=903
-  _globals['_END']._serialized_end=923
-  _globals['_REPORTREPLAYREQUEST']._serialized_start=925
-  _globals['_REPORTREPLAYREQUEST']._serialized_end=1018
-  _globals['_REPORTREPLAYRESPONSE']._serialized_start=1020
-  _globals['_REPORTREPLAYRESPONSE']._serialized_end=1063
-  _globals['_RUNSUMMARY']._serialized_start=1066
-  _globals['_RUNSUMMARY']._serialized_end=1231
-  _globals['_SEARCHREQUEST']._serialized_start=1234
-  _globals['_SEARCHREQUEST']._serialized_end=1428
-  _globals['_SEARCHRESPONSE']._serialized_start=1430
-  _globals['_SEARCHRESPONSE']._serialized_end=1487
-  _globals['_GETREQUEST']._serialized_start=1489
-  _globals['_GETREQUEST']._serialized_end=1517
-  _globals['_GETRESPONSE']._serialized_start=1519
-  _globals['_GETRESPONSE']._serialized_end=1633
-  _globals['_EXPORTREQUEST']._serialized_start=1635
-  _globals['_EXPORTREQUEST']._serialized_end=1666
-  _globals['_EXPORTRESPONSE']._serialized_start=1668
-  _globals['_EXPORTRESPONSE']._serialized_end=1698
-  _globals['_IMPORTREQUEST']._serialized_start=1700
-  _globals['_IMPORTREQUEST']._serialized_end=1729
-  _globals['_IMPORTRESPONSE']._serialized_start=1731
-  _globals['_IMPORTRESPONSE']._serialized_end=1778
-  _globals['_REPLAY']._serialized_start=1781
-  _globals['_REPLAY']._serialized_end=1960
-  _globals['_RUNS']._serialized_start=1963
-  _globals['_RUNS']._serialized_end=2248
+  _globals['_CALL']._serialized_end=474
+  _globals['_RUN']._serialized_start=477
+  _globals['_RUN']._serialized_end=684
+  _globals['_REPLAYRUNREQUEST']._serialized_start=686
+  _globals['_REPLAYRUNREQUEST']._serialized_end=720
+  _globals['_REPLAYRUNRESPONSE']._serialized_start=723
+  _globals['_REPLAYRUNRESPONSE']._serialized_end=869
+  _globals['_CALLBATCH']._serialized_start=871
+  _globals['_CALLBATCH']._serialized_end=918
+  _globals['_END']._serialized_start=920
+  _globals['_END']._serialized_end=940
+  _globals['_REPORTREPLAYREQUEST']._serialized_start=942
+  _globals['_REPORTREPLAYREQUEST']._serialized_end=1035
+  _globals['_REPORTREPLAYRESPONSE']._serialized_start=1037
+  _globals['_REPORTREPLAYRESPONSE']._serialized_end=1080
+  _globals['_RUNSUMMARY']._serialized_start=1083
+  _globals['_RUNSUMMARY']._serialized_end=1248
+  _globals['_SEARCHREQUEST']._serialized_start=1251
+  _globals['_SEARCHREQUEST']._serialized_end=1445
+  _globals['_SEARCHRESPONSE']._serialized_start=1447
+  _globals['_SEARCHRESPONSE']._serialized_end=1504
+  _globals['_GETREQUEST']._serialized_start=1506
+  _globals['_GETREQUEST']._serialized_end=1534
+  _globals['_GETRESPONSE']._serialized_start=1536
+  _globals['_GETRESPONSE']._serialized_end=1650
+  _globals['_EXPORTREQUEST']._serialized_start=1652
+  _globals['_EXPORTREQUEST']._serialized_end=1683
+  _globals['_EXPORTRESPONSE']._serialized_start=1685
+  _globals['_EXPORTRESPONSE']._serialized_end=1715
+  _globals['_IMPORTREQUEST']._serialized_start=1717
+  _globals['_IMPORTREQUEST']._serialized_end=1746
+  _globals['_IMPORTRESPONSE']._serialized_start=1748
+  _globals['_IMPORTRESPONSE']._serialized_end=1795
+  _globals['_REPLAY']._serialized_start=1798
+  _globals['_REPLAY']._serialized_end=1977
+  _globals['_RUNS']._serialized_start=1980
+  _globals['_RUNS']._serialized_end=2265
 # @@protoc_insertion_point(module_scope)

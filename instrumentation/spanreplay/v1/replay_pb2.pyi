@@ -42,6 +42,7 @@ class Call(google.protobuf.message.Message):
     END_NS_FIELD_NUMBER: builtins.int
     JOINT_FIELD_NUMBER: builtins.int
     CLOCKS_FIELD_NUMBER: builtins.int
+    DIGESTS_FIELD_NUMBER: builtins.int
     READS_FIELD_NUMBER: builtins.int
     seq: builtins.int
     end_seq: builtins.int
@@ -73,6 +74,8 @@ class Call(google.protobuf.message.Message):
     end_ns: builtins.int
     joint: builtins.int
     """end_seq of the first call completed in the same turn of the loop; -1: this one"""
+    digests: builtins.str
+    """JSON object: keyed digests of the request's parts"""
     reads: builtins.str
     """JSON list: clock and random sources, as read before this call"""
     @property
@@ -106,9 +109,10 @@ class Call(google.protobuf.message.Message):
         end_ns: builtins.int = ...,
         joint: builtins.int = ...,
         clocks: collections.abc.Iterable[builtins.int] | None = ...,
+        digests: builtins.str = ...,
         reads: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "clocks", b"clocks", "code", b"code", "effect", b"effect", "end_ns", b"end_ns", "end_seq", b"end_seq", "index", b"index", "joint", b"joint", "key", b"key", "keyspec", b"keyspec", "kind", b"kind", "lane", b"lane", "meta", b"meta", "name", b"name", "outcome", b"outcome", "parent", b"parent", "parent_span_id", b"parent_span_id", "reads", b"reads", "redactions", b"redactions", "request", b"request", "response", b"response", "seq", b"seq", "span_id", b"span_id", "start_ns", b"start_ns", "trace_id", b"trace_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "clocks", b"clocks", "code", b"code", "digests", b"digests", "effect", b"effect", "end_ns", b"end_ns", "end_seq", b"end_seq", "index", b"index", "joint", b"joint", "key", b"key", "keyspec", b"keyspec", "kind", b"kind", "lane", b"lane", "meta", b"meta", "name", b"name", "outcome", b"outcome", "parent", b"parent", "parent_span_id", b"parent_span_id", "reads", b"reads", "redactions", b"redactions", "request", b"request", "response", b"response", "seq", b"seq", "span_id", b"span_id", "start_ns", b"start_ns", "trace_id", b"trace_id"]) -> None: ...
 
 global___Call = Call
 

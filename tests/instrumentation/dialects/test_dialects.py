@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanreplay.canonical import compute_key
 from spanreplay.dialects import Dialect, ResponseMeaning, ToolCall, find_dialect, meta
+from spanreplay.keys import compute_key
 from support import wire_anthropic, wire_openai
 
 Json = dict[str, Any]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanreplay.canonical import compute_key
 from spanreplay.dialects import Dialect, meta
 from spanreplay.dialects._table import ROWS
+from spanreplay.keys import compute_key
 from spanreplay.keyspec import keyspec
 from support.dialect_samples import CHAT, EVERY, MODELS, OTHERS, TOOL_PROMPT, Sample, as_texts, whole_text
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spanreplay.canonical import compute_key
 from spanreplay.dialects import Dialect, find_dialect, meta
+from spanreplay.keys import compute_key
 from support import wire_google
 
 Json = dict[str, Any]

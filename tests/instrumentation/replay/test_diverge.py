@@ -105,6 +105,29 @@ def test_http_responses_are_compared_by_what_they_say(chunks: str, body: Any) ->
     assert json.loads(comparable_response(text)) == {"status": 200, "end": "complete", "body": body}
 
 
+def test_n5_ids_that_a_model_draws_are_no_difference_and_hide_none() -> None:
+    """In a stream of a hundred events with other ids and times, the one word that differs is found."""
+
+    def stream(seed: str, word: str) -> str:
+        events = [
+            {"id": f"chatcmpl-{seed}", "created": len(seed), "choices": [{"delta": {"content": f"w{n}"}}]}
+            for n in range(100)
+        ]
+        events[77]["choices"] = [{"delta": {"content": word}}]
+        chunks = [[n, f"data: {json.dumps(event)}\n\n"] for n, event in enumerate(events)]
+        return comparable_response(json.dumps({"status": 200, "chunks": chunks, "end": "complete"}))
+
+    assert diff_json(stream("a", "yes"), stream("bcd", "yes"), is_model=True) == ()
+    (found,) = diff_json(stream("a", "yes"), stream("bcd", "no"), is_model=True)
+    assert (found.path, found.recorded, found.now) == ("body[77].choices[0].delta.content", "yes", "no")
+
+
+def test_inserted_element_changes_none_behind_it() -> None:
+    """Of a list that got one element more in its middle, only that one differs."""
+    (found,) = diff_json("[1, 2, 3, 4]", "[1, 2, 9, 3, 4]")
+    assert (found.path, found.recorded, found.now) == ("[2]", "(absent)", 9)
+
+
 def test_other_responses_are_compared_whole() -> None:
     """A tool's value is compared as it is."""
     assert comparable_response('{"value":1}') == '{"value":1}'

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from spanreplay.call import Outcome, Recording
 from spanreplay.errors import ReplayMiss
-from spanreplay.replay import session as session_module
+from spanreplay.replay import findings as findings_module
+from spanreplay.replay import taint as taint_module
 from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.plan import Plan
 from support.replay_calls import Asked, Asker, record_calls, seal
@@ -85,10 +86,116 @@ def test_equal_key_elsewhere_is_moved() -> None:
 
 
 def test_moved_takes_the_earliest_unused_call() -> None:
-    """Of several equal calls elsewhere, the first one that nobody has is served."""
-    asker = Asker(record_calls([Asked(1, lane="a"), Asked(1, lane="b"), Asked(1, lane="c")]))
+    """Of several equal calls elsewhere that gave one answer, the first one that nobody has is served."""
+    recording = record_calls([Asked(1, lane="a"), Asked(1, lane="b"), Asked(1, lane="c")])
+    calls = tuple(dataclasses.replace(c, response='{"value":7}') for c in recording.calls)
+    asker = Asker(seal(Recording(recording.root, calls)))
     assert served(asker, Asked(1, lane="b")) == 2
     assert [served(asker, Asked(1, lane="z")) for _ in range(2)] == [1, 3]
+    assert kinds(asker) == ["moved", "moved"]
+
+
+def test_moved_prefers_its_own_lane_then_a_renamed_one() -> None:
+    """A call of this lane comes first, then one of the lane in whose path only a name is another."""
+    lanes = ["main/t:fetch#1", "main/t:fetch#2", "main/t:fetch#3"]
+    asker = Asker(record_calls([Asked(1, lane=lane) for lane in lanes]))
+    assert [served(asker, Asked(1, lane=f"main/t:get#{n}")) for n in (3, 1, 2)] == [3, 1, 2]
+    own = Asker(record_calls([Asked(1, lane="b"), Asked(1, lane="a"), Asked(1, lane="a")]))
+    own.session.index.take(own.session.recording.calls[1])
+    assert served(own, Asked(1, lane="a")) == 3
+
+
+@pytest.mark.parametrize("on_change", ["stop", "serve"])
+def test_s65_ambiguous_is_not_guessed(on_change: str) -> None:
+    """Where two recorded calls fit equally and gave different answers, none is served unless the plan says so."""
+    asker = Asker(record_calls([Asked(1, lane="a"), Asked(1, lane="b")]), Plan(on_change=on_change))
+    if on_change == "serve":
+        assert served(asker, Asked(1, lane="z")) == 1
+    else:
+        assert "call 1 in lane a and call 2 in lane b fit equally" in missed(asker, Asked(1, lane="z"))
+    assert kinds(asker) == ["ambiguous"]
+
+
+def test_s65_boundary_renamed_is_named() -> None:
+    """An equal request under a name that was never recorded is the recorded call, renamed; and is not served."""
+    asker = Asker(record_calls([Asked({"a": 1}), Asked({"a": 2})]))
+    served(asker, Asked({"a": 1}))
+    assert "the same request was recorded as tool:f, call 2" in missed(asker, Asked({"a": 2}, name="g"))
+    assert kinds(asker) == ["boundary_renamed"]
+
+
+def test_s65_boundary_that_is_recorded_too_is_not_renamed() -> None:
+    """Calling another known tool with the same arguments is an extra call, never a rename."""
+    asker = Asker(record_calls([Asked(1, name="delete_staging"), Asked(9, name="delete_production")]))
+    missed(asker, Asked(1, name="delete_production"))
+    assert kinds(asker) == ["changed_call"]
+    again = Asker(record_calls([Asked(9, name="delete_production"), Asked(1, name="delete_staging")]))
+    served(again, Asked(9, name="delete_production"))
+    missed(again, Asked(1, name="delete_production"))
+    assert kinds(again) == ["extra_call"]
+    assert again.session.divergences[0].candidates[0].why_rejected == "arguments.x differs, and it was answered already"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "kind"),
+    [
+        ({"n": 1}, {"n": "1"}, "type_changed"),
+        ({"n": 1}, {"n": 1.0}, None),
+        ({"n": [1]}, {"n": {"$type": "tuple", "items": [1]}}, "type_changed"),
+        ({"n": 1}, {"n": "2"}, "changed_call"),
+        ({"n": 1, "m": 2}, {"n": "1", "m": 3}, "changed_call"),
+        ({"n": None}, {}, "changed_call"),
+    ],
+    ids=["text", "same_number", "tuple", "other_value", "one_of_two", "gone"],
+)
+def test_s65_type_changed_is_the_same_value_in_another_type(recorded: Any, now: Any, kind: str | None) -> None:
+    """1 and '1' is a changed type; another value is a changed call; 1 and 1.0 have one key."""
+    asker = Asker(record_calls([Asked(recorded)]))
+    if kind is None:
+        served(asker, Asked(now))
+    else:
+        missed(asker, Asked(now))
+    assert kinds(asker) == ([kind] if kind else [])
+
+
+# ── Nearest candidates ──────────────────────────────────────────────────────────────────────────────
+def test_s65_candidates_say_why_each_was_rejected() -> None:
+    """A call without an answer comes with the nearest recorded ones, at most three, each with its reason."""
+    recording = record_calls(
+        [Asked("sell 100"), Asked("sell 200"), Asked("buy", name="g"), *[Asked(n) for n in range(40)]]
+    )
+    asker = Asker(recording)
+    served(asker, Asked("sell 100"))
+    missed(asker, Asked("sell 201"))
+    (found,) = asker.session.divergences
+    assert [(c.seq, c.why_rejected) for c in found.candidates[:2]] == [
+        (2, "arguments.x differs"),
+        (1, "arguments.x differs, and it was answered already"),
+    ]
+    assert len(found.candidates) == 3
+    assert [c.score for c in found.candidates] == sorted((c.score for c in found.candidates), reverse=True)
+
+
+def test_candidates_of_an_answered_call_say_so() -> None:
+    """A call made once more than recorded is near the one that it repeats."""
+    asker = Asker(record_calls([Asked(1)]))
+    served(asker, Asked(1))
+    missed(asker, Asked(1))
+    (candidate,) = asker.session.divergences[0].candidates
+    assert (candidate.seq, candidate.score, candidate.why_rejected) == (1, 1.0, "it was answered already")
+
+
+# ── Ignored differences ─────────────────────────────────────────────────────────────────────────────
+def test_s35_ignored_difference_of_a_served_call_is_kept_with_its_span() -> None:
+    """What a key leaves out is compared all the same; it is shown and changes no verdict."""
+    recording = record_calls([Asked(1)])
+    calls = (dataclasses.replace(recording.calls[0], request='{"arguments":{"x":1},"note":"then"}'),)
+    asker = Asker(seal(Recording(recording.root, calls)))
+    served(asker, Asked(1))
+    (found,) = asker.session.findings.ignored
+    assert [(d.path, d.recorded, d.now) for d in found.diff] == [("note", "then", "(absent)")]
+    assert found.recorded_span_id == recording.calls[0].span_id
+    assert kinds(asker) == []
 
 
 def test_s28_same_slot_with_another_key_is_changed_and_stops() -> None:
@@ -277,6 +384,35 @@ def test_child_lanes_are_downstream_of_their_parent() -> None:
     assert [d.is_downstream for d in asker.session.divergences] == [False, True]
 
 
+def test_child_lanes_that_began_before_are_not_downstream_of_their_parent() -> None:
+    """A lane that was at work already when its parent diverged has a cause of its own."""
+    recording = record_calls([Asked(0, lane="main/t:a#1"), Asked(1), Asked(1, lane="main/t:a#1")])
+    asker = Asker(recording, Plan(on_change="serve"))
+    served(asker, Asked(0, lane="main/t:a#1"))
+    asker.ask(Asked(2))
+    asker.ask(Asked(3, lane="main/t:a#1"))
+    assert [d.is_downstream for d in asker.session.divergences] == [False, False]
+
+
+def test_lanes_beside_a_tainted_one_stay_strict_when_their_parent_is_tainted_by_it() -> None:
+    """What a lane's end brings to its parent reaches no lane beside it that began before."""
+    lanes = ["main/t:a#1", "main/t:b#1"]
+    recording = record_calls(
+        [*[Asked(0, lane=lane) for lane in lanes], Asked(1, lane=lanes[0]), Asked(1), Asked(1, lane=lanes[1])]
+    )
+    asker = Asker(recording, Plan(on_change="serve"))
+    for lane in lanes:
+        served(asker, Asked(0, lane=lane))
+    for lane in (lanes[0], "main", lanes[1]):
+        asker.ask(Asked(9, lane=lane))
+    assert [(d.lane, d.is_downstream) for d in asker.session.divergences] == [
+        (lanes[0], False),
+        ("main", True),
+        (lanes[1], False),
+    ]
+    assert asker.session.divergences[1].downstream_of == asker.session.divergences[0].seq
+
+
 def test_text_that_a_changed_call_carries_on_taints_other_lanes() -> None:
     """A call elsewhere that repeats a changed text is downstream of it, not a cause."""
     recording = record_calls([Asked("sell 1,000 worth", lane="main/t:a#1"), Asked("plan: sell 1,000 worth", lane="b")])
@@ -288,13 +424,13 @@ def test_text_that_a_changed_call_carries_on_taints_other_lanes() -> None:
 
 def test_what_taints_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts and divergences that are kept have a limit; the total goes on counting."""
-    monkeypatch.setattr(session_module, "NEW_TEXTS_MAX", 5)
-    monkeypatch.setattr(session_module, "DIVERGENCES_MAX", 7)
+    monkeypatch.setattr(taint_module, "NEW_TEXTS_MAX", 5)
+    monkeypatch.setattr(findings_module, "DIVERGENCES_MAX", 7)
     asker = Asker(record_calls([Asked("x" * 20, lane=str(n)) for n in range(20)]), Plan(on_change="serve"))
     for n in range(20):
         asker.ask(Asked(f"{n:020}", lane=str(n)))
-    assert len(asker.session._new_texts) == 5
-    assert (len(asker.session.divergences), asker.session.divergences_total) == (7, 20)
+    assert len(asker.session.findings.taint.texts) == 5
+    assert (len(asker.session.divergences), asker.session.findings.divergences_total) == (7, 20)
 
 
 # ── Laws ────────────────────────────────────────────────────────────────────────────────────────────
@@ -334,8 +470,7 @@ def test_s27_nothing_ever_goes_live_by_itself(
             assert crossing.is_live_by_plan
         else:
             assert not plan.is_live(boundary)
-            assert crossing.served.boundary == boundary
-            if crossing.served.key != crossing.key.hex:
+            if crossing.served.key != crossing.key.hex or crossing.served.boundary != boundary:
                 assert plan.on_change == "serve"
             taken.append(crossing.served.seq)
     assert len(set(taken)) == len(taken)
@@ -382,6 +517,6 @@ def test_resolving_does_not_cost_more_in_a_long_run(
     ask: Callable[[int], Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call takes as many look-ups in a run of 10,000 calls as in one of 100, for every step of the cascade."""
-    monkeypatch.setattr(session_module, "DIVERGENCES_MAX", 10)
-    monkeypatch.setattr(session_module, "NEW_TEXTS_MAX", 10)
+    monkeypatch.setattr(findings_module, "DIVERGENCES_MAX", 10)
+    monkeypatch.setattr(taint_module, "NEW_TEXTS_MAX", 10)
     assert _work(10_000, ask) == _work(100, ask)

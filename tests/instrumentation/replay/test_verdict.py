@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,15 @@ from support.in_process import MemoryProcessor, Replayed, make_run, recorded, re
 from support.replay_calls import Asked, Asker, record_calls, seal
 
 GOLDEN = Path(__file__).with_name("golden")
-VOLATILE = ("replay_run_id", "run_id", "duration_ms", "recorded_duration_ms", "recorded_span_id", "replay_span_id")
+VOLATILE = (
+    "replay_run_id",
+    "run_id",
+    "duration_ms",
+    "recorded_duration_ms",
+    "recorded_span_id",
+    "replay_span_id",
+    "span_id",
+)
 
 
 @spanreplay.boundary("tool", name="place_order", effect="irreversible")
@@ -74,6 +83,58 @@ def _moved() -> Replayed:
     return replayed(second, recorded(first))
 
 
+def _skipped() -> Replayed:
+    def first() -> None:
+        for n in (1, 2, 3):
+            place_order(n)
+
+    def second() -> None:
+        for n in (1, 3):
+            place_order(n)
+
+    return replayed(second, recorded(first))
+
+
+@spanreplay.boundary("tool", name="submit_order", effect="irreversible")
+def submit_order(notional: int, note: str = "") -> dict[str, Any]:
+    """`place_order` after somebody renamed it."""
+    return {}
+
+
+class Opaque:
+    """Nothing that a codec knows."""
+
+
+@spanreplay.boundary("tool", name="draw", effect="read")
+async def draw() -> int:
+    """Another answer at each call."""
+    return next(_numbers)
+
+
+async def _first() -> int:
+    return await draw()
+
+
+async def _second() -> int:
+    return await draw()
+
+
+async def _other() -> int:
+    return await draw()
+
+
+def _in_tasks(*functions: Callable[[], Coroutine[Any, Any, int]]) -> Callable[[], Any]:
+    """The same call in tasks whose functions have these names: only their lanes tell them apart."""
+
+    async def main() -> None:
+        await asyncio.gather(*(function() for function in functions))
+
+    return main
+
+
+_numbers = itertools.count(1)
+
+
 def _output_changed() -> Replayed:
     recording = recorded(_two_orders(1))
     os.environ["LUCK"] = "bad"
@@ -92,7 +153,13 @@ SCENARIOS: dict[str, Callable[[], Replayed]] = {
     "extra_call": lambda: replayed(_two_orders(1, 2), recorded(_two_orders(1))),
     "missing_call": lambda: replayed(_two_orders(1), recorded(_two_orders(1, 2, 3))),
     "moved": _moved,
+    "skipped_call": _skipped,
+    "ambiguous": lambda: replayed(_in_tasks(_other), recorded(_in_tasks(_first, _second))),
+    "boundary_renamed": lambda: replayed(lambda: submit_order(1), recorded(_two_orders(1))),
+    "type_changed": lambda: replayed(lambda: place_order("1"), recorded(_two_orders(1))),  # type: ignore[arg-type]  # wrong on purpose
+    "unserializable": lambda: replayed(lambda: place_order(Opaque()), recorded(_two_orders(1))),  # type: ignore[arg-type]  # wrong on purpose
     "output_changed": _output_changed,
+    "stream_underrun": lambda: replayed(_read(1), recorded(_read(3))),
     "stream_overrun": lambda: replayed(_read(3), recorded(_read(2))),
     "order_stall": lambda: replayed(_asked, recorded(_asked)),
     "effect_blocked": _effect_blocked,
@@ -119,6 +186,8 @@ def _settled(verdict: dict[str, Any]) -> Any:
     for divergence in verdict["divergences"]:
         if divergence["code"]:
             known[divergence["code"]] = "code"
+        if divergence.pop("stack", None):
+            divergence["stack"] = "<stack>"
     return clean(verdict)
 
 
@@ -293,7 +362,7 @@ def test_long_list_of_divergences_is_counted_whole() -> None:
     for _ in range(5):
         with pytest.raises(spanreplay.ReplayMiss):
             asker.ask(Asked(1))
-    asker.session.divergences_total = 5000
+    asker.session.findings.divergences_total = 5000
     verdict = build_verdict(asker.session, asker.run, stdout={}, exit_status=None, ended_ns=asker.run.start_ns)
     assert verdict["divergences_total"] == 5000
 

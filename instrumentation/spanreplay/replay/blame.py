@@ -1,0 +1,217 @@
+"""What first introduced a changed value: evidence by value where there is some, else what else changed.
+
+Nothing is guessed. Evidence is a place in which the changed text itself stands (`value`), or something that changed
+too (`beside`); without either a divergence has no cause, and its report says that it is unknown. What only the code's
+history can tell is added by the command (`report/codeblame.py`), which may run git; an agent's process may not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.call import CallRecord
+from spanreplay.replay.diverge import Cause, Diff, Divergence, with_causes
+from spanreplay.replay.ignored import IgnoredDiff
+from spanreplay.replay.index import RecordingIndex
+from spanreplay.replay.moving_parts import CLOCK, is_time
+from spanreplay.replay.output_text import output_text
+
+if TYPE_CHECKING:
+    from spanreplay.replay.findings import Findings
+    from spanreplay.run import Run
+
+BLAMED_MAX: Final = 20
+CAUSES_MAX: Final = 6
+FRAGMENT_CHARACTERS_MIN: Final = 3
+"""A shorter text is found everywhere by chance."""
+_UPSTREAM_MAX: Final = 500
+_NAMES_MAX: Final = 10
+_ABSENT: Final = "(absent)"
+
+
+def changed_text(diff: Diff) -> tuple[str, str]:
+    """(recorded, now): the words of two texts in which they differ, or both values as text."""
+    a, b = _as_text(diff.recorded), _as_text(diff.now)
+    head = 0
+    while head < min(len(a), len(b)) and a[head] == b[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
+        tail += 1
+    # Whole words: a digit or two in common say nothing
+    while head > 0 and _is_word(a[head - 1]):
+        head -= 1
+    while tail > 0 and _is_word(a[-tail]):
+        tail -= 1
+    return a[head : len(a) - tail].strip(), b[head : len(b) - tail].strip()
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character in "_-.,$€%@/:"
+
+
+def _as_text(value: Any) -> str:
+    if value == _ABSENT or value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class Blame:
+    """The evidence of one replay; built once, when it has ended."""
+
+    def __init__(
+        self,
+        *,
+        calls: Sequence[CallRecord],
+        index: RecordingIndex,
+        findings: Findings,
+        run: Run,
+        env: Mapping[str, Any],
+        differing: Sequence[str],
+        drift: Sequence[Mapping[str, Any]],
+        live: Sequence[str],
+    ) -> None:
+        self._calls = calls
+        self._index = index
+        self._findings = findings
+        self._run = run
+        self._env = env
+        self._differing = differing
+        self._drift = drift
+        self._live = live
+
+    def explain(self, divergences: list[Divergence]) -> list[Divergence]:
+        """The divergences, those that are not downstream with their causes."""
+        found: list[Divergence] = []
+        blamed = 0
+        for divergence in divergences:
+            if divergence.is_downstream or divergence.cause or blamed >= BLAMED_MAX:
+                found.append(divergence)
+                continue
+            blamed += 1
+            found.append(with_causes(divergence, self._find(divergence)[:CAUSES_MAX]))
+        return found
+
+    def _find(self, divergence: Divergence) -> list[Cause]:
+        causes: list[Cause] = []
+        # An output that changed was made by the call itself: what stands in it comes from nowhere else in the agent
+        if divergence.kind != "output_changed":
+            for diff in divergence.diff[:3]:
+                causes += self._by_value(divergence, diff)
+        causes += self._beside(divergence)
+        return list({(c.kind, c.ref, c.evidence): c for c in causes}.values())
+
+    def _by_value(self, divergence: Divergence, diff: Diff) -> Iterable[Cause]:
+        recorded, now = changed_text(diff)
+        yield from self._from_outputs(divergence, recorded, now)
+        if len(now) < FRAGMENT_CHARACTERS_MIN:
+            return
+        yield from self._from_arguments(now)
+        yield from self._from_environment(now)
+        yield from self._from_ignored(divergence, now)
+        if is_time(diff):
+            live = [name for name in self._live if name.startswith(("clock", "*"))]
+            ref = live[0] if live else ""
+            why = f"the clock is live ({ref})" if live else "a clock that is not recorded was read"
+            yield Cause("clock", f"both values are times: {why}", "value" if live else "beside", ref)
+
+    def _from_outputs(self, divergence: Divergence, recorded: str, now: str) -> Iterable[Cause]:
+        """A call before this one whose output holds the text."""
+        for seq, (boundary, before, after) in self._findings.outputs.items():
+            if seq >= divergence.seq or len(now) < FRAGMENT_CHARACTERS_MIN or now not in output_text("", after):
+                continue
+            if before and recorded and recorded not in output_text("", before):
+                continue
+            what = "another output than recorded" if before else "new in this replay"
+            yield Cause(
+                "upstream_output",
+                f"{_quote(now)} is in the output of call {seq} ({boundary}): {what}",
+                "value",
+                str(seq),
+            )
+            return
+        served = [c for c in self._calls if c.seq in self._index.used and c.seq < divergence.seq][-_UPSTREAM_MAX:]
+        if len(now) < FRAGMENT_CHARACTERS_MIN:
+            return
+        for call in reversed(served):
+            text = output_text(call.request, call.response)
+            if now in text:
+                other = " in place of another value" if recorded and recorded in text else ""
+                yield Cause(
+                    "upstream_output",
+                    f"{_quote(now)} is in the output of call {call.seq} ({call.boundary}), which is as recorded: "
+                    f"the code now takes it from there{other}",
+                    "value",
+                    call.span_id,
+                )
+                return
+
+    def _from_arguments(self, now: str) -> Iterable[Cause]:
+        recorded = self._env.get("argv")
+        argv = self._run.environment.get("argv")
+        if not isinstance(recorded, list) or not isinstance(argv, list):
+            return
+        for argument in argv[1:]:
+            if argument not in recorded and _holds(str(argument), now):
+                yield Cause(
+                    "argument",
+                    f"{_quote(now)} is in the command line, which was another when recorded",
+                    "value",
+                    "argv",
+                )
+                return
+
+    def _from_environment(self, now: str) -> Iterable[Cause]:
+        for name in self._differing:
+            value = self._run.redactor.text(os.environ.get(name, ""))
+            if _holds(value, now):
+                yield Cause(
+                    "environment",
+                    f"{_quote(now)} is in the environment variable {name}, which differs from the recording",
+                    "value",
+                    name,
+                )
+
+    def _from_ignored(self, divergence: Divergence, now: str) -> Iterable[Cause]:
+        for each in self._findings.ignored:
+            place = next((d.path for d in each.diff if now in _as_text(d.now)), "")
+            if each.seq < divergence.seq and place:
+                yield _ignored_cause(each, place, "value", f"{_quote(now)} is in")
+
+    def _beside(self, divergence: Divergence) -> Iterable[Cause]:
+        """What else is not as it was, untied to this value."""
+        if self._differing:
+            names = ", ".join(self._differing[:_NAMES_MAX])
+            yield Cause(
+                "environment", f"environment variables that differ from the recording: {names}", "beside", names
+            )
+        own = [i for i in self._findings.ignored if i.seq < divergence.seq]
+        if own and divergence.part != CLOCK:
+            yield _ignored_cause(own[-1], own[-1].diff[0].path, "beside", "its key ignores")
+        for each in self._drift:
+            if each["name"] not in ("git_sha", "argv"):
+                evidence = f"{each['name']} was {each['recorded']}, now it is {each['now']}"
+                yield Cause("versions", evidence, "beside", str(each["name"]))
+            elif each["name"] == "argv":
+                yield Cause("argument", "the command line is another one", "beside", "argv")
+
+
+def _ignored_cause(each: IgnoredDiff, path: str, strength: str, words: str) -> Cause:
+    evidence = f"{words} {path} of call {each.seq} ({each.boundary}), which differs and is not in its key"
+    if strength == "beside":
+        evidence = f"{path} of call {each.seq} ({each.boundary}) differs, and is not in its key"
+    return Cause("ignored_field", evidence, strength, each.recorded_span_id)
+
+
+def _holds(text: str, fragment: str) -> bool:
+    """Whether one is in the other: a prompt holds an argument, or an argument holds what changed."""
+    if len(text) < FRAGMENT_CHARACTERS_MIN:
+        return False
+    return fragment in text or text in fragment
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")

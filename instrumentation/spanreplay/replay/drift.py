@@ -1,0 +1,32 @@
+"""What of a run's environment is not as recorded: command line, versions, commit; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_NAMES: Final = ("argv", "git_sha", "python", "implementation", "platform", "machine")
+
+
+def find_changed_files(recorded: Any, now: Mapping[str, str]) -> list[str]:
+    """Names of the agent's files that both runs loaded and whose content is another, or that only this one loaded."""
+    if not isinstance(recorded, Mapping) or not recorded:
+        return []
+    return sorted(name for name, digest in now.items() if recorded.get(name) != digest)
+
+
+def find_drift(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """[{name, recorded, now}] of what both know and what differs; packages as `openai 3.1`."""
+    found = [
+        {"name": name, "recorded": recorded[name], "now": now[name]}
+        for name in _NAMES
+        if recorded.get(name) and now.get(name) and recorded[name] != now[name]
+    ]
+    before, after = recorded.get("packages"), now.get("packages")
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        found += [
+            {"name": name, "recorded": str(before[name]), "now": str(after[name])}
+            for name in sorted(before.keys() & after.keys())
+            if before[name] != after[name]
+        ]
+    return found

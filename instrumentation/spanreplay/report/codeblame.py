@@ -1,0 +1,179 @@
+"""Which change of the code a divergence comes from, as far as git and the files' hashes can tell.
+
+Run by the command, never in the agent's process: it starts git. Added to a verdict as causes of kind `code`:
+a changed line that holds the changed text itself (`value`), one in a function on the call's stack (`place`), or a file
+that is not as recorded (`beside`). Where git does not know the recorded commit, only the files' hashes speak.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spanreplay.replay.blame import FRAGMENT_CHARACTERS_MIN, changed_text
+from spanreplay.replay.diverge import STRENGTHS, Diff
+from spanreplay.report.shape import Cause, Divergence, Verdict
+
+__all__ = ["add_code_causes"]
+
+EXPLAINED_MAX: Final = 5
+CAUSES_MAX: Final = 3
+DIFF_BYTES_MAX: Final = 4 * 1024 * 1024
+GIT_TIMEOUT_S: Final = 10
+_SHA: Final = re.compile(r"[0-9a-f]{40}")
+_HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_FRAME: Final = re.compile(r"(?P<file>.+?):(?P<line>\d+) (?P<name>.*)")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One changed line of the working tree: where it is, what it says, and what stood there."""
+
+    file: str
+    number: int
+    text: str
+    before: str
+
+
+def add_code_causes(verdict: Verdict, folder: Path) -> Verdict:
+    """The verdict with the causes that lie in the code; `folder` is the agent's working directory. Never raises."""
+    code = verdict.get("code") or {}
+    if verdict.get("verdict") != "diverged" or not code:
+        return verdict
+    causes = [d for d in verdict["divergences"] if not d.get("downstream") and d.get("kind") != "output_changed"]
+    if not causes:
+        return verdict
+    changed = [str(name) for name in code.get("changed_files") or []]
+    lines = _read_changes(str(code.get("recorded") or ""), folder)
+    for divergence in causes[:EXPLAINED_MAX]:
+        found = list(_find(divergence, lines, changed, folder))[:CAUSES_MAX]
+        if found:
+            listed = sorted([*(divergence.get("causes") or []), *found], key=lambda c: _rank(c.get("strength", "")))
+            divergence["causes"] = listed
+            divergence["cause"] = str(listed[0].get("evidence", ""))
+    return verdict
+
+
+def _rank(strength: str) -> int:
+    return STRENGTHS.index(strength) if strength in STRENGTHS else len(STRENGTHS)
+
+
+def _find(divergence: Divergence, lines: list[Line], changed: list[str], folder: Path) -> Iterator[Cause]:
+    frames = [m for m in map(_FRAME.fullmatch, _stack(divergence)) if m]
+    seen: set[tuple[str, int]] = set()
+    for diff in (divergence.get("diff") or [])[:3]:
+        recorded, now = changed_text(Diff(str(diff.get("path")), diff.get("recorded"), diff.get("now")))
+        for line in sorted(lines, key=lambda each: not (recorded and recorded in each.before)):
+            if _holds_change(line, recorded, now) and (line.file, line.number) not in seen:
+                seen.add((line.file, line.number))
+                yield _cause(line, "value", "the changed text is in", folder)
+    for line in lines:
+        if any(_is_in(f, line, folder) for f in frames) and (line.file, line.number) not in seen:
+            seen.add((line.file, line.number))
+            yield _cause(line, "place", "this function changed:", folder)
+    if not seen and changed:
+        names = ", ".join(changed[:CAUSES_MAX])
+        strength = "place" if any(f["file"] in changed for f in frames) else "beside"
+        yield {"kind": "code", "evidence": f"not as recorded: {names}", "strength": strength, "ref": changed[0]}
+
+
+def _holds_change(line: Line, recorded: str, now: str) -> bool:
+    """Whether a changed line brought the text of now in, or, where nothing came, took the recorded one out."""
+    if len(now) >= FRAGMENT_CHARACTERS_MIN:
+        return now in line.text and now not in line.before
+    return (
+        not now and len(recorded) >= FRAGMENT_CHARACTERS_MIN and recorded in line.before and recorded not in line.text
+    )
+
+
+def _stack(divergence: Divergence) -> list[str]:
+    return [str(f) for f in [*(divergence.get("stack") or []), divergence.get("code") or ""]]
+
+
+def _is_in(frame: re.Match[str], line: Line, folder: Path) -> bool:
+    """Whether a changed line is in the function of a frame, or is the frame's own line."""
+    if frame["file"] != line.file:
+        return False
+    name = frame["name"].rpartition(".")[2]
+    return int(frame["line"]) == line.number or name in _functions_at(folder / line.file, line.number)
+
+
+def _functions_at(path: Path, number: int) -> set[str]:
+    """Names of the functions that a line of a file lies in."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return set()
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (n for n in ast.walk(tree) if isinstance(n, kinds))
+    return {n.name for n in found if n.lineno <= number <= (n.end_lineno or n.lineno)}
+
+
+def _cause(line: Line, strength: str, words: str, folder: Path) -> Cause:
+    commit = _blame(line, folder)
+    place = f"{line.file}:{line.number}"
+    return {
+        "kind": "code",
+        "evidence": f"{words} {place} ({commit})",
+        "strength": strength,
+        "ref": place if commit == "not committed" else f"{commit.split(' ', 1)[0]}:{place}",
+    }
+
+
+def _blame(line: Line, folder: Path) -> str:
+    """The commit that wrote a line: its short id and subject."""
+    span = f"{line.number},{line.number}"
+    blamed = _git(folder, "blame", "--porcelain", "-L", span, "--", line.file)
+    sha = blamed.split(" ", 1)[0]
+    if not _SHA.fullmatch(sha) or not sha.strip("0"):
+        return "not committed"
+    subject = next((t[8:] for t in blamed.splitlines() if t.startswith("summary ")), "")
+    return f"{sha[:12]} {subject}".strip()
+
+
+def _read_changes(recorded: str, folder: Path) -> list[Line]:
+    """Every line that differs between the recorded commit and the working tree, below `folder`."""
+    if not _SHA.fullmatch(recorded):
+        return []
+    text = _git(folder, "diff", "--no-color", "--no-ext-diff", "--relative", "-U0", recorded, "--", ".")
+    return list(_parse(text[:DIFF_BYTES_MAX]))
+
+
+def _parse(text: str) -> Iterator[Line]:
+    file, number = "", 0
+    gone: list[str] = []
+    come: list[str] = []
+    for row in [*text.split("\n"), "@@ -0,0 +0,0 @@"]:
+        hunk = _HUNK.match(row)
+        if hunk or row.startswith(("diff ", "--- ", "+++ ")):
+            before = "\n".join(gone)
+            if file and (gone or come):
+                # Of lines that were only taken out, what is left is the place
+                yield from (Line(file, max(1, number + i), t, before) for i, t in enumerate(come or [""]))
+            gone, come = [], []
+            number = int(hunk[1]) if hunk else 0
+            if not hunk:
+                file = row[6:].split("\t")[0] if row.startswith("+++ b/") else ""
+        elif row.startswith("-"):
+            gone.append(row[1:])
+        elif row.startswith("+"):
+            come.append(row[1:])
+
+
+def _git(folder: Path, *args: str) -> str:
+    """What git prints; '' if there is none, or it fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args],
+            capture_output=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""

@@ -1,0 +1,227 @@
+"""What a report says a divergence comes from: evidence by value, by place, or that it is unknown."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.provider import Provider
+from support.replaying import Replayed, Workplace
+
+AGENT = """
+import os, sys
+from openai import OpenAI
+import spanreplay
+from prompts import SYSTEM
+
+change = os.environ.get("CHANGE", "")
+
+
+@spanreplay.boundary("tool", name="find_orders", effect="read")
+def find_orders(customer):
+    return [{"order": "ORDER-4711", "note": "late"}, {"order": "ORDER-0815", "note": "broken"}]
+
+
+@spanreplay.boundary("tool", name="refund", effect="irreversible")
+def refund(order):
+    return "refunded"
+
+
+client = OpenAI()
+orders = find_orders("ACME")
+chosen = orders[1 if change == "choice" else 0]["order"]
+question = f"Say something {os.environ.get('TONE', 'friendly')} about {chosen}"
+if len(sys.argv) > 1:
+    question += f" in {sys.argv[1]}"
+if change == "unknown":
+    question += f" {os.getpid()}"
+who = os.environ.get("WHO", "alice")
+answer = client.chat.completions.create(
+    model="gpt-x",
+    user=who,
+    messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}],
+)
+print(answer.choices[0].message.content)
+if who == "mallory":
+    refund(chosen)
+"""
+
+
+def git(place: Path, *args: str) -> str:
+    """Run git in the agent's directory, as somebody."""
+    settings = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *settings, *args], cwd=place, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """One recorded run of the agent, in a repository; its provider has been stopped."""
+    place = tmp_path_factory.mktemp("agent")
+    with Provider() as provider:
+        workplace = Workplace(place, provider.environ())
+        workplace.write("agent.py", AGENT)
+        workplace.write("prompts.py", 'GREETING = "hello"\nSYSTEM = "You are careful."\n')
+        workplace.write(".gitignore", ".spanreplay/\n*.json\n__pycache__/\n")
+        git(place, "init", "-q")
+        git(place, "add", "-A")
+        git(place, "commit", "-qm", "first")
+        workplace.record("agent.py", "English")
+    return workplace
+
+
+def cause_of(replayed: Replayed) -> dict[str, Any]:
+    """The one divergence that follows from no other."""
+    assert replayed.status == 3, replayed.stderr
+    found: list[dict[str, Any]] = [d for d in replayed.verdict["divergences"] if not d["downstream"]]
+    assert len(found) == 1, [d["message"] for d in found]
+    return found[0]
+
+
+def best(replayed: Replayed) -> tuple[str, str]:
+    """(kind, strength) of the best evidence."""
+    causes = cause_of(replayed)["causes"]
+    return (causes[0]["kind"], causes[0]["strength"]) if causes else ("", "")
+
+
+def test_n8_changed_line_of_code_is_blamed(recorded: Workplace) -> None:
+    """A prompt that somebody changed in a commit: the report names the line and the commit."""
+    recorded.write("prompts.py", 'GREETING = "hello"\nSYSTEM = "You are bold."\n')
+    git(recorded.path, "commit", "-qam", "be bold")
+    try:
+        replayed = recorded.replay("agent.py", "English")
+    finally:
+        git(recorded.path, "reset", "-q", "--hard", "HEAD~1")
+    cause = cause_of(replayed)
+    assert (cause["part"], *best(replayed)) == ("prompt", "code", "value")
+    assert "prompts.py:2" in cause["cause"]
+    assert "be bold" in cause["cause"]
+    assert cause["cause"] in replayed.stderr
+
+
+def test_n8_uncommitted_change_is_said_to_be_one(recorded: Workplace) -> None:
+    """A change in the working tree that nobody committed is named without a commit."""
+    recorded.write("prompts.py", 'GREETING = "hello"\nSYSTEM = "You are timid."\n')
+    try:
+        replayed = recorded.replay("agent.py", "English")
+    finally:
+        git(recorded.path, "checkout", "-q", "prompts.py")
+    assert "prompts.py:2 (not committed)" in cause_of(replayed)["cause"]
+    assert replayed.verdict["code"]["changed_files"] == ["prompts.py"]
+
+
+def test_n8_value_of_an_earlier_output_is_found(recorded: Workplace) -> None:
+    """An agent that now takes another value from a recorded answer: the report names the call it comes from."""
+    replayed = recorded.replay("agent.py", "English", CHANGE="choice")
+    assert best(replayed) == ("upstream_output", "value")
+    assert "'ORDER-0815' is in the output of call" in cause_of(replayed)["cause"]
+    assert "tool:find_orders" in cause_of(replayed)["cause"]
+
+
+def test_n8_environment_variable_is_named(recorded: Workplace) -> None:
+    """A text that comes from a variable which is another one now: the variable is the cause."""
+    replayed = recorded.replay("agent.py", "English", TONE="sarcastic")
+    assert best(replayed) == ("environment", "value")
+    assert "TONE" in cause_of(replayed)["cause"]
+
+
+def test_n8_argument_is_named(recorded: Workplace) -> None:
+    """A text from the command line: the command line is the cause."""
+    assert best(recorded.replay("agent.py", "Klingon")) == ("argument", "value")
+
+
+def test_n8_unknown_is_said_to_be_unknown(recorded: Workplace) -> None:
+    """A value that stands nowhere has no cause by value, and none is made up."""
+    replayed = recorded.replay("agent.py", "English", CHANGE="unknown")
+    assert all(c["strength"] == "beside" for c in cause_of(replayed)["causes"] if "causes" in cause_of(replayed))
+    assert "perhaps" in replayed.stderr or "unknown" in replayed.stderr
+
+
+def test_s35_n9_ignored_field_that_decides_a_branch_is_reported(recorded: Workplace) -> None:
+    """A field that no key contains makes no divergence, but is shown with its span where it led to one."""
+    replayed = recorded.replay("agent.py", "English", WHO="mallory")
+    cause = cause_of(replayed)
+    assert (cause["kind"], cause["boundary"]) == ("extra_call", "tool:refund")
+    (ignored,) = replayed.verdict["ignored_diffs"]
+    assert [(d["path"], d["recorded"], d["now"]) for d in ignored["diff"]] == [("user", "alice", "mallory")]
+    llm = next(c for c in recorded.recording().calls if c.kind == "llm")
+    assert ignored["recorded_span_id"] == llm.span_id
+    assert "ignored_field" in [c["kind"] for c in cause["causes"]]
+    assert "'alice' → 'mallory'" in replayed.stderr
+    harmless = recorded.replay("agent.py", "English", WHO="bob")
+    assert (harmless.status, harmless.verdict["counts"]["ignored_diffs"]) == (0, 1)
+
+
+CHAT = """
+import os
+from openai import OpenAI
+
+client = OpenAI()
+messages = []
+for turn in range(1, 13):
+    text = f"question {turn}"
+    if turn == 1 and os.environ.get("CHANGE"):
+        text = "another question 1"
+    messages.append({"role": "user", "content": text})
+    answer = client.chat.completions.create(model="gpt-x", messages=messages)
+    messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+"""
+
+
+@pytest.mark.parametrize("on_change", ["serve", "stop"])
+def test_s56_changed_turn_is_the_one_cause(on_change: str, provider: Provider, workplace: Workplace) -> None:
+    """Turn 1 of a chat of 12 turns changes: one cause, in turn 1; each later call brings nothing of its own."""
+    workplace.write("chat.py", CHAT)
+    workplace.record("chat.py")
+    provider.stop()
+    replayed = workplace.replay("chat.py", options=["--on-change", on_change], CHANGE="1")
+    cause = cause_of(replayed)
+    assert (cause["kind"], cause["turn"], cause["seq"], cause["part"]) == ("changed_call", 1, 1, "prompt")
+    assert cause["context"] == [{"index": 0, "name": "user", "change": "changed"}]
+    later = [d for d in replayed.verdict["divergences"] if d["downstream"]]
+    assert len(later) == 11
+    assert {d["downstream_of"] for d in later} == {1}
+    if on_change == "serve":
+        assert all(d["turn"] == 1 and "context" not in d for d in later)
+        assert all("turn 1 brought that, this call changes nothing more" in d["message"] for d in later)
+        assert "11 further calls are downstream of it" in replayed.stderr
+
+
+TOOLS = """
+import json
+from openai import OpenAI
+import spanreplay
+
+
+@spanreplay.boundary("tool", name="look", effect="read")
+def look(q):
+    return f"nothing about {q}"
+
+
+client = OpenAI()
+schema = {"type": "object", "properties": {"q": {"type": "string"}}}
+tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
+messages = [{"role": "user", "content": 'use tool look with {"q": "a"} and use tool look with {"q": "b"}'}]
+answer = client.chat.completions.create(model="gpt-x", messages=messages, tools=tools).choices[0].message
+messages.append(answer.model_dump(exclude_none=True))
+for call in answer.tool_calls:
+    content = look(**json.loads(call.function.arguments))
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+client.chat.completions.create(model="gpt-x", messages=messages, tools=tools)
+"""
+
+
+def test_n5_random_ids_of_a_live_model_change_no_key(provider: Provider, workplace: Workplace) -> None:
+    """A live model draws other tool-call ids: the next request is still the recorded one, and no output differs."""
+    workplace.write("tools.py", TOOLS)
+    workplace.record("tools.py")
+    first, second = (c for c in workplace.recording().calls if c.kind == "llm")
+    replayed = workplace.replay("tools.py", options=["--live", "llm:*"])
+    kinds = [(d["kind"], d["boundary"]) for d in replayed.verdict["divergences"]]
+    assert kinds == [("output_changed", "llm:openai.chat.completions")]  # the last answer's text, which is random
+    assert replayed.verdict["divergences"][0]["recorded_span_id"] == second.span_id
+    assert replayed.verdict["counts"]["changed"] == 0
+    assert first.span_id != second.span_id
