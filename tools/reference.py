@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import click
@@ -130,6 +131,7 @@ def main(argv: list[str]) -> int:
         "reference/cli.md": render_commands(),
         "reference/settings.md": render_settings(),
         "reference/coverage.md": render_coverage(),
+        "divergence-1.schema.json": (files("spanreplay.report") / "divergence-1.schema.json").read_text("utf-8"),
         **render_frameworks(),
     }
     left_over = {f"frameworks/{p.name}" for p in (DOCS / "frameworks").glob("*.md")} - pages.keys()
