@@ -10,9 +10,9 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from spanreplay import codec, guard, ids
+from spanreplay import codec, guard, ids, stacks
 from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin, is_suppressed
@@ -23,6 +23,8 @@ from spanreplay.run import Run, active_run
 
 T = TypeVar("T")
 _MCP_KEYSPEC = "mcp/1"
+_STACK = "stack"
+"""In a call's meta: where its exception came from."""
 _KINDS_WITH_KEYSPEC = frozenset({"tool", "retriever", "compute", "human", "mcp"})
 
 
@@ -107,8 +109,14 @@ def _close_ok(crossing: Crossing, value: Any) -> None:
     guard.guarded("recording a result", _close_value, crossing, "value", value, Outcome.OK)
 
 
+def _note_stack(crossing: Crossing, exc: BaseException) -> None:
+    stacks.strip(exc)
+    crossing.spec.meta[_STACK] = stacks.describe(exc)
+
+
 def _close_error(crossing: Crossing, exc: BaseException) -> None:
     outcome = Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED
+    guard.guarded("recording a stack", _note_stack, crossing, exc)
     guard.guarded("recording an exception", _close_value, crossing, "error", exc, outcome)
 
 
@@ -174,23 +182,43 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
     crossing = begin_leaf(describe)
     if crossing is None:
         return live()
-    if crossing.served is not None:
-        wait_turn(crossing)
-        response = load_response(crossing)
-        if "error" in response:
-            raise decode_error(crossing, response["error"])
-        value: T = decode_value(crossing, response.get("value"))
-        return value
+    error, value = _serve(crossing) if crossing.served is not None else _run(crossing, live)
+    if error is None:
+        return cast("T", value)
+    context = error.__context__
+    try:
+        raise error  # at one line, live and served: it is in the traceback
+    finally:
+        if crossing.served is None:
+            error.__context__ = context  # `raise` puts there what the caller is handling
+        del error, context
+
+
+def _serve(crossing: Crossing) -> tuple[BaseException | None, Any]:
+    wait_turn(crossing)
+    response = load_response(crossing)
+    if "error" in response:
+        return _restore_error(crossing, response["error"]), None
+    return None, decode_value(crossing, response.get("value"))
+
+
+def _restore_error(crossing: Crossing, encoded: Any) -> BaseException:
+    error = decode_error(crossing, encoded)
+    guard.guarded("rebuilding a stack", stacks.restore, error, crossing.spec.meta.get(_STACK))
+    return error
+
+
+def _run(crossing: Crossing, live: Callable[[], Any]) -> tuple[BaseException | None, Any]:
     try:
         with crossing:
             result = live() if crossing.spec.live is None else crossing.spec.live()
     except Suspended:  # the call stays open
         raise
-    except BaseException as exc:
+    except BaseException as exc:  # noqa: BLE001 -- raised by the caller
         _close_error(crossing, exc)
-        raise
+        return exc, None
     _close_ok(crossing, result)
-    return result
+    return None, result
 
 
 async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[T]]) -> T:
@@ -198,17 +226,31 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
     crossing = begin_leaf(describe)
     if crossing is None:
         return await live()
-    if crossing.served is not None:
-        if crossing.served.outcome != Outcome.CANCELLED.value:
-            await await_turn(crossing)
-        response = load_response(crossing)
-        if "error" in response:
-            error = decode_error(crossing, response["error"])
-            if isinstance(error, asyncio.CancelledError):
-                await await_cancellation(crossing)
-            raise error
-        value: T = decode_value(crossing, response.get("value"))
-        return value
+    error, value = await (_serve_async(crossing) if crossing.served is not None else _run_async(crossing, live))
+    if error is None:
+        return cast("T", value)
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        if crossing.served is None:
+            error.__context__ = context
+        del error, context
+
+
+async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
+    if crossing.served is not None and crossing.served.outcome != Outcome.CANCELLED.value:
+        await await_turn(crossing)
+    response = load_response(crossing)
+    if "error" not in response:
+        return None, decode_value(crossing, response.get("value"))
+    error = _restore_error(crossing, response["error"])
+    if isinstance(error, asyncio.CancelledError):
+        await await_cancellation(crossing)
+    return error, None
+
+
+async def _run_async(crossing: Crossing, live: Callable[[], Awaitable[Any]]) -> tuple[BaseException | None, Any]:
     if crossing.run.turns is not None:
         crossing.opened_in = crossing.run.turns.turn()
     try:
@@ -216,8 +258,8 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
             result = await (live() if crossing.spec.live is None else crossing.spec.live())
     except Suspended:  # the call stays open
         raise
-    except BaseException as exc:
+    except BaseException as exc:  # noqa: BLE001 -- raised by the caller
         _close_error(crossing, exc)
-        raise
+        return exc, None
     _close_ok(crossing, result)
-    return result
+    return None, result

@@ -6,7 +6,6 @@ The tools write to the file named by AGENT_LEDGER (default: ledger.txt).
 
 import asyncio
 import json
-import logging
 import os
 import random
 import sys
@@ -20,7 +19,6 @@ from agno.team import Team
 from agno.tools import Toolkit, tool
 from pydantic import BaseModel
 
-logging.disable(logging.CRITICAL)  # Agno prints the tracebacks of tools
 LEDGER = Path(os.environ.get("AGENT_LEDGER", "ledger.txt"))
 
 
