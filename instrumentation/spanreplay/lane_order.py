@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from spanreplay._patch import Patches
 
 _ends: Final = itertools.count(1)
+_ending: Final = threading.Lock()
 
 
 class LaneTask(asyncio.Task):  # type: ignore[type-arg]  # not generic at run time before 3.12
@@ -71,38 +73,65 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     _spanreplay_then: Callable[[], None] | None = None
     """Called when it is done and everybody who waited has been told."""
 
-    _spanreplay_before: Callable[[], None] | None = None
-    """Called before anybody can see that it is done."""
+    _spanreplay_lane: LaneEnd | None = None
+    """The end of its lane, which comes when others see that it is done."""
+    _is_ending = False
 
     def __hash__(self) -> int:
         return self._spanreplay_number
 
     def set_result(self, result: Any) -> None:
-        self._end()
-        super().set_result(result)
+        self._end(super().set_result, result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        self._end()
-        super().set_exception(exception)
+        self._end(super().set_exception, exception)
 
-    def _end(self) -> None:
-        before, self._spanreplay_before = self._spanreplay_before, None
-        if before is not None:
-            before()
-        self._spanreplay_end = next(_ends)
+    def _end(self, settle: Callable[[Any], None], value: Any) -> None:
+        if self._spanreplay_lane is not None:
+            self._spanreplay_lane.wait()
+        _ending.acquire()  # of two that end at once the one that is noted first is seen first
+        self._is_ending = True
+        try:
+            if self._spanreplay_lane is not None:
+                self._spanreplay_lane.note()
+            self._spanreplay_end = next(_ends)
+            settle(value)
+        finally:
+            self._seen()
+
+    def _seen(self) -> None:
+        if self._is_ending:
+            self._is_ending = False
+            _ending.release()
+            if self._spanreplay_lane is not None:
+                self._spanreplay_lane.release()
 
     def _invoke_callbacks(self) -> None:
+        self._seen()
         super()._invoke_callbacks()  # type: ignore[misc]  # not in the stubs
         then, self._spanreplay_then = self._spanreplay_then, None
         if then is not None:
             then()
 
 
-def adopt_future(future: Any, number: int) -> None:
-    """Make a pool's new future one of ours; left alone if it is of a class of the agent's."""
-    if type(future) is concurrent.futures.Future:
+class LaneEnd(Protocol):
+    """The end of a lane; see `run.LaneEnd`."""
+
+    def wait(self) -> None: ...
+
+    def note(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def adopt_future(future: Any, number: int, end: LaneEnd | None) -> bool:
+    """Make a pool's new future one of ours; False, and left alone, if it is of a class of the agent's."""
+    is_plain = type(future) is concurrent.futures.Future
+    if is_plain:
         future.__class__ = LaneFuture
-        future._spanreplay_number = number  # type: ignore[attr-defined]  # of the class that it has now
+        future._spanreplay_lane = end
+        future._spanreplay_number = number
+    return is_plain
 
 
 def when_told(future: Any, then: Callable[[], None]) -> None:

@@ -15,13 +15,12 @@ import functools
 import re
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from spanreplay import lane_order
 from spanreplay._patch import Patches
-from spanreplay.lane_order import adopt_future, create_numbered
+from spanreplay.lane_order import LaneEnd, adopt_future, create_numbered
 
 LABEL_CHARACTERS_MAX: Final = 80
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
@@ -212,9 +211,19 @@ class _inside_thread:  # noqa: N801 -- reads as a statement
         _thread.forced = self._before
 
 
-def install(
-    patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], AbstractContextManager[None]]
-) -> None:
+class Carried(Protocol):
+    """What a thread or a pool call runs inside of; see `run.carried`."""
+
+    ends_lane: bool
+
+    def end_of(self, lane: Lane) -> LaneEnd | None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+def install(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], Carried]) -> None:
     """Patch the places where concurrency is created.
 
     `root_of` gives the root lane of the active run, or None (then nothing happens); `carry` makes, where a thread or
@@ -264,9 +273,7 @@ def _install_tasks(patches: Patches, root_of: Callable[[], Lane | None]) -> None
     wrap_create_task(patches, asyncio.base_events.BaseEventLoop, root_of)
 
 
-def _install_pools(
-    patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], AbstractContextManager[None]]
-) -> None:
+def _install_pools(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], Carried]) -> None:
     import concurrent.futures
 
     def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
@@ -279,25 +286,29 @@ def _install_pools(
         lane = parent.child(label_of("x", work), current_crossing(root))
         _enter(contexts, lane)
         carried = carry()
+        adopting = threading.Lock()
 
         def run(*a: Any, **k: Any) -> Any:
             with _inside_thread(parent, lane), carried:
-                return function(*a, **k)
+                try:
+                    return function(*a, **k)
+                finally:
+                    with adopting:  # the future must be ours before it ends
+                        pass
 
         _thread.is_submitting = True  # a worker thread that is spawned now must not take a lane number
         try:
-            future = wrapped(run, *rest, **kwargs)
+            with adopting:
+                future = wrapped(run, *rest, **kwargs)
+                carried.ends_lane = not adopt_future(future, lane.number, carried.end_of(lane))
         finally:
             _thread.is_submitting = False
-        adopt_future(future, lane.number)
         return future
 
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
 
 
-def _install_threads(
-    patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], AbstractContextManager[None]]
-) -> None:
+def _install_threads(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], Carried]) -> None:
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()
         if root is None or _thread.is_submitting or thread.ident is not None:

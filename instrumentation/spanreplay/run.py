@@ -182,14 +182,6 @@ class Run:
         """Whether this process, not one that it was forked from, has joined the run."""
         return self._member_pid == os.getpid() and not self._is_helper
 
-    def receive_lane(self, lane: str) -> None:
-        """The result of what was handed to another process has come."""
-        if self.session is not None:
-            self.session.gate.complete(self.session.gate.lane_ends.get(lane, -1))
-        with self._lock:
-            if len(self._lane_ends) < config.LANE_ENDS_MAX:
-                self._lane_ends[lane] = self._next()
-
     def _finish_part(self) -> None:
         """Leave what this process adds to the run for the first one."""
         if self.family is None:
@@ -304,14 +296,18 @@ class Run:
             self.family.close()
 
     def end_lane(self, lane: Lane) -> None:
-        """A thread or pool call of this run is done; in a replay, wait until it is its turn to be."""
-        if self.session is not None:
-            self.session.end_lane(lane.path)
+        """A thread of this run is done; in a replay, wait until it is its turn to be."""
+        end = LaneEnd(self, lane.path)
+        end.wait()
+        end.note()
+        end.release()
+
+    def note_lane_end(self, lane: str, is_remote: bool) -> None:
+        """What was done in a lane is about to be seen by others; `is_remote` if another process did it."""
         with self._lock:
-            if not self._has_gone_on:
-                return
-            if lane.path in self._lanes and len(self._lane_ends) < config.LANE_ENDS_MAX:
-                self._lane_ends[lane.path] = self._next()
+            is_known = is_remote or lane in self._lanes
+            if self._has_gone_on and is_known and len(self._lane_ends) < config.LANE_ENDS_MAX:
+                self._lane_ends[lane] = self._next()
 
     def end_timer(self, name: str) -> None:
         """A timer of the agent's fires; of more than TIMERS_MAX none is kept."""
@@ -409,6 +405,30 @@ class Run:
         )
 
 
+class LaneEnd:
+    """The end of what was done in a lane: `wait` for its turn, `note` it, and `release` what comes behind it."""
+
+    def __init__(self, run: Run, lane: str, *, is_remote: bool = False) -> None:
+        self._run = run
+        self._lane = lane
+        self._is_remote = is_remote
+
+    def wait(self) -> None:
+        """In a replay, block until it is its turn; what another process did was waited for there."""
+        if self._run.session is not None and not self._is_remote:
+            self._run.session.gate.wait_lane(self._lane)
+
+    def note(self) -> None:
+        """Take a value of the run's clock."""
+        guard.guarded("the end of a lane", self._run.note_lane_end, self._lane, self._is_remote)
+
+    def release(self) -> None:
+        """In a replay, let go on what waits for this end."""
+        if self._run.session is not None:
+            gate = self._run.session.gate
+            gate.complete(gate.lane_ends.get(self._lane, -1))
+
+
 def _new_key_memo() -> Any:
     from spanreplay.keys import KeyMemo
 
@@ -464,10 +484,17 @@ class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`
 class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
     """Enter the run of the code that makes this, in another thread; its root span unless one is current there."""
 
-    __slots__ = ("_context_token", "_run", "_token")
+    __slots__ = ("_context_token", "_run", "_token", "ends_lane")
 
     def __init__(self) -> None:
         self._run = _run.get()
+        self.ends_lane = True
+        """Whether the end of the block is the end of its lane; a pool's call ends when its future does."""
+
+    def end_of(self, lane: Lane) -> LaneEnd | None:
+        """The end of a lane of the run that this carries; None without one."""
+        run = self._run or active_run()
+        return None if run is None else LaneEnd(run, lane.path)
 
     def __enter__(self) -> None:
         self._token = None if self._run is None else _run.set(self._run)
@@ -477,7 +504,7 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
 
     def __exit__(self, *exc_info: object) -> None:
         run = active_run()
-        if run is not None:
+        if run is not None and self.ends_lane:
             guard.guarded("the end of a lane", run.end_lane, current_lane(run.root_lane))
         if self._context_token is not None:
             otel_context.detach(self._context_token)

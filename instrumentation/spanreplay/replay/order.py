@@ -29,7 +29,7 @@ _NO_CALL: Final = -1
 _FROM_POOL: Final = "/px:"
 _SHARED_POLL_S: Final = 0.002
 """How often to look whether another process has gone on; nothing wakes us there."""
-STALL_MS: Final = 100
+STALL_MS: Final = 500
 """How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
 STALL_BUSY_MS: Final = 2_000
 """The same while other threads work."""
@@ -236,6 +236,11 @@ class OrderGate:
             finally:
                 self._waiting -= 1
                 self._state_working()
+
+    def wait_lane(self, lane: str) -> None:
+        """Block until it is the turn of a lane to end; at once in a thread that runs an event loop."""
+        if asyncio._get_running_loop() is None:
+            self.wait_turn(self.lane_ends.get(lane, -1))
 
     def owns(self, condition: threading.Condition) -> bool:
         """Whether this is the gate's own condition."""

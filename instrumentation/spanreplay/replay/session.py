@@ -12,7 +12,6 @@ Resolution, in this order, never with an implicit live call:
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from dataclasses import replace
@@ -399,13 +398,6 @@ class Session:
             self.has_reached_frontier = True
             self.is_stopped = True
         return ReplayMiss(message)
-
-    def end_lane(self, lane: str) -> None:
-        """A thread or pool call is done: wait until it is its turn to be, as recorded."""
-        clock = self.gate.lane_ends.get(lane, -1)
-        if asyncio._get_running_loop() is None:
-            self.gate.wait_turn(clock)
-        self.gate.complete(clock)
 
     def broken(self, message: str) -> ReplayMiss:
         """Note an error of our own; the replay can't be called identical any more."""

@@ -7,16 +7,15 @@ order: the worker holds its result back until the one before it has arrived.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 from spanreplay import family, guard, ids
 from spanreplay._patch import Patches
 from spanreplay.family import Family, RemoteCrossing, Ticket
-from spanreplay.lane_order import LaneFuture, adopt_future
+from spanreplay.lane_order import adopt_future
 from spanreplay.lanes import Lane, _peel, current_crossing, current_lane, inside_lane, label_of
-from spanreplay.run import Run, active_run, set_process_run
+from spanreplay.run import LaneEnd, Run, active_run, set_process_run
 
 _TICKET = "_spanreplay_ticket"
 
@@ -172,9 +171,7 @@ def _submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
     shared.lanes.append(lane.path)
     work = Work(function, lane.path, -1 if owner is None else owner.seq)
     future = wrapped(work, *rest, **kwargs)
-    adopt_future(future, lane.number)
-    if isinstance(future, LaneFuture):
-        future._spanreplay_before = functools.partial(guard.guarded, "the end of a lane", run.receive_lane, lane.path)
+    adopt_future(future, lane.number, LaneEnd(run, lane.path, is_remote=True))
     return future
 
 

@@ -1,0 +1,117 @@
+"""The same recording gives the same outputs, whatever Python, hash seed and schedule replays it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from spanreplay.call import CallRecord
+from spanreplay.spool import SpoolCatalog
+from support.agents import ROOT
+from support.replaying import Replayed, Workplace
+
+REPLAYS: Final = int(os.environ.get("SPANREPLAY_TEST_REPLAYS", "4"))
+SEEDS: Final = int(os.environ.get("SPANREPLAY_TEST_SEEDS", "2"))
+
+AGENT = """
+import asyncio, concurrent.futures, json, random, sys, time
+import spanreplay
+
+delays = random.Random(int(sys.argv[1]))
+
+@spanreplay.boundary("tool", name="ask")
+async def ask(question):
+    await asyncio.sleep(delays.random() * 0.02)
+    return {"answer": random.SystemRandom().getrandbits(40), "to": question}
+
+@spanreplay.boundary("tool", name="search")
+def search(question):
+    time.sleep(delays.random() * 0.01)
+    return f"{random.SystemRandom().getrandbits(40):x}"
+
+async def main():
+    same = await asyncio.gather(*(ask("same question") for _ in range(10)))
+    print(json.dumps(same))
+    for number, one in enumerate(asyncio.as_completed([ask("race") for _ in range(10)])):
+        print("race", number, (await one)["answer"])
+    tasks = {asyncio.create_task(ask(f"set {n}")) for n in range(5)}
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    print([task.result() for task in done], len(pending))
+    for task in pending:
+        task.cancel()
+    print(await asyncio.gather(*pending, return_exceptions=True))
+    print(await asyncio.gather(*(asyncio.to_thread(search, "same") for _ in range(5))))
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        futures = [pool.submit(search, "pool") for _ in range(10)]
+        print([future.result() for future in concurrent.futures.as_completed(futures)])
+
+asyncio.run(main())
+print("drawn", random.random())
+"""
+
+
+@cache
+def other_pythons() -> tuple[Path, ...]:
+    """Pythons of other versions that have spanreplay: of `make matrix`, or of SPANREPLAY_TEST_PYTHONS."""
+    named = os.environ.get("SPANREPLAY_TEST_PYTHONS", "")
+    found = [Path(name) for name in named.split(os.pathsep) if name] or sorted(ROOT.glob(".venvs/py3*/bin/python"))
+    mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return tuple(python for python in found if _version_with_spanreplay(python) not in ("", mine))
+
+
+def _version_with_spanreplay(python: Path) -> str:
+    code = "import sys, spanreplay; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def digest_of(workplace: Workplace, replayed: Replayed) -> str:
+    """The hash of a replay's final output and of what each call gave, lane by lane."""
+    assert replayed.status == 0, replayed.stderr
+    catalog = SpoolCatalog(workplace.path / ".spanreplay")
+    try:
+        calls = catalog.load(replayed.verdict["replay_run_id"]).calls
+    finally:
+        catalog.close()
+    return digest(replayed.stdout, calls)
+
+
+def digest(stdout: str, calls: tuple[CallRecord, ...]) -> str:
+    """The hash of an output, which shows what came first, and of what each call gave, in the order of its lane."""
+    outputs = sorted((call.lane, call.boundary, call.index, call.outcome, call.response) for call in calls)
+    return hashlib.sha256(json.dumps([stdout, outputs]).encode()).hexdigest()
+
+
+@pytest.mark.slow
+def test_s20_replays_on_two_pythons_give_one_hash(tmp_path: Path) -> None:
+    """Replays under two Pythons and many hash seeds give the recorded output and outcomes."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", AGENT)
+    recorded = workplace.record(agent, "1", PYTHONHASHSEED="1")
+    wanted = digest(recorded.stdout, workplace.recording().calls)
+    run = workplace.recording().run_id
+    places = [workplace, *(Workplace(tmp_path, python=python) for python in other_pythons()[:1])]
+    for number in range(REPLAYS):
+        place = places[number % len(places)]
+        replayed = place.replay(agent, "1", source=run, PYTHONHASHSEED=str(number + 2))
+        assert digest_of(place, replayed) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_s15_parallel_calls_keep_their_own_answers_in_any_process(tmp_path: Path, seed: int) -> None:
+    """Ten identical calls at once, recorded with a hash seed and delays, are served as they were with another."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", AGENT)
+    recorded = workplace.record(agent, str(seed), PYTHONHASHSEED=str(seed))
+    replayed = workplace.replay(agent, str(seed), PYTHONHASHSEED=str(seed + 1000))
+    assert replayed.status == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["counts"]["exact"] == len(workplace.recording().calls)
