@@ -75,11 +75,18 @@ def test_anthropic_agent_runs_every_section(agent: AgentRunner, python: Path) ->
 
 def test_langgraph_agent_runs_every_mode(agent: AgentRunner, python: Path, tmp_path: Path) -> None:
     """The LangGraph agent calls its tools in parallel and their writes reach the database."""
-    text = agent("langgraph_agent.py", *LANGGRAPH_MODES, *REACT_MODES, python=python).stdout
+    text = agent("langgraph_agent.py", *LANGGRAPH_MODES, python=python).stdout
     assert "ValueError('broke down: rust" in text
     assert len(set(re.findall(r"receipt (\d+)'$", text, re.MULTILINE))) >= 30
     with closing(sqlite3.connect(tmp_path / "notes.db")) as db:
         assert db.execute("SELECT count(*) FROM notes WHERE text = 'the same'").fetchone() == (20,)
+
+
+def test_langgraph_prebuilt_agent_runs_sync_and_async(agent: AgentRunner, python: Path) -> None:
+    """LangGraph's prebuilt agent calls its tools; in a process of its own, whose connections have one event loop."""
+    text = agent("langgraph_agent.py", *REACT_MODES, python=python).stdout
+    assert "ValueError('broke down: rust" in text
+    assert len(set(re.findall(r"receipt (\d+)'$", text, re.MULTILINE))) == 6
 
 
 def test_mcp_agent_calls_a_real_server(agent: AgentRunner, python: Path) -> None:
