@@ -14,13 +14,12 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from spanreplay import attributes as names
 from spanreplay import config, guard, ids
-from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, find_lost
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
 from spanreplay.loops import TurnBook
+from spanreplay.root import build_root_attributes
 from spanreplay.seal.tree import hash_root
 
 if TYPE_CHECKING:
@@ -374,26 +373,8 @@ class Run:
         return manifest
 
     def _emit_root(self, outcome: Outcome, manifest: Mapping[str, Any]) -> None:
-        attributes: dict[str, Any] = {
-            names.SCHEMA: names.SCHEMA_VERSION,
-            names.RUN_ID: self.run_id,
-            names.SEQ: 0,
-            names.KIND: names.KIND_RUN,
-            names.NAME: self.app,
-            names.APP: self.app,
-            names.OUTCOME: outcome.value,
-            names.ENV: dump(
-                {**self.redactor.value(dict(self.environment)), names.REDACTION_KEY: self.redactor.fingerprint}
-            ),
-        }
-        if manifest:
-            attributes[names.MANIFEST] = dump(manifest)
-        if self.session is not None and not (self.is_continued and self._has_gone_on):
-            attributes[names.REPLAY_OF] = self.session.recording.run_id
-        if self.user_id:
-            attributes[names.USER_ID] = self.redactor.text(self.user_id)
-        if self.session_id:
-            attributes[names.SESSION_ID] = self.redactor.text(self.session_id)
+        is_replay = self.session is not None and not (self.is_continued and self._has_gone_on)
+        attributes = build_root_attributes(self, outcome, manifest, is_replay=is_replay)
         self.emitter.emit(
             name=self.app,
             span_context=self.span_context,

@@ -1,0 +1,40 @@
+"""The root span of a run: what it says about the run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spanreplay import attributes as names
+from spanreplay._json import dump
+from spanreplay.call import Outcome
+
+if TYPE_CHECKING:
+    from spanreplay.run import Run
+
+
+def build_root_attributes(
+    run: Run, outcome: Outcome, manifest: Mapping[str, Any], *, is_replay: bool
+) -> dict[str, Any]:
+    """The attributes of a run's root span, redacted; a manifest makes it the final one."""
+    redactor = run.redactor
+    environment = {**redactor.value(dict(run.environment)), names.REDACTION_KEY: redactor.fingerprint}
+    attributes: dict[str, Any] = {
+        names.SCHEMA: names.SCHEMA_VERSION,
+        names.RUN_ID: run.run_id,
+        names.SEQ: 0,
+        names.KIND: names.KIND_RUN,
+        names.NAME: run.app,
+        names.APP: run.app,
+        names.OUTCOME: outcome.value,
+        names.ENV: dump(environment),
+    }
+    if manifest:
+        attributes[names.MANIFEST] = dump(manifest)
+    if is_replay and run.session is not None:
+        attributes[names.REPLAY_OF] = run.session.recording.run_id
+    if run.user_id:
+        attributes[names.USER_ID] = redactor.text(run.user_id)
+    if run.session_id:
+        attributes[names.SESSION_ID] = redactor.text(run.session_id)
+    return attributes
