@@ -144,7 +144,7 @@ def test_s42_budget_stops_the_live_calls(provider: Provider, workplace: Workplac
     """`--max-cost` lets calls through until it is used up, then ends with 6; a model without a price is refused."""
     unpriced = replay(workplace, "--live", "llm", "--max-cost", "1")
     assert (unpriced.status, unpriced.stdout) == (1, "")
-    assert "no price is known of the model 'gpt-x'" in unpriced.stderr
+    assert "no price is stated of the model 'gpt-x'" in unpriced.stderr
     assert "--price 'gpt-x=" in unpriced.stderr
     assert provider.requests == []
 

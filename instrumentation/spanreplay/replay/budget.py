@@ -41,35 +41,9 @@ class Price:
         return (tokens_in * self.input_usd + tokens_out * self.output_usd) / _MILLION
 
 
-LIST_PRICES: Final = (
-    Price("gpt-5", 1.25, 10),
-    Price("gpt-5-mini", 0.25, 2),
-    Price("gpt-5-nano", 0.05, 0.4),
-    Price("gpt-4.1", 2, 8),
-    Price("gpt-4.1-mini", 0.4, 1.6),
-    Price("gpt-4.1-nano", 0.1, 0.4),
-    Price("gpt-4o", 2.5, 10),
-    Price("gpt-4o-mini", 0.15, 0.6),
-    Price("o3", 2, 8),
-    Price("o4-mini", 1.1, 4.4),
-    Price("text-embedding-3-small", 0.02, 0),
-    Price("text-embedding-3-large", 0.13, 0),
-    Price("claude-opus-4-5", 5, 25),
-    Price("claude-opus-4-1", 15, 75),
-    Price("claude-sonnet-4-5", 3, 15),
-    Price("claude-sonnet-4", 3, 15),
-    Price("claude-haiku-4-5", 1, 5),
-    Price("claude-3-5-haiku", 0.8, 4),
-    Price("gemini-2.5-pro", 1.25, 10),
-    Price("gemini-2.5-flash", 0.3, 2.5),
-    Price("gemini-2.5-flash-lite", 0.1, 0.4),
-)
-"""List prices of late 2025, without discounts for caches and batches; `--price` goes before them."""
-
-
 @dataclass(frozen=True)
 class Budget:
-    """A ceiling in US dollars, and prices that go before the list's."""
+    """A ceiling in US dollars, and what each model costs: prices change too often to be written down here."""
 
     max_cost_usd: float
     prices: tuple[Price, ...] = ()
@@ -85,12 +59,11 @@ class Budget:
         """The price of a model, under its name or without its version. Raises: ConfigError if there is none."""
         names = (model, model.rpartition("/")[2])
         for name in dict.fromkeys((*names, *(_VERSION.sub("", n) for n in names))):
-            own = next((p for p in self.prices if Selector(p.model).matches(name, "")), None)
-            found = own or next((p for p in LIST_PRICES if p.model == name), None)
+            found = next((p for p in self.prices if Selector(p.model).matches(name, "")), None)
             if found is not None:
                 return found
         raise ConfigError(
-            f"no price is known of the model {model!r}, so --max-cost can't hold",
+            f"no price is stated of the model {model!r}, so --max-cost can't hold",
             hint=f"state it in US dollars for a million tokens, in and out: --price '{model or 'MODEL'}=1.25,10'",
         )
 
