@@ -203,7 +203,7 @@ def test_s63_replay_ends_before_the_call_that_is_named() -> None:
 
 # ── Budget ──────────────────────────────────────────────────────────────────────────────────────────
 def test_s42_price_is_found_by_name_version_and_pattern() -> None:
-    """A model's price is stated under its name, that of its family without the version, or a pattern; none is made up."""
+    """A price is stated under the model's name, its family's without the version, or a pattern; none is made up."""
     stated = ("llama-*=0.2,0.4", "gpt-4o=9", "gpt-4o-mini=0.15,0.6", "gpt-4.1=2,8")
     budget = Budget(1.0, tuple(map(parse_price, stated)))
     assert budget.find_price("gpt-4o-mini-2024-07-18") == Price("gpt-4o-mini", 0.15, 0.6)
