@@ -26,6 +26,7 @@ PACKAGES: Final = (
     "httpx2",
     "httpx",
     "langchain-core",
+    "vcrpy",
     "protobuf",
     "wrapt",
 )
@@ -40,13 +41,15 @@ class Figure:
     unit: str
     goal: float | None = None
     detail: str = ""
+    is_more_better: bool = False
 
     @property
     def verdict(self) -> str:
         """pass, miss, or nothing where there is no goal."""
         if self.goal is None:
             return ""
-        return "pass" if self.measured <= self.goal else "miss"
+        is_met = self.measured >= self.goal if self.is_more_better else self.measured <= self.goal
+        return "pass" if is_met else "miss"
 
     def as_json(self) -> dict[str, Any]:
         """The figure with its verdict."""

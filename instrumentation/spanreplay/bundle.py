@@ -27,16 +27,17 @@ from spanreplay.errors import (
 )
 from spanreplay.jsonl import is_json, read_jsonl
 from spanreplay.spool.directory import is_run_id, run_of_file
-from spanreplay.spool.frames import HEADER, MAGIC, frame_header, scan_file, scan_frames
+from spanreplay.spool.frames import HEADER, MAGIC, Record, frame_header, scan_file_records, scan_frames
 from spanreplay.spool.limits import (
     BUNDLE_BYTES_MAX,
     BUNDLE_DIRECTORY_BYTES_MAX,
     BUNDLE_HEADER_BYTES_MAX,
 )
-from spanreplay.spool.requests import count_spans, parse_payload
+from spanreplay.spool.requests import add_record, count_spans, parse_payload
 
 if TYPE_CHECKING:
     from spanreplay.call import Recording
+    from spanreplay.otlp import RecordingBuilder
 
 __all__ = ["Bundle", "load_file", "pack", "read_bundle", "unpack"]
 
@@ -194,19 +195,28 @@ def unpack(data: bytes, *, name: str = "the bundle") -> tuple[str, list[bytes]]:
 
 
 def _load(payloads: Iterable[bytes], run_id: str, name: str) -> Recording:
-    from spanreplay.otlp import build_recording
+    from spanreplay.otlp import RecordingBuilder
 
+    builder = RecordingBuilder(run_id)
+    for payload in payloads:
+        builder.add_request(parse_payload(payload, name))
+    return _build(builder, name)
+
+
+def _build(builder: RecordingBuilder, name: str) -> Recording:
     try:
-        return build_recording((parse_payload(p, name) for p in payloads), run_id)
+        return builder.build()
     except RunNotFound as exc:
         raise RunNotFound(f"{name} holds no recorded calls", hint="the run was killed before its first call") from exc
 
 
-def _only_run(payloads: Sequence[bytes], path: Path) -> str:
+def _only_run(records: Sequence[Record], path: Path) -> str:
     """The run that a loose spool file is about: the one it is named after, else its only one."""
     from spanreplay.otlp import iter_spans
 
-    runs = {filed.run_id for p in payloads for filed in iter_spans(parse_payload(p, str(path)))} - {""}
+    runs = {record.context.run_id for record in records if record.context is not None}
+    plain = [parse_payload(record.payload, str(path)) for record in records if record.context is None]
+    runs |= {filed.run_id for request in plain for filed in iter_spans(request)} - {""}
     named = run_of_file(path)
     if named in runs or not runs:
         return named
@@ -240,5 +250,10 @@ def load_file(path: Path) -> Recording:
     if is_json(head):
         run_id, lines = read_jsonl(path.read_bytes(), name=str(path))
         return _load(lines, run_id, str(path))
-    payloads = [frame.payload for frame in scan_file(path)]
-    return _load(payloads, _only_run(payloads, path), str(path))
+    records = list(scan_file_records(path))
+    from spanreplay.otlp import RecordingBuilder
+
+    builder = RecordingBuilder(_only_run(records, path))
+    for record in records:
+        add_record(builder, record, str(path))
+    return _build(builder, str(path))

@@ -27,6 +27,8 @@ SHIP_INTERVAL_MS: Final = 500
 SHIP_EXIT_TIMEOUT_MS: Final = 5_000
 CANCEL_WAIT_MS: Final = 10_000
 """A replay waits this much longer than the recorded call took for the program to cancel it again."""
+CONSTANTS_MAX: Final = 4_096
+"""Boundaries (by lane and place) whose unchanging part of a record one run remembers."""
 MEMO_ITEMS_MAX: Final = 20_000
 """Texts remembered as already redacted in one run."""
 CALLS_MAX: Final = 1_000_000

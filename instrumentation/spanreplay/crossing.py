@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace
-from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from spanreplay import config, guard, ids
 from spanreplay.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.errors import ConfigError, ReplayMiss
-from spanreplay.keys import compute_key
-from spanreplay.lanes import Entered, Lane, current_crossing, current_lane, enter_crossing, leave_crossing
-from spanreplay.record import build_attributes
+from spanreplay.keys import Key, compute_key
+from spanreplay.lanes import Entered, current_crossing, current_place, enter_crossing, leave_crossing
+from spanreplay.leafkey import derive_key, is_derivable
+from spanreplay.nesting import enter_span, find_place, is_suppressed, leave_span
 from spanreplay.run import Run, active_run
-from spanreplay.seal.tree import hash_leaf
+from spanreplay.seal.tree import describe_constant
+from spanreplay.spool.compact import encode_call
 
-_OPENINFERENCE_KIND = "openinference.span.kind"
-_OPENINFERENCE_KINDS: Mapping[str, str] = {
-    Kind.LLM.value: "LLM",
-    Kind.EMBEDDING.value: "EMBEDDING",
-    Kind.TOOL.value: "TOOL",
-    Kind.MCP.value: "TOOL",
-    Kind.RETRIEVER.value: "RETRIEVER",
-}
-_RERANK = "rerank"
-"""The name of a retriever that is a model which orders documents."""
-_LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "langchain_core/language_models/llms.py")
+__all__ = ["Crossing", "Spec", "begin", "begin_in", "is_plumbing", "is_suppressed", "open_crossing", "plumbing"]
+
 # Constants, because `.value` of an enum member is a Python call
-_OPEN, _ERROR, _MCP = Outcome.OPEN.value, Outcome.ERROR.value, Kind.MCP.value
-_HUMAN = Kind.HUMAN.value
-_TOOL_KINDS = frozenset({Kind.TOOL.value, Kind.MCP.value})
+_MCP, _OPEN, _HUMAN = Kind.MCP.value, Outcome.OPEN.value, Kind.HUMAN.value
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.value})
 
 
 @dataclass
 class Spec:
-    """What is known of a call before it happens. `request` and `key_fields` are redacted already."""
+    """What is known of a call before it happens. `request` and `key_fields` are redacted already.
+
+    Where the request implies the key (`leafkey.is_derivable`), `key_fields` is not looked at.
+    """
 
     kind: str
     name: str
@@ -63,11 +53,6 @@ class Spec:
     """Gives the call with patches applied to its request; None where a request can't be changed on its way."""
     live: Callable[[], Any] | None = None
     """What runs instead of the body, where a patch changed its arguments."""
-
-
-def is_suppressed() -> bool:
-    """Whether instrumentation is switched off here: exporters and our own plumbing."""
-    return bool(otel_context.get_value(_SUPPRESS_INSTRUMENTATION_KEY))
 
 
 _is_plumbing: ContextVar[bool] = ContextVar("spanreplay_plumbing", default=False)
@@ -96,16 +81,18 @@ class Crossing:
 
     __slots__ = (
         "_context_token",
+        "_digests",
         "_entered",
         "_is_closed",
+        "_key",
         "boundary",
         "clocks",
         "code",
         "index",
+        "is_key_implied",
         "is_live_by_plan",
         "is_shown",
         "joint",
-        "key",
         "lane",
         "on_abandon",
         "opened_in",
@@ -113,6 +100,7 @@ class Crossing:
         "parent",
         "parent_context",
         "reads",
+        "request_bytes",
         "run",
         "seq",
         "served",
@@ -124,24 +112,17 @@ class Crossing:
     def __init__(self, run: Run, spec: Spec) -> None:
         self.run = run
         self.spec = spec
-        self.lane: Lane = current_lane(run.root_lane)
-        self.parent: Crossing | None = current_crossing(run.root_lane)
-        self.boundary = f"{spec.kind}:{spec.name}"
+        self.lane, self.parent = lane, _ = current_place(run.root_lane)
+        self.boundary = boundary = f"{spec.kind}:{spec.name}"
         """Kind and name: `tool:delete_accounts`."""
-        self.index = self.lane.next_index(self.boundary)
-        self.reads = "" if run.reads is None else run.reads.flush(self.lane)
-        self.seq = run.tick()
+        self.index = lane.next_index(boundary)
+        self.reads = "" if run.reads is None else run.reads.flush(lane)
         self.start_ns = ids.now_ns()
-        self.is_shown = _is_shown_by_openinference(spec.kind, spec.name)
+        self.parent_context, self.is_shown = above, _ = find_place(run, spec.kind, spec.name)
         self.code = ids.find_caller(3) or ids.describe_function(spec.body)
-        self.key = compute_key(spec.keyspec, spec.key_fields, run.key_memo)
-        self.parent_context = _parent_span_context(run)
-        self.span_context = SpanContext(
-            self.parent_context.trace_id,
-            ids.new_span_id(),
-            is_remote=False,
-            trace_flags=_SAMPLED,
-        )
+        self._describe_key()
+        self.request_bytes: bytes | None = None
+        self.span_context = SpanContext(above.trace_id, ids.new_span_id(), False, _SAMPLED)
         self.served: CallRecord | None = None
         """The recorded call to serve instead of going live; None means live."""
         self.paired: CallRecord | None = None
@@ -156,20 +137,48 @@ class Crossing:
         self._is_closed = False
         self._context_token: Token[Any] | None = None
         self._entered: Entered | None = None
+        self.seq = run.open_call(self)  # last: from now on others may end it
+
+    def _describe_key(self) -> None:
+        """Make the key now, unless the request implies it. Raises: Unserializable."""
+        spec = self.spec
+        self._digests: str | None = None
+        self.is_key_implied = is_derivable(spec.keyspec, spec.request)
+        self._key = None if self.is_key_implied else compute_key(spec.keyspec, spec.key_fields, self.run.key_memo)
+
+    @property
+    def key(self) -> Key:
+        """The key of the request; made when it is first asked for, where the request implies it."""
+        key = self._key
+        if key is None:
+            key = self._key = self._make_key()
+        return key
+
+    def _make_key(self) -> Key:
+        spec, session = self.spec, self.run.session
+        if session is not None:
+            # Equal requests imply equal keys, and most calls of a replay ask what was asked in their place
+            recorded = session.index.by_slot.get((self.lane.path, self.boundary, self.index))
+            if recorded is not None and recorded.request == spec.request and recorded.keyspec == spec.keyspec:
+                self._digests = recorded.digests
+                return Key(recorded.key)
+        return derive_key(spec.keyspec, spec.name, spec.request, self.run.key_memo)
 
     def __enter__(self) -> Crossing:
-        context = trace.set_span_in_context(NonRecordingSpan(self.span_context))
-        self._context_token = otel_context.attach(context)
+        self._context_token = enter_span(self.span_context)
         self._entered = enter_crossing(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._entered is not None:
-            leave_crossing(self._entered)
-        if self._context_token is not None:
-            otel_context.detach(self._context_token)
+        # Given up at once: together they would be a cycle, which only the garbage collector frees
+        entered, self._entered = self._entered, None
+        token, self._context_token = self._context_token, None
+        if entered is not None:
+            leave_crossing(entered)
+        if token is not None:
+            leave_span(token)
 
-    def to_record(self, outcome: Outcome, response: str = "", end_seq: int = -1) -> CallRecord:
+    def to_record(self, outcome: str, response: str = "", end_seq: int = -1, end_ns: int = 0) -> CallRecord:
         """This call as a record, in the state given."""
         spec = self.spec
         return CallRecord.assemble(
@@ -181,10 +190,10 @@ class Crossing:
             index=self.index,
             key=self.key.hex,
             keyspec=spec.keyspec,
-            digests=self.run.digester.describe(self.key, spec.key_fields),
+            digests=self.describe_digests(),
             request=spec.request,
             response=response,
-            outcome=outcome.value,
+            outcome=outcome,
             effect=spec.effect,
             end_seq=end_seq,
             parent=self.parent.seq if self.parent is not None else -1,
@@ -192,10 +201,20 @@ class Crossing:
             code=self.code,
             meta=spec.meta,
             redactions=spec.redactions,
+            trace_id=f"{self.span_context.trace_id:032x}",
+            span_id=f"{self.span_context.span_id:016x}",
+            parent_span_id=f"{self.parent_context.span_id:016x}",
+            start_ns=self.start_ns,
+            end_ns=end_ns,
             reads=self.reads,
             joint=self.joint,
-            clocks=tuple(self.clocks) if self.served is None else self.served.clocks,
+            clocks=self.parts,
         )
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """When each part of a stream came; in a replay, as it was recorded."""
+        return tuple(self.clocks) if self.served is None else self.served.clocks
 
     def mark(self) -> None:
         """A part of a stream has come."""
@@ -207,7 +226,8 @@ class Crossing:
             raise ConfigError(f"the request of {self.boundary} can't be changed by a plan: set its response")
         before = self.key.hex
         self.spec = self.spec.amend(patches)
-        self.key = compute_key(self.spec.keyspec, self.spec.key_fields, self.run.key_memo)
+        self.request_bytes = None
+        self._describe_key()
         return self.key.hex != before
 
     def close(self, outcome: Outcome, response: str) -> None:
@@ -217,7 +237,10 @@ class Crossing:
         self._is_closed = True
         if self.run.session is not None and self.served is None:
             self.run.session.settle_live(self, outcome, response)
-        guard.guarded("recording a call", self._record, outcome, response)
+        try:
+            self._record(outcome, response)
+        except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
+            guard.report_failure("recording a call", exc)
 
     def abandon(self) -> None:
         """Close a call that nobody ended, when its run ends."""
@@ -234,7 +257,7 @@ class Crossing:
         spec = self.spec
         if outcome is Outcome.OPEN:
             self.run.closed(self, "")
-            self._emit(self.to_record(outcome), "")
+            self._emit(_OPEN)
             return
         if len(response) > config.BODY_BYTES_MAX:
             self.run.count("truncated")
@@ -242,24 +265,52 @@ class Crossing:
         if spec.hole:
             self.run.hole(f"call {self.seq} ({self.boundary}): {spec.hole}")
         end_seq, self.joint = self.run.complete(self.opened_in)
-        record = self.to_record(outcome, response, end_seq)
         if self.served is not None and self.run.is_continued:
-            record = self.run.take_over(self.served, record)
-        leaf = hash_leaf(record)
-        self.run.closed(self, leaf)
-        self._emit(record, leaf)
+            end_seq = self._take_over(self.served)
+        self.run.closed(self, self._emit(outcome.value, response, end_seq))
 
-    def _emit(self, record: CallRecord, leaf: str) -> None:
-        openinference = _openinference(record, is_shown=self.is_shown)
-        self.run.emitter.emit(
-            name=self.spec.name,
-            span_context=self.span_context,
-            parent=self.parent_context,
-            attributes=build_attributes(record, leaf, openinference),
-            start_ns=self.start_ns,
-            end_ns=self.start_ns if record.outcome == _OPEN else self._end_ns(),
-            is_error=record.outcome == _ERROR,
-        )
+    def describe_digests(self) -> str:
+        """The digests of the request's parts, as the record holds them."""
+        key = self.key  # first: where it is the recorded one, so are the digests
+        digests = self._digests
+        if digests is None:
+            digests = self._digests = str(self.run.digester.describe(key, self.spec.key_fields))
+        return digests
+
+    def _take_over(self, served: CallRecord) -> int:
+        """Make a served call part of the run that goes on: its numbers are the recorded ones; its completion."""
+        self.joint, self.reads = served.joint, served.reads
+        return served.end_seq
+
+    def _emit(self, outcome: str, response: str = "", end_seq: int = -1) -> str:
+        """Write the call in the state given; its leaf, or '' while it is open."""
+        run = self.run
+        end_ns = self.start_ns if outcome == _OPEN else self._end_ns()
+        sink = run.emitter.find_sink(run.run_id)
+        if sink is not None:
+            try:
+                payload, leaf = encode_call(self, self._describe_constant(), outcome, end_seq, end_ns, response)
+            except UnicodeEncodeError:
+                pass  # a lone surrogate: the span says so in its own way
+            else:
+                sink.write(payload)
+                return leaf
+        record = self.to_record(outcome, response, end_seq, end_ns)
+        return run.emitter.emit_call(record, is_shown=self.is_shown, is_parent_remote=self.parent_context.is_remote)
+
+    def _describe_constant(self) -> str:
+        """`describe_constant` of this call's record, remembered where it comes again."""
+        spec = self.spec
+        clocks = self.parts if self.served is not None or self.clocks else ()
+        is_common = self.is_key_implied and not (spec.call_id or spec.meta or spec.redactions or clocks)
+        token = (spec.kind, spec.name, spec.effect, spec.keyspec, self.lane.path, self.code)
+        known = self.run.constants.get(token) if is_common else None
+        if known is None:
+            key = "" if self.is_key_implied else self.key.hex
+            known = describe_constant(self.run.run_id, *token, spec.call_id, key, spec.meta, spec.redactions, clocks)
+            if is_common and len(self.run.constants) < config.CONSTANTS_MAX:
+                self.run.constants[token] = known
+        return known
 
     def _end_ns(self) -> int:
         """Now; of a call that becomes part of a resumed run, as long after its start as it took then."""
@@ -269,9 +320,8 @@ class Crossing:
 
     def announce(self) -> None:
         """Write a started record first, so that a crash inside a side effect or a wait for a human is visible."""
-        is_first = self.spec.effect in _EFFECTS_WRITTEN_FIRST or self.spec.kind == _HUMAN
-        if is_first and self.served is None:
-            guard.guarded("started record", self._emit, self.to_record(Outcome.OPEN), "")
+        if self.served is None:
+            guard.guarded("started record", self._emit, _OPEN)
 
 
 def open_crossing(run: Run, spec: Spec) -> Crossing:
@@ -280,14 +330,14 @@ def open_crossing(run: Run, spec: Spec) -> Crossing:
     Raises: ReplayMiss if this is a replay and the recording has no answer; never goes live by itself.
     """
     crossing = Crossing(run, spec)
-    run.opened(crossing)
     if run.session is not None:
         try:
             run.session.resolve(crossing)
         except ReplayMiss as miss:
             crossing.miss(miss)
             raise
-    crossing.announce()
+    if spec.effect in _EFFECTS_WRITTEN_FIRST or spec.kind == _HUMAN:
+        crossing.announce()
     return crossing
 
 
@@ -298,8 +348,11 @@ def begin(build: Any, *args: Any) -> Crossing | None:
     would go live.
     """
     run = active_run()
-    if run is None or is_suppressed():
-        return None
+    return None if run is None or is_suppressed() else begin_in(run, build, *args)
+
+
+def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
+    """`begin` where it is known that calls are recorded here."""
     if run.session is None and run.is_full:
         run.count("dropped")
         return None
@@ -311,74 +364,3 @@ def begin(build: Any, *args: Any) -> Crossing | None:
         run.count("dropped")
         guard.report_failure("describing a call", exc)
         return None
-
-
-def _parent_span_context(run: Run) -> SpanContext:
-    span_context = trace.get_current_span().get_span_context()
-    langchain = _langchain_span()
-    if langchain is not None and langchain.get_span_context().is_valid:
-        return _deeper(span_context, langchain.get_span_context(), run)
-    return span_context if span_context.is_valid else run.span_context
-
-
-def _deeper(current: SpanContext, langchain: SpanContext, run: Run) -> SpanContext:
-    # A current span of our own or of an SDK's instrumentor lies below LangChain's; only the root lies above it
-    is_above = not current.is_valid or current.span_id == run.span_context.span_id
-    return langchain if is_above else current
-
-
-def _langchain_span() -> Any:
-    """The span of OpenInference's LangChain instrumentor, which is never the current one (callbacks)."""
-    module = sys.modules.get("openinference.instrumentation.langchain")
-    if module is None:
-        return None
-    try:
-        return module.get_current_span()
-    except Exception:  # noqa: BLE001 -- another package's private state
-        return None
-
-
-def _is_shown_by_openinference(kind: str, name: str) -> bool:
-    """Whether an OpenInference span around this call shows it already: tokens must not count twice."""
-    wanted = _OPENINFERENCE_KINDS.get(kind)
-    if wanted is None:
-        return False
-    attributes = getattr(trace.get_current_span(), "attributes", None)
-    if attributes and attributes.get(_OPENINFERENCE_KIND) == wanted:
-        return True
-    langchain = _langchain_span()
-    if langchain is None:
-        return False
-    # LangChain's spans get their attributes when they end; a tool's span has the tool's name from the start
-    return getattr(langchain, "name", None) == name or (wanted == "LLM" and _is_in_langchain_model())
-
-
-def _is_in_langchain_model(frames_max: int = 60) -> bool:
-    frame = sys._getframe(3)
-    for _ in range(frames_max):
-        if frame.f_code.co_filename.endswith(_LANGCHAIN_MODEL_FILES):
-            return True
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-    return False
-
-
-def _openinference(record: CallRecord, *, is_shown: bool) -> dict[str, Any]:
-    """The few OpenInference attributes that say what the span is; the collector derives the messages."""
-    if is_shown:
-        return {_OPENINFERENCE_KIND: "CHAIN"}
-    attributes: dict[str, Any] = {_OPENINFERENCE_KIND: _OPENINFERENCE_KINDS.get(record.kind, "CHAIN")}
-    if record.name == _RERANK:
-        attributes[_OPENINFERENCE_KIND] = "RERANKER"
-    meta = record.meta
-    for source, target in (
-        ("response_model", "llm.model_name"),
-        ("tokens_in", "llm.token_count.prompt"),
-        ("tokens_out", "llm.token_count.completion"),
-    ):
-        if meta.get(source):
-            attributes[target] = meta[source]
-    if record.kind in _TOOL_KINDS:
-        attributes["tool.name"] = record.name
-    return attributes

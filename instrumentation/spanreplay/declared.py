@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,8 +40,27 @@ def _member(enum: type[Kind] | type[Effect], value: str, what: str) -> str:
         raise ConfigError(f"boundary {what} {value!r} is not one of {known}") from None
 
 
+class _Machinery:
+    """What recorded calls need; imported at the first one, so that a decorated module stays light."""
+
+    def __getattr__(self, name: str) -> Any:
+        from spanreplay import codec, items, leaf
+
+        vars(self).update(
+            Leaf=leaf.Leaf,
+            call_arguments=codec.call_arguments,
+            call_sync=leaf.call_sync,
+            call_async=leaf.call_async,
+            call_generator=items.call_generator,
+            open_async_generator=items.open_async_generator,
+        )
+        return vars(self)[name]
+
+
+_machinery = _Machinery()
+
+
 def _wrap(function: F, kind: str, name: str, effect: str) -> F:
-    # The machinery is imported at the first call: a decorated module must stay light where nothing is recorded
     named: Any = function
     while isinstance(named, functools.partial):
         named = named.func
@@ -48,16 +68,13 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
     signature = inspect.signature(function)
 
     def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        from spanreplay.codec import call_arguments
-        from spanreplay.leaf import Leaf
-
-        arguments = call_arguments(signature, args, kwargs)
+        arguments = _machinery.call_arguments(signature, args, kwargs)
         implicit: dict[str, Any] = {n: arguments.pop(n) for n in _IMPLICIT if n in arguments}
 
         def call(changed: dict[str, Any]) -> Any:
             return _call_with(function, signature, {**implicit, **changed})
 
-        return Leaf(kind, shown, effect, arguments, call=call)
+        return _machinery.Leaf(kind, shown, effect, arguments, call=call)
 
     return wrap_function(function, describe)
 
@@ -117,9 +134,7 @@ def _wrap_coroutine(function: Any, describe: Any) -> Any:
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         if _is_off():
             return await function(*args, **kwargs)
-        from spanreplay.leaf import call_async
-
-        return await call_async(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+        return await _machinery.call_async(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
 
     return wrapped
 
@@ -129,9 +144,7 @@ def _wrap_generator(function: Any, describe: Any) -> Any:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if _is_off():
             return (yield from function(*args, **kwargs))
-        from spanreplay.items import call_generator
-
-        return (yield from call_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs)))
+        return (yield from _machinery.call_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs)))
 
     return wrapped
 
@@ -141,9 +154,7 @@ def _wrap_plain(function: Any, describe: Any) -> Any:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if _is_off():
             return function(*args, **kwargs)
-        from spanreplay.leaf import call_sync
-
-        return call_sync(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+        return _machinery.call_sync(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
 
     return wrapped
 
@@ -151,13 +162,9 @@ def _wrap_plain(function: Any, describe: Any) -> Any:
 def _open_async_generator(function: Any, describe: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if _is_off():
         return function(*args, **kwargs)
-    from spanreplay.items import open_async_generator
-
-    return open_async_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
+    return _machinery.open_async_generator(lambda: describe(args, kwargs), lambda: function(*args, **kwargs))
 
 
 def _is_off() -> bool:
-    import sys
-
     run = sys.modules.get("spanreplay.run")
     return run is None or run.active_run() is None

@@ -13,13 +13,8 @@ from typing import Final
 # Ids must never come from the global `random`: agents seed it, and a replay would repeat the recording's ids.
 _random: Final = random.SystemRandom()
 _span_ids: Final = random.Random(os.urandom(32))  # noqa: S311 -- unique, not secret; a system call each is dear
-_now_ns = time.time_ns
+_now_ns = now_ns = time.time_ns  # the real one, whatever is patched later
 _monotonic_ns = time.monotonic_ns
-
-
-def now_ns() -> int:
-    """Wall clock in nanoseconds; the real one, whatever is patched later."""
-    return _now_ns()
 
 
 def monotonic_ns() -> int:
@@ -78,11 +73,13 @@ def is_stdlib_file(filename: str) -> bool:
 def find_caller(depth: int = 2, frames_max: int = 200) -> str:
     """`file:line qualname` of the nearest agent frame, paths relative to the working directory; '' if none."""
     frame: FrameType | None = sys._getframe(depth)
+    known = _is_agent_file.get
     for _ in range(frames_max):
         if frame is None:
             return ""
         code = frame.f_code
-        if is_agent_file(code.co_filename):
+        is_agent = known(code.co_filename)
+        if is_agent or (is_agent is None and is_agent_file(code.co_filename)):
             return _describe_place(code, frame.f_lineno)
         frame = frame.f_back
     return ""

@@ -15,8 +15,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from spanreplay import lane_order
 from spanreplay._patch import Patches
@@ -86,14 +85,20 @@ def current_lane(root: Lane) -> Lane:
     return lane
 
 
+def current_place(root: Lane) -> tuple[Lane, Any]:
+    """The lane and the boundary call that the running code is inside of."""
+    lane = current_lane(root)
+    crossing = _crossing.get()
+    return lane, crossing if crossing is not None else lane.owner
+
+
 def current_crossing(root: Lane) -> Any:
     """The boundary call that the running code is inside of, or None; crosses threads with the lane."""
     crossing = _crossing.get()
     return crossing if crossing is not None else current_lane(root).owner
 
 
-@dataclass(frozen=True)
-class Entered:
+class Entered(NamedTuple):
     """What `leave_crossing` undoes."""
 
     crossing: Any

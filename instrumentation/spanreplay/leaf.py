@@ -8,28 +8,28 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast
 
 from spanreplay import codec, guard, ids, stacks
 from spanreplay._json import dump
 from spanreplay.call import Outcome
-from spanreplay.crossing import Crossing, Spec, begin, is_suppressed
+from spanreplay.crossing import Crossing, Spec, begin_in, is_suppressed
 from spanreplay.errors import ReplayMiss, Suspended, Unserializable
+from spanreplay.leafkey import LEAF_KEYSPECS, leaf_key_fields
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import await_turn, wait_turn
 from spanreplay.run import Run, active_run
 
 T = TypeVar("T")
-_MCP_KEYSPEC = "mcp/1"
 _STACK = "stack"
 """In a call's meta: where its exception came from."""
-_KINDS_WITH_KEYSPEC = frozenset({"tool", "retriever", "compute", "human", "mcp"})
+_TAG_TEXT = '"$type"'
+_KEYSPECS = {keyspec.partition("/")[0]: keyspec for keyspec in LEAF_KEYSPECS}
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A Python call about to happen; `arguments` by parameter name."""
 
     kind: str
@@ -37,7 +37,7 @@ class Leaf:
     effect: str
     arguments: Mapping[str, Any]
     call_id: str = ""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = MappingProxyType({})
     body: Any = None
     """The function that does the work, where the caller is a framework: named when no agent code is on the stack."""
     call: Callable[[dict[str, Any]], Any] | None = None
@@ -50,7 +50,8 @@ def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
     counts: dict[str, int] = {}
     hole = ""
     try:
-        encoded = codec.encode(dict(leaf.arguments))
+        arguments = leaf.arguments
+        encoded = codec.encode(arguments if type(arguments) is dict else dict(arguments))
     except Unserializable as exc:
         hole, encoded = f"request {exc}", {"$unserializable": exc.path}
     spec = _describe(run, leaf, encoded, counts, hole)
@@ -78,19 +79,21 @@ def _amend(run: Run, leaf: Leaf, encoded: dict[str, Any], patches: Any) -> Spec:
 
 def _describe(run: Run, leaf: Leaf, encoded: dict[str, Any], counts: dict[str, int], hole: str) -> Spec:
     redacted = run.redactor.value(encoded, counts)
-    keyspec = f"{leaf.kind}/1" if leaf.kind in _KINDS_WITH_KEYSPEC else "tool/1"
+    keyspec = _KEYSPECS.get(leaf.kind, "tool/1")
+    request = dump({"arguments": redacted})
+    fields = leaf_key_fields(keyspec, leaf.name, redacted)
     return Spec(
-        kind=leaf.kind,
-        name=leaf.name,
-        effect=leaf.effect,
-        keyspec=keyspec,
-        key_fields=redacted if keyspec == _MCP_KEYSPEC else {"name": leaf.name, "arguments": redacted},
-        request=dump({"arguments": redacted}),
-        call_id=leaf.call_id,
-        meta=dict(leaf.meta),
-        redactions=counts,
-        hole=hole,
-        body=leaf.body,
+        leaf.kind,
+        leaf.name,
+        leaf.effect,
+        keyspec,
+        fields,
+        request,
+        leaf.call_id,
+        dict(leaf.meta),
+        counts,
+        hole,
+        leaf.body,
     )
 
 
@@ -106,7 +109,10 @@ def _close_value(crossing: Crossing, member: str, value: Any, outcome: Outcome) 
 
 
 def _close_ok(crossing: Crossing, value: Any) -> None:
-    guard.guarded("recording a result", _close_value, crossing, "value", value, Outcome.OK)
+    try:
+        _close_value(crossing, "value", value, Outcome.OK)
+    except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
+        guard.report_failure("recording a result", exc)
 
 
 def _note_stack(crossing: Crossing, exc: BaseException) -> None:
@@ -152,6 +158,14 @@ def decode_value(crossing: Crossing, encoded: Any) -> Any:
         ) from exc
 
 
+def _value_of(crossing: Crossing, response: dict[str, Any]) -> Any:
+    """The recorded result rebuilt. Raises: ReplayMiss if it can't be."""
+    value, recorded = response.get("value"), crossing.served
+    # JSON without a tag encodes itself, and is ours alone
+    is_plain = recorded is not None and _TAG_TEXT not in recorded.response
+    return value if is_plain else decode_value(crossing, value)
+
+
 def decode_error(crossing: Crossing, encoded: Any) -> BaseException:
     """A recorded exception rebuilt. Raises: ReplayMiss if it can't be."""
     try:
@@ -168,8 +182,10 @@ def begin_leaf(describe: Callable[[], Leaf]) -> Crossing | None:
     Where instrumentation is suppressed nothing is recorded, but a body must not run live in a replay either.
     """
     run = active_run()
-    if run is None or not is_suppressed():
-        return begin(describe_leaf, describe)
+    if run is None:
+        return None
+    if not is_suppressed():
+        return begin_in(run, describe_leaf, describe)
     message = f"a call was made at {ids.find_caller(2)} where instrumentation is suppressed"
     if run.session is not None:
         raise run.session.at_hole(f"{message}: it was not recorded")
@@ -199,7 +215,7 @@ def _serve(crossing: Crossing) -> tuple[BaseException | None, Any]:
     response = load_response(crossing)
     if "error" in response:
         return _restore_error(crossing, response["error"]), None
-    return None, decode_value(crossing, response.get("value"))
+    return None, _value_of(crossing, response)
 
 
 def _restore_error(crossing: Crossing, encoded: Any) -> BaseException:

@@ -33,7 +33,17 @@ def decode_value(value: AnyValue) -> Any:
 
 def decode_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     """OTLP key-values as a dict; of duplicate keys the last one holds."""
-    return {p.key: decode_value(p.value) for p in pairs}
+    decoded: dict[str, Any] = {}
+    for pair in pairs:
+        value = pair.value
+        which = value.WhichOneof("value")  # most values are texts and numbers: no call for them
+        if which == "string_value":
+            decoded[pair.key] = value.string_value
+        elif which == "int_value":
+            decoded[pair.key] = value.int_value
+        else:
+            decoded[pair.key] = decode_value(value)
+    return decoded
 
 
 def encode_value(value: Any) -> AnyValue:
@@ -178,31 +188,64 @@ def read_root(span: Span, attributes: Mapping[str, Any]) -> RootRecord:
     )
 
 
+class RecordingBuilder:
+    """Puts one run together from whatever holds parts of it; the final record of each span wins.
+
+    `run_id` picks one run where there are several; empty takes the only one.
+    """
+
+    def __init__(self, run_id: str = "") -> None:
+        self._run_id = run_id
+        self._calls: dict[str, CallRecord] = {}
+        self._root: RootRecord | None = None
+
+    def add_request(self, request: ExportTraceServiceRequest) -> None:
+        """Take in the boundary spans of a request. Raises: NewerSchema, DamagedRecording."""
+        for resource_spans in request.resource_spans:
+            for scope_spans in resource_spans.scope_spans:
+                for span in scope_spans.spans:
+                    self._add_span(span, resource_spans.resource.attributes)
+
+    def _add_span(self, span: Span, resource: Iterable[KeyValue]) -> None:
+        attributes = decode_attributes(span.attributes)
+        if not is_boundary(attributes):
+            return
+        if self._run_id:
+            run_id = attributes.get(names.RUN_ID) or decode_attributes(resource).get(names.RUN_ID, "")
+            if run_id != self._run_id:
+                return
+        if attributes[names.KIND] != names.KIND_RUN:
+            self._keep(read_call(span, attributes))
+            return
+        found = read_root(span, attributes)
+        if self._root is None or found.manifest or not self._root.manifest:
+            self._root = found
+
+    def add_call(self, call: CallRecord) -> None:
+        """Take in one call, if it is of the run."""
+        if not self._run_id or call.run_id == self._run_id:
+            self._keep(call)
+
+    def _keep(self, call: CallRecord) -> None:
+        seen = self._calls.get(call.span_id)
+        if seen is None or seen.outcome == Outcome.OPEN.value:
+            self._calls[call.span_id] = call
+
+    def build(self) -> Recording:
+        """All calls in start order. Raises: RunNotFound if there is no boundary span of the run."""
+        if self._root is None and not self._calls:
+            raise RunNotFound(f"no recorded calls of run {self._run_id or '(any)'} here")
+        ordered = tuple(sorted(self._calls.values(), key=lambda c: c.seq))
+        return Recording(self._root or RootRecord(run_id=self._run_id or ordered[0].run_id), ordered)
+
+
 def build_recording(requests: Iterable[ExportTraceServiceRequest], run_id: str = "") -> Recording:
     """All boundary spans of one run, in start order; the final record of each span wins.
 
     `run_id` picks one run where the requests hold several; empty takes the only one.
     Raises: RunNotFound if there is no boundary span of that run; NewerSchema; DamagedRecording.
     """
-    calls: dict[str, CallRecord] = {}
-    root: RootRecord | None = None
+    builder = RecordingBuilder(run_id)
     for request in requests:
-        for filed in iter_spans(request):
-            attributes = decode_attributes(filed.span.attributes)
-            if not is_boundary(attributes) or (run_id and filed.run_id != run_id):
-                continue
-            if attributes[names.KIND] == names.KIND_RUN:
-                found = read_root(filed.span, attributes)
-                if root is None or found.manifest or not root.manifest:
-                    root = found
-                continue
-            call = read_call(filed.span, attributes)
-            seen = calls.get(call.span_id)
-            if seen is None or seen.outcome == Outcome.OPEN.value:
-                calls[call.span_id] = call
-    if root is None and not calls:
-        raise RunNotFound(f"no recorded calls of run {run_id or '(any)'} here")
-    ordered = tuple(sorted(calls.values(), key=lambda c: c.seq))
-    if root is None:
-        root = RootRecord(run_id=run_id or ordered[0].run_id)
-    return Recording(root, ordered)
+        builder.add_request(request)
+    return builder.build()

@@ -20,10 +20,9 @@ from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, find_lo
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
 from spanreplay.loops import TurnBook
 from spanreplay.root import build_root_attributes
-from spanreplay.seal.tree import hash_root
+from spanreplay.seal.tree import LEAF_VERSION, hash_root
 
 if TYPE_CHECKING:
-    from spanreplay.call import CallRecord
     from spanreplay.crossing import Crossing
     from spanreplay.local.census import Census
     from spanreplay.local.environ import Environment
@@ -100,6 +99,8 @@ class Run:
 
     def _reset(self) -> None:
         """Nothing has happened in this process yet."""
+        self.constants: dict[tuple[str, ...], str] = {}
+        """What is the same in every record of a boundary in a lane, as the spool holds it."""
         self._calls = 0
         self._lanes: dict[str, int] = {}
         self._lane_ends: dict[str, int] = {}
@@ -115,12 +116,6 @@ class Run:
     def is_continued(self) -> bool:
         """Whether this run goes on with a recorded one, whose calls become its own."""
         return self._continuation is not None
-
-    def take_over(self, served: CallRecord, record: CallRecord) -> CallRecord:
-        """The record of a served call as part of this run."""
-        from spanreplay.replay.resume import take_over
-
-        return take_over(served, record)
 
     def renumber(self, crossing: Crossing, seq: int) -> None:
         """Give a call the number that it has in the run that this one goes on with."""
@@ -231,7 +226,8 @@ class Run:
         Nobody can react to a completion before the turn ends, so a replay has to release them together.
         For `opened_in` and `is_part` see `TurnBook.note`.
         """
-        end_seq = self.tick()
+        with self._lock:
+            end_seq = self._next()
         return end_seq, -1 if self.turns is None else self.turns.note(end_seq, opened_in, is_part=is_part)
 
     def count(self, name: str, by: int = 1) -> None:
@@ -246,24 +242,26 @@ class Run:
                 self._holes.append(reason)
             self._counts["holes_total"] = self._counts.get("holes_total", 0) + 1
 
-    def opened(self, crossing: Crossing) -> None:
-        """Enter a call in the books, and write the root's `open` record before the first one."""
+    def open_call(self, crossing: Crossing) -> int:
+        """Enter a call in the books, and write the root's `open` record before the first one; the call's clock."""
+        lane = crossing.lane.path
         with self._lock:
+            seq = self._next()
             self._calls += 1
-            self._open[crossing.seq] = crossing
-            lane = crossing.lane.path
+            self._open[seq] = crossing
             self._lanes[lane] = self._lanes.get(lane, 0) + 1
             is_first = not self._is_started
             self._is_started = True
         if is_first:
             guard.guarded("root record", self._emit_root, Outcome.OPEN, {})
+        return seq
 
     def closed(self, crossing: Crossing, leaf: str) -> None:
         """A call has ended; `leaf` is its hash for the run's root hash."""
-        with self._lock:
-            self._open.pop(crossing.seq, None)
-            if leaf:
-                self._leaves.append((crossing.seq, leaf))
+        # Without the lock: each is one operation that threads cannot break up
+        self._open.pop(crossing.seq, None)
+        if leaf:
+            self._leaves.append((crossing.seq, leaf))
 
     @property
     def is_full(self) -> bool:
@@ -340,6 +338,7 @@ class Run:
                 **({} if self.turns is None else self.turns.describe()),
                 "root": hash_root(leaves),
                 "leaves": len(leaves),
+                "leaf_version": LEAF_VERSION,
                 "dropped": self.emitter.dropped + self._counts.pop("dropped", 0),
                 **self._counts,
             }
@@ -375,6 +374,7 @@ class Run:
     def _emit_root(self, outcome: Outcome, manifest: Mapping[str, Any]) -> None:
         is_replay = self.session is not None and not (self.is_continued and self._has_gone_on)
         attributes = build_root_attributes(self, outcome, manifest, is_replay=is_replay)
+        self.emitter.find_sink(self.run_id)  # so that the spool's first file can take calls
         self.emitter.emit(
             name=self.app,
             span_context=self.span_context,

@@ -195,7 +195,7 @@ def _damage(workplace: Workplace, how: str) -> str:
     spool = next((workplace.path / ".spanreplay" / "spool").glob("*.spool"))
     content = spool.read_bytes()
     if how == "newer":
-        spool.write_bytes(content.replace(b"SPRSPOOL1\n", b"SPRSPOOL9\n"))
+        spool.write_bytes(b"SPRSPOOL9\n" + content[len(b"SPRSPOOL2\n") :])
         return str(spool)
     exported = workplace.path / "run.replay"
     subprocess.run(

@@ -14,7 +14,7 @@ from spanreplay.lanes import Lane, inside_lane
 from spanreplay.replay.plan import Plan
 from spanreplay.replay.session import Session
 from spanreplay.run import Run, entered
-from spanreplay.seal.tree import hash_leaf, hash_root
+from spanreplay.seal.tree import LEAF_VERSION, hash_leaf, hash_root
 from support.in_process import MemoryProcessor, make_run
 from support.runs import make_run_id
 
@@ -79,6 +79,7 @@ def seal(recording: Recording, manifest: Mapping[str, Any] | None = None) -> Rec
     stated = {
         "calls": len(recording.calls),
         "root": hash_root(map(hash_leaf, finished)),
+        "leaf_version": LEAF_VERSION,
         "leaves": len(finished),
         "dropped": 0,
     }

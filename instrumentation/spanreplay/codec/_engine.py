@@ -81,12 +81,24 @@ def _copy_plain(value: Any, depth: int) -> Any:
     if depth == PLAIN_DEPTH_MAX or (kind is not dict and kind is not list) or len(value) > PLAIN_ITEMS_MAX:
         return _ABSENT
     if kind is list:
-        items = [_copy_plain(item, depth + 1) for item in value]
-        return _ABSENT if any(item is _ABSENT for item in items) else items
+        items = []
+        for item in value:
+            # Texts are most of what there is: no call for them
+            copied = item if type(item) is str and item.isascii() else _copy_plain(item, depth + 1)
+            if copied is _ABSENT:
+                return _ABSENT
+            items.append(copied)
+        return items
     members = {}
     for name, member in value.items():
+        if type(name) is not str or not name.isascii() or name == TAG:
+            return _ABSENT
+        kind = type(member)
+        if (kind is str and member.isascii()) or (kind is int and -_WIDE_INT <= member < _WIDE_INT):
+            members[name] = member
+            continue
         copied = _copy_plain(member, depth + 1)
-        if copied is _ABSENT or type(name) is not str or not name.isascii() or name == TAG:
+        if copied is _ABSENT:
             return _ABSENT
         members[name] = copied
     return members

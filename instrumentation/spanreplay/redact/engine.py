@@ -156,6 +156,11 @@ class RunRedactor:
 
         Also takes what OpenTelemetry attributes hold: tuples and bytes.
         """
+        try:
+            if self._clean.prune(value) is None:
+                return value
+        except Exception:  # noqa: BLE001, S110 -- the same happens again below, where it is counted
+            pass
         # A value that cannot be walked cannot be hashed for a token of its own either.
         redacted = self._guard(lambda: self._redact_value(value, counts), lambda: self._tokenizer.blank)
         return cast("T", redacted)

@@ -60,10 +60,17 @@ class RedactingSpanProcessor(SpanProcessor):
         self._warned: set[tuple[str, str]] = set()
         self.errors = 0
         """Spans that went on as skeletons."""
+        self.call_sink: Any = getattr(downstream[0], "call_sink", None) if len(downstream) == 1 else None
+        """Where our own calls, redacted already, may go without a span; None while anybody wants to see the spans."""
 
     def add(self, processor: SpanProcessor) -> None:
         """Put one more processor behind the redactor."""
         self._downstream = (*self._downstream, processor)
+        self.call_sink = None
+
+    def redact_resource(self, resource: Resource) -> Resource:
+        """The resource as spans carry it. Raises: whatever kept it from being redacted."""
+        return self._resources.get(resource)
 
     @property
     def dropped(self) -> int:

@@ -126,8 +126,3 @@ class Continuation:
         for name in ("turns", "at_once"):
             merged[name] = [*(old.get(name) or ()), *(manifest.get(name) or ())]
         return merged
-
-
-def take_over(served: CallRecord, record: CallRecord) -> CallRecord:
-    """The record of a served call as part of the new run: its numbers are the recorded ones."""
-    return replace(record, end_seq=served.end_seq, joint=served.joint, clocks=served.clocks, reads=served.reads)

@@ -168,14 +168,15 @@ class Session:
         if call.key == crossing.key.hex and call.request != crossing.spec.request:
             self.findings.note_ignored(crossing, call)
         covered = self.index.descendants(call.seq)
-        self.index.covered.update(c.seq for c in covered)
         self.counts["served"] += 1
         crossing.served = crossing.paired = call
         if self.continuation is not None:
             crossing.run.renumber(crossing, call.seq)
         if direction.responses:
             self._override(crossing, call, direction)
-        self.gate.cover(covered)  # what lies inside this call does not complete by itself any more
+        if covered:
+            self.index.covered.update(c.seq for c in covered)
+            self.gate.cover(covered)  # what lies inside this call does not complete by itself any more
 
     def _override(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
         """Serve what the plan says instead; where that is another answer, the replay has diverged by it."""

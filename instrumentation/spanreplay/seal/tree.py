@@ -3,22 +3,86 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from spanreplay._json import dump_ascii
 from spanreplay.call import CallRecord
+from spanreplay.leafkey import is_derivable
 
-LEAF_VERSION = 1
+LEAF_VERSION: Final = 2
+"""What this version writes; the manifest names it, and every older one is still checked."""
 
 
-def hash_leaf(call: CallRecord) -> str:
-    """SHA-256 over the canonical record of one finished call, as 64 hexadecimal characters.
+def describe_constant(
+    run_id: str,
+    kind: str,
+    name: str,
+    effect: str,
+    keyspec: str,
+    lane: str,
+    code: str,
+    call_id: str,
+    key: str,
+    meta: Mapping[str, Any],
+    redactions: Mapping[str, int],
+    clocks: Sequence[int],
+) -> str:
+    """What of a record is the same for many calls, as ASCII JSON on one line; the spool writes the same text.
+
+    The key is '' where the request implies it: it is checked against the request instead.
+    """
+    counts = sorted(redactions.items())
+    return dump_ascii(
+        [run_id, kind, name, effect, keyspec, lane, code, call_id, key, sorted(meta.items()), counts, clocks]
+    )
+
+
+def _describe(call: CallRecord) -> bytes:
+    """All of a record but its payloads, its ids and its times, as two lines of ASCII text."""
+    constant = describe_constant(
+        call.run_id,
+        call.kind,
+        call.name,
+        call.effect,
+        call.keyspec,
+        call.lane,
+        call.code,
+        call.call_id,
+        "" if is_derivable(call.keyspec, call.request) else call.key,
+        call.meta,
+        call.redactions,
+        call.clocks,
+    )
+    numbers = f"{call.seq} {call.end_seq} {call.index} {call.joint} {call.parent} {call.outcome}"
+    return f"{numbers}\n{constant}\n".encode("ascii")
+
+
+def seal_leaf(described: bytes, *payloads: bytes) -> str:
+    """SHA-256 over a described call and its payloads, as 64 hexadecimal characters.
 
     The payloads enter by their own SHA-256, so that a proof survives their erasure.
     """
+    sha256 = hashlib.sha256
+    return sha256(b"".join([b"\x002 ", described, *[sha256(payload).digest() for payload in payloads]])).hexdigest()
+
+
+def hash_leaf(call: CallRecord, version: int = LEAF_VERSION) -> str:
+    """The leaf of one finished call in a definition of 1 or 2. Raises: ValueError for another one."""
+    if version == 1:
+        return _hash_leaf_1(call)
+    if version != LEAF_VERSION:
+        raise ValueError(f"leaf version {version!r}")
+    payloads = [call.request, call.response]
+    if call.reads or call.digests:
+        payloads += [call.reads, call.digests]
+    return seal_leaf(_describe(call), *(text.encode("utf-8", "surrogatepass") for text in payloads))
+
+
+def _hash_leaf_1(call: CallRecord) -> str:
     record = dump_ascii(
         [
-            LEAF_VERSION,
+            1,
             call.run_id,
             call.seq,
             call.end_seq,

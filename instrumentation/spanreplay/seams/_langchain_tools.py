@@ -29,6 +29,11 @@ def install(module: Any, patches: Patches) -> None:
     patches.wrap(base, "arun", _note_call_id_async)
 
 
+# Constants, because `.value` of an enum member is a Python call
+_TOOL, _WRITE = Kind.TOOL.value, Effect.WRITE.value
+_EFFECTS = frozenset(e.value for e in Effect)
+
+
 def _note_call_id(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
     token = _call_id.set(str(kwargs.get("tool_call_id") or ""))
     try:
@@ -57,11 +62,10 @@ def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Le
     if args:
         arguments["*"] = list(args)
     declared = (getattr(tool, "metadata", None) or {}).get("effect", "")
-    known = {e.value for e in Effect}
     return Leaf(
-        kind=Kind.TOOL.value,
+        kind=_TOOL,
         name=str(tool.name),
-        effect=declared if declared in known else Effect.WRITE.value,
+        effect=declared if declared in _EFFECTS else _WRITE,
         arguments=arguments,
         call_id=_call_id.get(),
         body=getattr(tool, "func", None) or getattr(tool, "coroutine", None),

@@ -21,7 +21,7 @@ from typing import Final
 from spanreplay.config import SHIP_BATCH_BYTES_MAX
 from spanreplay.errors import SourceError
 from spanreplay.spool.directory import REFUSED, SPOOL_SUFFIX, ack_path
-from spanreplay.spool.frames import HEADER, Frame, scan_file, write_spool_file
+from spanreplay.spool.frames import Frame, scan_file, write_spool_file
 from spanreplay.spool.limits import SHIP_REQUEST_TIMEOUT_MS, SHIP_SERVER_ERRORS_MAX
 from spanreplay.spool.post import Reply, Sender
 
@@ -260,8 +260,7 @@ class Courier:
         )
         if path.parent.name == REFUSED:
             return Delivery.STUCK
-        start = frame.end - size - HEADER.size
-        aside = path.parent / REFUSED / f"{path.name.removesuffix(SPOOL_SUFFIX)}-{start}{SPOOL_SUFFIX}"
+        aside = path.parent / REFUSED / f"{path.name.removesuffix(SPOOL_SUFFIX)}-{frame.start}{SPOOL_SUFFIX}"
         aside.parent.mkdir(mode=0o700, exist_ok=True)
         write_spool_file(aside, [frame.payload])
         self._acknowledge(path, frame.end)

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from spanreplay.spool.limits import ENCODER_CACHE_ITEMS_MAX, VALUE_DEPTH_MAX
 
-__all__ = ["SpanEncoder", "encode_span"]
+__all__ = ["SpanEncoder", "encode_in", "encode_span", "encode_surroundings"]
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
@@ -307,6 +307,35 @@ def _scope_prefix(scope: Any) -> bytes:
     return ScopeSpans(scope=message, schema_url=_text(scope.schema_url or "")).SerializeToString()
 
 
+def encode_surroundings(resource: object, scope: object) -> tuple[bytes, bytes]:
+    """What `encode_in` puts around a span of this resource and scope."""
+    return _resource_prefix(resource), _scope_prefix(scope)
+
+
+def encode_in(span: ReadableSpan, resource: bytes, scope: bytes) -> bytes:
+    """One span as a whole ExportTraceServiceRequest with these surroundings; its own resource and scope are ignored."""
+    body = _plain_span(span)
+    if body is None:
+        body = _span_bytes(span)
+    span_length = _varint(len(body))
+    scope_length = len(scope) + len(_SPANS) + len(span_length) + len(body)
+    scope_prefix = _varint(scope_length)
+    resource_length = len(resource) + len(_SCOPE_SPANS) + len(scope_prefix) + scope_length
+    return b"".join(
+        (
+            _RESOURCE_SPANS,
+            _varint(resource_length),
+            resource,
+            _SCOPE_SPANS,
+            scope_prefix,
+            scope,
+            _SPANS,
+            span_length,
+            body,
+        )
+    )
+
+
 class SpanEncoder:
     """Encodes spans and remembers the bytes of resources and scopes by identity; thread-safe."""
 
@@ -323,26 +352,7 @@ class SpanEncoder:
         scope = self._scopes.get(id(span.instrumentation_scope)) or self._remember(
             self._scopes, span.instrumentation_scope, _scope_prefix(span.instrumentation_scope)
         )
-        body = _plain_span(span)
-        if body is None:
-            body = _span_bytes(span)
-        span_length = _varint(len(body))
-        scope_length = len(scope[1]) + len(_SPANS) + len(span_length) + len(body)
-        scope_prefix = _varint(scope_length)
-        resource_length = len(resource[1]) + len(_SCOPE_SPANS) + len(scope_prefix) + scope_length
-        return b"".join(
-            (
-                _RESOURCE_SPANS,
-                _varint(resource_length),
-                resource[1],
-                _SCOPE_SPANS,
-                scope_prefix,
-                scope[1],
-                _SPANS,
-                span_length,
-                body,
-            )
-        )
+        return encode_in(span, resource[1], scope[1])
 
     @staticmethod
     def _remember(cache: dict[int, tuple[object, bytes]], key: object, encoded: bytes) -> tuple[object, bytes]:

@@ -11,6 +11,8 @@ FRAME_BYTES_MAX: Final = OTLP_MESSAGE_BYTES_MAX
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A writer goes on in a new file here, so that a long-lived server's shipped files can be deleted."""
 FSYNC_INTERVAL_MS: Final = 1_000
+REMOVAL_CHECK_MS: Final = 20
+"""How often a writer looks whether its file still has a name; what it wrote to a nameless one is counted as dropped."""
 USAGE_RESCAN_BYTES: Final = 64 * 1024 * 1024
 """A writer measures the directory anew after so many bytes; other processes write there too."""
 USAGE_RESCAN_MS: Final = 1_000

@@ -11,9 +11,12 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from spanreplay.spool.writer import SpoolWriter
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
     from spanreplay.spool.shipper import Shipper
 
-__all__ = ["SpoolSpanProcessor", "encode_span"]
+__all__ = ["CallSink", "SpoolSpanProcessor", "encode_span"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,31 @@ def encode_span(span: ReadableSpan) -> bytes:
 _encode: Callable[[ReadableSpan], bytes] | None = None
 
 
+class CallSink:
+    """Where compact records of calls go, without a span in between; what they share is told first by `adopt`."""
+
+    __slots__ = ("_shipper", "_writer", "owner", "write")
+
+    def __init__(self, writer: SpoolWriter, shipper: Shipper | None) -> None:
+        self._writer = writer
+        self._shipper = shipper
+        self.write: Callable[[bytes], object] = writer.append if shipper is None else self._write_and_ship
+        """Take one compact record into the spool; one that can't be written is counted there. Never raises."""
+        self.owner: object = None
+
+    def adopt(self, owner: object, run_id: str, resource: Resource, scope: InstrumentationScope) -> None:
+        """What comes from now on belongs to this run; `resource` is redacted."""
+        from spanreplay.spool.compact import encode_context
+        from spanreplay.spool.encode import encode_surroundings
+
+        self._writer.context = encode_context(run_id, *encode_surroundings(resource, scope))
+        self.owner = owner
+
+    def _write_and_ship(self, payload: bytes) -> None:
+        if self._writer.append(payload) and self._shipper is not None:
+            self._shipper.notify()
+
+
 class SpoolSpanProcessor(SpanProcessor):
     """Writes each sampled span to the spool when it ends; put the redactor in front of it.
 
@@ -41,6 +69,7 @@ class SpoolSpanProcessor(SpanProcessor):
     def __init__(self, writer: SpoolWriter, shipper: Shipper | None = None) -> None:
         self._writer = writer
         self._shipper = shipper
+        self.call_sink = CallSink(writer, shipper)
         # A file that is closed before the shipper first sees it must be marked by then.
         writer.to_ship = writer.to_ship or shipper is not None
         self._not_encoded = 0

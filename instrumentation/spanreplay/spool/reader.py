@@ -23,9 +23,9 @@ from spanreplay.spool.directory import (
     prepare_directory,
     run_of_file,
 )
-from spanreplay.spool.frames import iter_frames, write_spool_file
+from spanreplay.spool.frames import Record, expand_record, iter_frames, scan_file_records, write_spool_file
 from spanreplay.spool.limits import CANDIDATES_SHOWN_MAX, PREFIX_CHARS_MIN
-from spanreplay.spool.requests import count_spans, parse_payload, run_ids_in, select_run
+from spanreplay.spool.requests import add_record, count_spans, parse_payload, runs_of_record, select_run
 
 if TYPE_CHECKING:
     from spanreplay.call import Recording
@@ -90,15 +90,15 @@ class SpoolCatalog:
 
     def load(self, run_id: str) -> Recording:
         """All boundary calls of a run. Raises: RunNotFound, AmbiguousRun, DamagedRecording, NewerSchema."""
-        from spanreplay.otlp import build_recording
+        from spanreplay.otlp import RecordingBuilder
 
         with self._lock:
             files = self._refresh()
             whole_id = self._resolve(run_id, files)
-            return build_recording(
-                (parse_payload(p, str(path)) for path, p in self._iter_run(whole_id, files[whole_id])),
-                whole_id,
-            )
+            builder = RecordingBuilder(whole_id)
+            for path, record in self._iter_run(whole_id, files[whole_id]):
+                add_record(builder, record, str(path))
+            return builder.build()
 
     def export(self, run_id: str) -> bytes:
         """The run as the bytes of a `.replay` file, spans of other instrumentors included.
@@ -109,7 +109,7 @@ class SpoolCatalog:
             files = self._refresh()
             whole_id = self._resolve(run_id, files)
             # A record may lie here twice: as recorded and in a file that was imported.
-            payloads = dict.fromkeys(p for _, p in self._iter_run(whole_id, files[whole_id]))
+            payloads = dict.fromkeys(self._iter_payloads(whole_id, files[whole_id]))
         return bundle_file.pack(whole_id, payloads)
 
     def import_bundle(self, bundle: bytes, *, to_ship: bool = False) -> Imported:
@@ -164,14 +164,14 @@ class SpoolCatalog:
 
     def _read_run_ids(self, path: Path) -> frozenset[str]:
         run_ids: set[str] = set()
-        for payload in self._iter_readable(path):
-            run_ids |= run_ids_in(payload) or {run_of_file(path)}
+        for record in self._iter_readable(path):
+            run_ids |= runs_of_record(record) or {run_of_file(path)}
         return frozenset(run_ids - {""})
 
-    def _iter_readable(self, path: Path) -> Iterator[bytes]:
-        """The payloads of a file up to the first damage, which is said once."""
+    def _iter_readable(self, path: Path) -> Iterator[Record]:
+        """The records of a file up to the first damage, which is said once."""
         try:
-            yield from iter_frames(path)
+            yield from scan_file_records(path)
         except FileNotFoundError:
             return
         except (SourceError, OSError) as exc:
@@ -207,19 +207,26 @@ class SpoolCatalog:
             )
         return found[0]
 
-    def _iter_run(self, run_id: str, paths: list[Path]) -> Iterator[tuple[Path, bytes]]:
-        """The payloads of a run with their files; damage is raised."""
+    def _iter_run(self, run_id: str, paths: list[Path]) -> Iterator[tuple[Path, Record]]:
+        """The records that may belong to a run, with their files; damage is raised."""
         for path in paths:
             default_run = run_of_file(path)
             try:
-                for payload in iter_frames(path):
-                    selected = select_run(payload, run_id, default_run=default_run, name=str(path))
-                    if selected:
-                        yield path, selected
+                for record in scan_file_records(path):
+                    if run_id == default_run or run_id in runs_of_record(record):
+                        yield path, record
             except FileNotFoundError:
                 continue  # shipped and deleted meanwhile
             except OSError as exc:
                 raise SourceError(f"cannot read {path}: {exc.strerror}") from exc
+
+    def _iter_payloads(self, run_id: str, paths: list[Path]) -> Iterator[bytes]:
+        """What is the run's in its records, as OTLP requests."""
+        for path, record in self._iter_run(run_id, paths):
+            payload = expand_record(record, str(path))
+            selected = select_run(payload, run_id, default_run=run_of_file(path), name=str(path))
+            if selected:
+                yield selected
 
     def _summary(self, run_id: str, paths: list[Path]) -> RunSummary | None:
         fingerprint = tuple((p, self._indexed[p].version) for p in paths)
@@ -230,18 +237,15 @@ class SpoolCatalog:
         return known[1]
 
     def _read_summary(self, run_id: str, paths: list[Path]) -> RunSummary | None:
-        from spanreplay.otlp import build_recording
+        from spanreplay.otlp import RecordingBuilder
 
+        builder = RecordingBuilder(run_id)
         try:
-            recording = build_recording(
-                (
-                    parse_payload(payload, str(path))
-                    for path in paths
-                    for payload in self._iter_readable(path)
-                    if run_id in (run_ids_in(payload) or {run_of_file(path)})
-                ),
-                run_id,
-            )
+            for path in paths:
+                for record in self._iter_readable(path):
+                    if run_id in (runs_of_record(record) or {run_of_file(path)}):
+                        add_record(builder, record, str(path))
+            recording = builder.build()
         except RunNotFound:
             return None
         except SourceError as exc:

@@ -6,11 +6,15 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.errors import DamagedRecording
+from spanreplay.spool.frames import damaged_at
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-__all__ = ["count_spans", "parse_payload", "run_ids_in", "select_run"]
+    from spanreplay.otlp import RecordingBuilder
+    from spanreplay.spool.frames import Record
+
+__all__ = ["add_record", "count_spans", "parse_payload", "run_ids_in", "runs_of_record", "select_run"]
 
 # KeyValue{key: "spanreplay.run_id", value: AnyValue{string_value: 32 hex}} as protobuf bytes. Looking for
 # it costs a hundredth of parsing. Text that merely contains it makes a candidate that parsing then refutes.
@@ -20,6 +24,28 @@ _RUN_ID_FIELD: Final = re.compile(rb"\x0a\x11spanreplay\.run_id\x12\x22\x0a\x20(
 def run_ids_in(payload: bytes) -> set[str]:
     """The runs that a payload names, without parsing it."""
     return {found.decode() for found in _RUN_ID_FIELD.findall(payload)}
+
+
+def runs_of_record(record: Record) -> set[str]:
+    """The runs that a record names, without parsing it."""
+    return run_ids_in(record.payload) if record.context is None else {record.context.run_id}
+
+
+def add_record(builder: RecordingBuilder, record: Record, name: str) -> None:
+    """Give a record's calls to a builder; `name` is what errors call its file.
+
+    Raises: DamagedRecording, NewerSchema.
+    """
+    if record.context is None:
+        builder.add_request(parse_payload(record.payload, name))
+        return
+    from spanreplay.spool.compact import decode_call
+
+    try:
+        call, _ = decode_call(record.payload)
+    except ValueError as exc:
+        raise damaged_at(name, record.start, str(exc)) from exc
+    builder.add_call(call)
 
 
 def parse_payload(payload: bytes, name: str) -> ExportTraceServiceRequest:

@@ -15,12 +15,14 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Final
+from zlib import crc32
 
 from spanreplay.config import SPOOL_BYTES_MAX
 from spanreplay.spool.directory import Usage, ack_path, is_run_id, new_spool_name, prepare_directory, usage_of
-from spanreplay.spool.frames import HEADER, MAGIC, frame_header
-from spanreplay.spool.limits import FRAME_BYTES_MAX, FSYNC_INTERVAL_MS, SEGMENT_BYTES_MAX
+from spanreplay.spool.frames import HEADER, MAGIC, MAGIC_COMPACT, frame_header
+from spanreplay.spool.limits import FRAME_BYTES_MAX, FSYNC_INTERVAL_MS, REMOVAL_CHECK_MS, SEGMENT_BYTES_MAX
 
 __all__ = ["SpoolWriter", "open_files"]
 
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 FSYNC_CHOICES: Final = ("never", "interval", "always")
 # macOS has no fdatasync.
 _sync = getattr(os, "fdatasync", os.fsync)
+_COMPACT: Final = 2
+"""First byte of a payload that can be read only in a file with its context."""
 
 
 class _SpoolFull(Exception):
@@ -46,12 +50,15 @@ class _OpenFile:
     path: Path
     size: int
     usage: Usage
+    context: bytes
     frames: int = 0
     is_dirty: bool = False
+    seen_at: float = 0.0
 
 
-def _open_file(directory: Path, run_id: str, *, to_ship: bool) -> _OpenFile:
+def _open_file(directory: Path, run_id: str, context: bytes, *, to_ship: bool) -> _OpenFile:
     """A new spool file of this process, locked before anybody can see it under its name."""
+    head = MAGIC_COMPACT + frame_header(context) + context if context else MAGIC
     spool = prepare_directory(directory)
     path = spool / new_spool_name(run_id)
     hidden = spool / f".{path.name}"
@@ -63,7 +70,7 @@ def _open_file(directory: Path, run_id: str, *, to_ship: bool) -> _OpenFile:
         except OSError as exc:
             # A file system without flock: recording matters more; a shipper cannot take the lock either.
             logger.debug("no flock on %s: %s", path.name, exc)
-        os.write(descriptor, MAGIC)
+        os.write(descriptor, head)
         if to_ship:
             mark = os.open(ack_path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
@@ -76,7 +83,7 @@ def _open_file(directory: Path, run_id: str, *, to_ship: bool) -> _OpenFile:
         for leftover in (hidden, ack_path(path)):
             leftover.unlink(missing_ok=True)
         raise
-    return _OpenFile(descriptor, path, len(MAGIC), usage_of(spool))
+    return _OpenFile(descriptor, path, len(head), usage_of(spool), context)
 
 
 class SpoolWriter:
@@ -106,6 +113,8 @@ class SpoolWriter:
         self.dropped = 0
         self.appended = 0
         self.to_ship = to_ship
+        self.context = b""
+        """Payload that the files opened from now on begin with: what their compact records share (`compact`)."""
         self._fsync = fsync
         self._bytes_max = bytes_max
         self._segment_bytes_max = segment_bytes_max
@@ -130,8 +139,15 @@ class SpoolWriter:
             with self._lock:
                 if self._is_busy:
                     self._append_aside(payload)
-                else:
-                    self._append_alone(payload)
+                    return True
+                self._is_busy = True
+                try:
+                    self._append(payload)
+                finally:
+                    self._is_busy = False
+                    if self._is_close_wanted:
+                        self._is_close_wanted = False
+                        self.close()
             return True
         except Exception as exc:  # noqa: BLE001 - nothing of ours may escape into the agent
             self._drop(1, exc)
@@ -169,21 +185,11 @@ class SpoolWriter:
         except OSError as exc:
             self._say(exc, "cannot close the spool: %s", exc)
 
-    def _append_alone(self, payload: bytes) -> None:
-        self._is_busy = True
-        try:
-            self._append(payload)
-        finally:
-            self._is_busy = False
-            if self._is_close_wanted:
-                self._is_close_wanted = False
-                self.close()
-
     def _append_aside(self, payload: bytes) -> None:
         """Append from inside an append of this thread: to a file of its own, since the open one may
         be half-way through anything."""
         _check_size(payload)
-        file = _open_file(self.directory, self.run_id, to_ship=self.to_ship)
+        file = _open_file(self.directory, self.run_id, self.context, to_ship=self.to_ship)
         try:
             self._write(file, frame_header(payload), payload)
             if self._fsync != "never":
@@ -193,24 +199,27 @@ class SpoolWriter:
         self.appended += 1
 
     def _append(self, payload: bytes) -> None:
-        _check_size(payload)
-        total = HEADER.size + len(payload)
+        size = len(payload)
+        if not 0 < size <= FRAME_BYTES_MAX:
+            _check_size(payload)
+        total = HEADER.size + size
         file = self._file
-        if file is not None and file.size + total > self._segment_bytes_max and file.frames:
+        if file is not None and (
+            (file.size + total > self._segment_bytes_max and file.frames)
+            or (payload[0] == _COMPACT and file.context is not self.context)
+        ):
             if self._fsync != "never":
                 self.sync()
             self._close()
             file = None
-        if file is not None and os.fstat(file.descriptor).st_nlink == 0:
-            # Somebody removed the directory: what went to the nameless file is gone.
-            self._abandon(file)
-            self._drop(file.frames, FileNotFoundError(errno.ENOENT, f"{file.path.name} was removed"))
+        if file is not None and not self._is_there(file, is_call=payload[0] == _COMPACT):
             file = None
         if file is None:
             file = self._open()
         if not file.usage.has_room(total, self._bytes_max):
             raise _SpoolFull(f"the spool directory holds its {self._bytes_max} bytes")
-        self._write(file, frame_header(payload), payload)
+        header = HEADER.pack(size, crc32(payload))
+        self._write(file, header, payload)
         file.size += total
         file.frames += 1
         file.is_dirty = True
@@ -222,8 +231,21 @@ class SpoolWriter:
         elif self._fsync == "interval":
             _syncer.notify()
 
+    def _is_there(self, file: _OpenFile, *, is_call: bool) -> bool:
+        """Whether the file still has a name; for calls a look, which costs as much as a write, serves for a while."""
+        now = monotonic()
+        if is_call and now - file.seen_at < REMOVAL_CHECK_MS / 1000:
+            return True
+        file.seen_at = now
+        if os.fstat(file.descriptor).st_nlink:
+            return True
+        # Somebody removed the directory: what went to the nameless file is gone.
+        self._abandon(file)
+        self._drop(file.frames, FileNotFoundError(errno.ENOENT, f"{file.path.name} was removed"))
+        return False
+
     def _open(self) -> _OpenFile:
-        file = _open_file(self.directory, self.run_id, to_ship=self.to_ship)
+        file = _open_file(self.directory, self.run_id, self.context, to_ship=self.to_ship)
         self._file = file
         if self._fsync != "never":
             folder = os.open(file.path.parent, os.O_RDONLY | os.O_CLOEXEC)

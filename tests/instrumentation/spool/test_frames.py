@@ -97,6 +97,6 @@ def test_foreign_file_is_refused(tmp_path: Path) -> None:
 def test_newer_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     """A spool of a later version raises NewerSchema."""
     path = tmp_path / "a.spool"
-    path.write_bytes(b"SPRSPOOL2\n" + bytes(100))
-    with pytest.raises(NewerSchema, match="version 2"):
+    path.write_bytes(b"SPRSPOOL3\n" + bytes(100))
+    with pytest.raises(NewerSchema, match="version 3"):
         list(iter_frames(path))
