@@ -85,6 +85,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("SPANREPLAY_REPLAY_REPORT", "", "file that the verdict is written to, as JSON"),
     Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
     Setting(
+        "SPANREPLAY_REPLAY_STRICT_ENV",
+        "false",
+        "whether a replay denies reads of clock, random bytes, files and variables that are not recorded",
+        ("true", "false"),
+    ),
+    Setting(
         "SPANREPLAY_RECORD_CLOCK",
         "true",
         "whether the clock and random sources that the agent's code reads are recorded",

@@ -110,6 +110,7 @@ class Installation:
         if self.session is not None and self.session.continuation is not None:
             run.environment = {**run.environment, RESUMES: self.session.recording.run_id}
         local.attach_reads(run)
+        local.attach_files(run)
         capture = OutputCapture()
         if capture.install():
             run.output = capture
@@ -158,6 +159,10 @@ class Installation:
 
         lanes.install(self.patches, root_lane_of_active_run, carried)
         timers.install(self.patches)
+        if self.session is not None and self.run is not None:
+            from spanreplay.replay import world
+
+            self.run.overlay = world.install(self.session, self.run, self.patches)
         self.seams = InstalledSeams(self._seam_missed if self.session is None else self._seam_failed)
         self.seams.register()
         self._watch_exit()

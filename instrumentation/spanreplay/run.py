@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from spanreplay.local.environ import Environment
     from spanreplay.local.leaks import Leaks
     from spanreplay.local.reads import Reads
+    from spanreplay.local.written import Written
     from spanreplay.output import OutputCapture
     from spanreplay.record import Emitter
     from spanreplay.redact import RunRedactor
+    from spanreplay.replay.hermetic import StrictReads
+    from spanreplay.replay.overlay import Overlay
     from spanreplay.replay.session import Session
 
 
@@ -65,8 +68,12 @@ class Run:
         self.reads: Reads | None = None
         """Who answers reads of clock and random sources; None: the real ones."""
         self.environment_read: Environment | None = None
-        self.leaks: Leaks | None = None
-        """What was done outside of every boundary; None in a replay."""
+        self.leaks: Leaks | StrictReads | None = None
+        """What was done outside of every boundary; in a replay None, or what denies it."""
+        self.written: Written | None = None
+        """Files that the agent's code writes; None: nobody looks."""
+        self.overlay: Overlay | None = None
+        """Where a replay's files go; None: they are the world's."""
         self.census: Census | None = None
         """Every read of the agent's code by its place, where the doctor asks for it."""
         self.start_ns = ids.now_ns()
@@ -361,6 +368,8 @@ class Run:
             code = guard.guarded("the agent's files", _describe_code)
             if code:
                 manifest["code"] = code
+        if self.written is not None and self.session is None:
+            manifest.update(guard.guarded("written files", self.written.describe) or {})
         if exit_status is not None:
             manifest["exit"] = exit_status
         if self.suspended:

@@ -26,6 +26,10 @@ def attach_reads(run: Run) -> None:
         if has_reads(run.session.recording):
             feed = ReadFeed(run.session, run.start_ns, lambda text: _unseal(run, text), run.owns)
             run.reads = feed if run.session.continuation is None else _resume_reads(run, feed)
+        if config.read_setting("SPANREPLAY_REPLAY_STRICT_ENV") == "true":
+            from spanreplay.replay.hermetic import StrictReads
+
+            run.leaks = StrictReads(run.session, run)
         return
     if config.read_setting("SPANREPLAY_RECORD_CLOCK") == "true":
         from spanreplay.local.reads import ReadLog
@@ -33,6 +37,13 @@ def attach_reads(run: Run) -> None:
         run.reads = ReadLog(lambda content: _seal(run, content), run.hole)
         run.environment = {**run.environment, "reads": True}
     _attach_leaks(run)
+
+
+def attach_files(run: Run) -> None:
+    """Have the files that the agent writes noted, to be compared when the run ends."""
+    from spanreplay.local.written import Written
+
+    run.written = Written(run, os.path.realpath(os.getcwd()))  # noqa: PTH109 -- text
 
 
 def _attach_leaks(run: Run) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay import attributes as names
-from spanreplay import guard
+from spanreplay import guard, ids
 from spanreplay._patch import Patches
 from spanreplay.local import leaks
 from spanreplay.local.patching import asks, recorded_run
@@ -36,11 +36,30 @@ class Environment:
 
     def saw(self, name: str, value: str | None) -> None:
         """Note the first reading of a variable."""
+        if self._run.session is not None and self._run.leaks is not None:
+            self._deny_other(name, value)
         if name in self._hashes or len(self._hashes) >= _NAMES_MAX or name.startswith(_OURS):
             return
+        self._hashes[name] = self._hash(name, value)
+
+    def _hash(self, name: str, value: str | None) -> str:
+        if value is None:
+            return _ABSENT
         self._key = self._key or self._run.redactor.derive(b"environment")
-        text = f"{name}={value}".encode("utf-8", "surrogateescape")
-        self._hashes[name] = _ABSENT if value is None else hmac.digest(self._key, text, "sha256")[:12].hex()
+        return hmac.digest(self._key, f"{name}={value}".encode("utf-8", "surrogateescape"), "sha256")[:12].hex()
+
+    def _deny_other(self, name: str, value: str | None) -> None:
+        """In a strict replay a variable must have the value that it had. Raises: ReplayMiss."""
+        session, refused = self._run.session, self._run.leaks
+        if session is None or refused is None or name.startswith(_OURS):
+            return
+        root = session.recording.root
+        recorded = root.manifest.get("environment_read")
+        if not isinstance(recorded, Mapping) or root.env.get(names.REDACTION_KEY) != self._run.redactor.fingerprint:
+            return
+        if recorded.get(name) != self._hash(name, value):
+            what = "os.environ" if name in recorded else "os.environ, unread when this was recorded,"
+            refused.add("environment", what, name, ids.find_caller(4), is_hole=True)
 
     def describe(self) -> dict[str, str]:
         """For the manifest."""

@@ -51,7 +51,7 @@ SAID: Final = {
     "file": "read {detail} in a way that is not recorded ({what})",
     "clock": "read the clock with {what}, which is not recorded",
     "random": "drew random bytes with {what}, which is not recorded",
-    "environment": "read {detail} with {what}, which is not compared",
+    "environment": "read {detail} with {what}, which is not as recorded",
     "native": "called into {detail} with {what}, which is not recorded",
 }
 """Kind of leak → what a user is told, after its place."""

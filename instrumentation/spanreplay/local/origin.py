@@ -136,3 +136,44 @@ def is_agent(frame: FrameType | None) -> bool:
             return origin == AGENT
         frame = frame.f_back
     return False
+
+
+_FILE_CARRIERS: Final = frozenset(
+    {
+        "_compression",
+        "bz2",
+        "codecs",
+        "configparser",
+        "ElementTree",
+        "fileinput",
+        "gzip",
+        "lzma",
+        "netrc",
+        "plistlib",
+        "shutil",
+        "tarfile",
+        "wave",
+        "zipfile",
+    }
+)
+"""Modules of the standard library that open the files that their caller names."""
+_FILE_LIBRARIES: Final = ("PIL", "docx", "openpyxl", "polars", "pypdf", "xlsxwriter", "yaml")
+
+
+def _carries_files(filename: str) -> bool:
+    if _is_in(filename, _FILE_LIBRARIES, whole=True):
+        return True
+    parts = filename.replace(os.sep, "/").removesuffix(".py").split("/")
+    return ids.is_stdlib_file(filename) and not _FILE_CARRIERS.isdisjoint(parts[-2:])
+
+
+def asks_for_files(frame: FrameType | None) -> bool:
+    """Whether it is the agent that opens a file here, by itself or with a library that opens what it is told to."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        origin = origin_of(frame)
+        if origin == AGENT or (origin == FOREIGN and not _carries_files(frame.f_code.co_filename)):
+            return origin == AGENT
+        frame = frame.f_back
+    return False

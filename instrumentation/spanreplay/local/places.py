@@ -11,7 +11,7 @@ from typing import Final
 
 from spanreplay import config
 
-_KERNEL: Final = ("/proc/", "/sys/", "/dev/")
+DEVICES: Final = ("/dev/", "/proc/", "/sys/")
 _MACHINE: Final = (
     "/bin/",
     "/etc/",
@@ -35,7 +35,7 @@ class Places:
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
         script = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()  # noqa: PTH109, PTH120 -- text
         own = (find_code_tree(script), sys.prefix, sys.base_prefix, str(config.read_data_dir()))
-        self._own = (*_KERNEL, *{os.path.realpath(each) + os.sep for each in own})
+        self._own = (*DEVICES, *{os.path.realpath(each) + os.sep for each in own})
         home = os.path.realpath(str(Path.home()))
         self._machine = (*_MACHINE, *(os.path.join(home, each) + os.sep for each in _HOME_FOLDERS))  # noqa: PTH118 -- text
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.call import CallRecord
 from spanreplay.env import describe_code
 from spanreplay.replay.blame import Blame
+from spanreplay.replay.changed_files import compare_files
 from spanreplay.replay.diverge import Divergence
 from spanreplay.replay.drift import find_changed_files, find_drift
 from spanreplay.replay.moving_parts import part_of_kind
@@ -59,6 +60,10 @@ def build_verdict(
     output = compare_stdout(recording.root.manifest.get("stdout"), stdout)
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
     if not session.is_stopped and not session.has_gone_on:
+        if run.written is not None:
+            now = run.written.describe().get("files")
+            then = recording.root.manifest.get("files")
+            divergences += compare_files(then, now, recording.run_id, is_downstream=bool(divergences))
         divergences += _output_divergences(output, exits, bool(divergences))
     environment = (
         []

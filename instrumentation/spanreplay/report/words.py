@@ -38,6 +38,7 @@ MEANING: Final = {
     "stream_underrun": "the agent read less of the stream than was recorded",
     "order_stall": "the agent waits for a call that ends later in the recording",
     "effect_blocked": "the agent reached outside its recorded calls and was stopped",
+    "file_changed": "the agent left a file with other content than in the recording",
     "unserializable": "a value of this call cannot be compared",
     "output_changed": "all calls are the same, and the result is not",
 }

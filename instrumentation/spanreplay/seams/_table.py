@@ -206,7 +206,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "files",
         "python",
-        ("builtins",),
+        ("builtins", "os"),
         "spanreplay.local.files",
         "data files outside of its code that the agent reads",
         kind="`tool`",

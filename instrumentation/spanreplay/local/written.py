@@ -1,0 +1,145 @@
+"""Files that the agent's code writes outside of every call: noted by name, compared by content at the end.
+
+A file that a run has written itself is no input: reading it again is no call. In the manifest, under `files`, is what
+the run left behind: path, size, the hash of the redacted content, and the text itself where it is short.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from spanreplay.run import Run
+
+PATHS_MAX: Final = 1000
+TEXT_BYTES_MAX: Final = 16 * 1024
+TEXTS_BYTES_MAX: Final = 256 * 1024
+HASHED_BYTES_MAX: Final = 256 * 1024 * 1024
+_CHUNK_BYTES: Final = 1024 * 1024
+_TEMPORARY: Final = re.compile(r"tmp[a-z0-9_]{8}")
+FILES, DIRECTORIES = "files", "directories"
+
+
+class Written:
+    """What a run has written so far. Thread-safe."""
+
+    def __init__(self, run: Run, directory: str) -> None:
+        self._run = run
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._paths: dict[str, bool] = {}
+        self._base: dict[str, int] = {}
+        self._directories: dict[str, bool] = {}
+
+    def add(self, path: str, *, is_append: bool = False) -> None:
+        """A file is about to be written; call it before it is opened."""
+        whole = os.path.realpath(path)
+        with self._lock:
+            if whole in self._paths or len(self._paths) >= PATHS_MAX:
+                return
+            try:
+                size, is_new = os.stat(whole).st_size, False  # noqa: PTH116 -- text
+            except OSError:
+                size, is_new = 0, True
+            self._paths[whole] = is_new
+            if is_append and size:
+                self._base[whole] = size
+
+    def add_directory(self, path: str) -> None:
+        """A directory is about to be made."""
+        whole = os.path.realpath(path)
+        with self._lock:
+            if len(self._directories) < PATHS_MAX and not os.path.exists(whole):  # noqa: PTH110 -- text
+                self._directories[whole] = True
+
+    def move(self, source: str, target: str) -> None:
+        """A file or directory is about to be moved."""
+        old, new = os.path.realpath(source), os.path.realpath(target)
+        with self._lock:
+            is_new = not os.path.exists(new)  # noqa: PTH110 -- text
+            for path in [p for p in self._paths if p == old or p.startswith(old + os.sep)]:
+                self._paths[new + path[len(old) :]] = is_new
+                base = self._base.pop(path, 0)
+                if base:
+                    self._base[new + path[len(old) :]] = base
+            if os.path.isfile(old) and len(self._paths) < PATHS_MAX:  # noqa: PTH113 -- text
+                self._paths.setdefault(new, is_new)
+
+    def has(self, path: str) -> bool:
+        """Whether this run has written a file."""
+        return bool(self._paths) and os.path.realpath(path) in self._paths
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest; reads the files that are left."""
+        files: dict[str, Any] = {}
+        room = TEXTS_BYTES_MAX
+        for name, path, is_new in self._named():
+            found = self._read(path, self._base.get(path, 0), room)
+            if found is None:
+                continue
+            room -= len(found.get("text", ""))
+            files[name] = {**found, **({"new": True} if is_new else {})}
+        made = [self._show(p) for p in self._directories if os.path.isdir(p)]  # noqa: PTH112 -- text
+        return {FILES: files, **({DIRECTORIES: made} if made else {})}
+
+    def _named(self) -> Iterator[tuple[str, str, bool]]:
+        with self._lock:
+            paths = dict(self._paths)
+        names: dict[str, int] = {}
+        for path, is_new in paths.items():
+            name = self._show(path)
+            if path.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
+                name = _TEMPORARY.sub("tmp*", name)  # drawn at random, each time anew
+            count = names[name] = names.get(name, 0) + 1
+            yield (name if count == 1 else f"{name}#{count}"), path, is_new
+
+    def _show(self, path: str) -> str:
+        below = path[len(self._directory) + 1 :] if path.startswith(self._directory + os.sep) else path
+        return self._run.redactor.text(below)
+
+    def _read(self, path: str, base: int, room: int) -> dict[str, Any] | None:
+        try:
+            with open(path, "rb") as stream:  # noqa: PTH123 -- the overlay's
+                size = os.fstat(stream.fileno()).st_size - base
+                stream.seek(base)
+                if size > TEXT_BYTES_MAX:
+                    return {"size": size, "sha256": self._digest(stream)}
+                content = stream.read(TEXT_BYTES_MAX)
+        except OSError:
+            return None
+        try:
+            text = self._run.redactor.text(content.decode("utf-8"))
+        except UnicodeDecodeError:
+            return {"size": size, "sha256": hmac.digest(self._key(), content, "sha256").hex()}
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return {"size": size, "sha256": digest, **({"text": text} if len(text) <= room else {})}
+
+    def _digest(self, stream: Any) -> str:
+        # Keyed: who guesses a secret in it must not be able to tell by the hash
+        made = hmac.new(self._key(), digestmod="sha256")
+        left = HASHED_BYTES_MAX
+        while left > 0 and (piece := stream.read(_CHUNK_BYTES)):
+            made.update(piece)
+            left -= len(piece)
+        return made.hexdigest()
+
+    def _key(self) -> bytes:
+        return self._run.redactor.derive(b"files")
+
+
+def made_by(manifest: Mapping[str, Any], directory: Path) -> Iterator[str]:
+    """The files and directories that a recorded run made where nothing was before, as whole names."""
+    files, made = manifest.get(FILES), manifest.get(DIRECTORIES)
+    names = [n for n, f in files.items() if isinstance(f, dict) and f.get("new")] if isinstance(files, dict) else []
+    names += [str(each) for each in made] if isinstance(made, list) else []
+    base = os.path.realpath(directory)
+    for name in names:
+        yield os.path.normpath(os.path.join(base, name))  # noqa: PTH118 -- text

@@ -1,0 +1,193 @@
+"""The files of a replay: what the world has, and over it what the replay has written.
+
+Pure bookkeeping over two trees with the real functions of `os`: a path's own version lies below `root` under its whole
+name, a removed one is in `hidden`. A hidden directory that is made again is empty: nothing of the world shines through.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from typing import Final
+
+COPY_BYTES_MAX: Final = 1024**3
+"""A larger file of the world can't be changed in a replay."""
+_PATH_DEPTH_MAX: Final = 512
+
+
+class Scratch:
+    """Two trees as one. Not thread-safe by itself: its user holds a lock."""
+
+    def __init__(self, root: str, functions: Functions) -> None:
+        self.root = root
+        self.real = functions
+        self._hidden: set[str] = set()
+
+    def above(self, path: str) -> str:
+        """Where a path's own version lies, if it has one."""
+        return self.root + path
+
+    def below(self, path: str) -> str:
+        """The name that a place of ours has in the world."""
+        is_ours = path == self.root or path.startswith(self.root + os.sep)
+        return (path[len(self.root) :] or os.sep) if is_ours else path
+
+    def has(self, path: str) -> bool:
+        """Whether the replay has a version of its own of this path."""
+        return self.real.exists(self.above(path))
+
+    def hide(self, path: str) -> None:
+        """Have a path of the world, and all below it, not be there."""
+        self._hidden.add(path)
+
+    def is_hidden(self, path: str) -> bool:
+        """Whether the world's version of a path is not to be seen."""
+        for _ in range(_PATH_DEPTH_MAX):
+            if path in self._hidden:
+                return True
+            parent = os.path.dirname(path)  # noqa: PTH120 -- text
+            if parent == path:
+                return False
+            path = parent
+        return True
+
+    def find(self, path: str) -> str:
+        """The place to look a path up at: ours, the world's, or one where nothing is."""
+        if self.has(path) or self.is_hidden(path):
+            return self.above(path)
+        return path
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything under this path."""
+        return self.real.exists(self.find(path))
+
+    # ── Changes ─────────────────────────────────────────────────────────────────────────────────────
+    def make_parents(self, path: str) -> None:
+        """Have our version of the directory around a path. Raises: OSError where there is none to be seen."""
+        parent = os.path.dirname(path)  # noqa: PTH120 -- text
+        found = self.find(parent)
+        if not stat.S_ISDIR(self.real.stat(found).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        self.real.makedirs(self.above(parent), exist_ok=True)
+
+    def take(self, path: str, *, with_content: bool = True) -> str:
+        """Our version of a path, copied from the world's if it has none; the place to write at."""
+        ours, is_here = self.above(path), self.has(path)
+        self.make_parents(path)
+        if is_here or self.is_hidden(path) or not self.real.exists(path):
+            return ours
+        mode = self.real.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            self.real.symlink(self.real.readlink(path), ours)
+        elif stat.S_ISDIR(mode):
+            self.real.makedirs(ours, exist_ok=True)
+        elif with_content:
+            if self.real.stat(path).st_size > COPY_BYTES_MAX:
+                raise OSError(errno.EFBIG, "too large to be changed in a replay", path)
+            self.real.copy(path, ours)
+        return ours
+
+    def take_tree(self, path: str) -> str:
+        """Our version of a path and of everything below it."""
+        ours = self.take(path)
+        if stat.S_ISDIR(self.real.lstat(ours).st_mode):
+            for name in self.names(path):
+                self.take_tree(os.path.join(path, name))  # noqa: PTH118 -- text
+        return ours
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds. Raises: OSError as `os.listdir` does."""
+        found: set[str] = set()
+        has_ours = self.has(path)
+        if has_ours:
+            found.update(self.real.listdir(self.above(path)))
+        if not self.is_hidden(path) and (not has_ours or self.real.exists(path)):
+            prefix = path.rstrip(os.sep) + os.sep
+            found.update(n for n in self.real.listdir(path) if prefix + n not in self._hidden)
+        elif not has_ours:
+            self.real.listdir(self.above(path))  # raises
+        return sorted(found)
+
+    def is_plain(self, path: str) -> bool:
+        """Whether a directory is seen just as it is in the world."""
+        if self.has(path) or self.is_hidden(path):
+            return False
+        prefix = path.rstrip(os.sep) + os.sep
+        return not any(each.startswith(prefix) for each in self._hidden)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or link. Raises: OSError as `os.unlink` does."""
+        self.real.lstat(self.find(path))
+        if self.has(path):
+            self.real.unlink(self.above(path))
+        elif stat.S_ISDIR(self.real.lstat(path).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self.hide(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises: OSError as `os.rmdir` does."""
+        if self.names(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        if self.has(path):
+            self.real.rmdir(self.above(path))
+        self.hide(path)
+
+    def make_directory(self, path: str, mode: int) -> None:
+        """Make a directory. Raises: OSError as `os.mkdir` does."""
+        if self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self.make_parents(path)
+        self.real.mkdir(self.above(path), mode)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file or a tree. Raises: OSError as `os.rename` does."""
+        self.real.lstat(self.find(source))
+        if source == target:
+            return
+        is_directory = stat.S_ISDIR(self.real.lstat(self.find(source)).st_mode)
+        if is_directory and self.exists(target) and self.names(target):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), source, None, target)
+        ours = self.take_tree(source)
+        self.make_parents(target)
+        if not is_directory and not self.has(target) and self.exists(target):
+            # The world's target is another kind of thing: let the system say so
+            self.take(target, with_content=False)
+        self.real.rename(ours, self.above(target))
+        self.hide(source)
+        self.hide(target)
+
+    def forget(self) -> None:
+        """Remove everything that the replay has written."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class Functions:
+    """The functions of `os` as they were before anybody replaced them."""
+
+    def __init__(self) -> None:
+        self.stat, self.lstat, self.listdir = os.stat, os.lstat, os.listdir
+        self.mkdir, self.rmdir, self.unlink, self.rename = os.mkdir, os.rmdir, os.unlink, os.rename
+        self.symlink, self.readlink, self.link = os.symlink, os.readlink, os.link
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything, a broken link too."""
+        try:
+            self.lstat(path)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def makedirs(self, path: str, *, exist_ok: bool) -> None:
+        """Make a directory and those around it."""
+        missing = []
+        while not self.exists(path):
+            missing.append(path)
+            path = os.path.dirname(path)  # noqa: PTH120 -- text
+        for each in reversed(missing):
+            self.mkdir(each, 0o755)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy content, mode and times of a file."""
+        shutil.copy2(source, target)
