@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 tools/setup.sh
 tools/agents.sh
 tools/browser.sh
+tools/postgres.sh
 options=(-n auto --maxprocesses 8 --dist loadfile -q)
 if [[ $# -eq 0 ]]; then
     # With a blank in place of `=` pytest would take an existing page for a folder of tests.

@@ -272,31 +272,6 @@ def test_s50_another_environment_variable_is_named(workplace: Workplace) -> None
     assert replayed.verdict["divergences"][0]["cause"].endswith("differ from the recording: API_PASSWORD, PROMPT")
 
 
-ASYNC_PROCESS = """
-import asyncio, subprocess
-print(subprocess.getoutput("date +%N"))
-
-async def main():
-    process = await asyncio.create_subprocess_exec("touch", "touched")
-    print(await process.wait())
-
-asyncio.run(main())
-"""
-
-
-def test_s57_asyncio_processes_are_a_hole_and_never_started_in_a_replay(workplace: Workplace) -> None:
-    """What is not recorded is said: the recording is incomplete, and the replay refuses instead of starting it."""
-    agent = workplace.write("agent.py", ASYNC_PROCESS)
-    workplace.record(agent)
-    assert any("create_subprocess_exec" in reason for reason in workplace.recording().completeness().reasons)
-    (workplace.path / "touched").unlink()
-    replayed = workplace.replay(agent)
-    assert replayed.status != 0
-    assert replayed.verdict["verdict"] != "identical"
-    assert "a replay starts no process" in replayed.verdict["error"], replayed.stderr
-    assert not (workplace.path / "touched").exists()
-
-
 SQLALCHEMY = """
 import sqlalchemy
 engine = sqlalchemy.create_engine("sqlite:///orders.db")

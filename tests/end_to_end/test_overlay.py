@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def fingerprint(*folders: Path) -> dict[str, str]:
             if shown.startswith(".spanreplay") or shown == "verdict.json":
                 continue
             if path.is_symlink():
-                found[shown] = f"-> {os.readlink(path)}"
+                found[shown] = f"-> {path.readlink()}"
             elif path.is_file():
                 found[shown] = f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
             else:
@@ -93,7 +93,8 @@ tell(sorted(os.listdir("work")))
 os.chmod("work/c.txt", 0o600)
 tell(oct(stat.S_IMODE(os.stat("work/c.txt").st_mode)))
 os.symlink("c.txt", "work/link")
-tell(os.readlink("work/link"), open("work/link").read(), os.path.islink("work/link"), pathlib.Path("work/link").is_file())
+tell(os.readlink("work/link"), open("work/link").read())
+tell(os.path.islink("work/link"), pathlib.Path("work/link").is_file())
 os.truncate("work/c.txt", 3)
 tell(os.path.getsize("work/c.txt"), pathlib.Path("work/c.txt").resolve() == pathlib.Path.cwd() / "work" / "c.txt")
 os.chdir("work")
@@ -149,8 +150,6 @@ def test_n14_what_a_replay_writes_it_sees_and_the_world_does_not(workplace: Work
     # The world as it was before the recording, and then as it was after it: both do
     for name in ("renamed.txt", "atomic.txt", "raw.bin"):
         (workplace.path / name).unlink()
-    import shutil
-
     shutil.rmtree(workplace.path / "work")
     _world(workplace)
     before = fingerprint(workplace.path)

@@ -163,6 +163,7 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
     "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars for a million tokens, in and out."
 )
 @click.option("--strict", is_flag=True, help="Refuse an incomplete recording; stop at a call that has moved.")
+@click.option("--strict-env", is_flag=True, help="Deny reads of clock, files and variables that are not recorded.")
 @click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
 @click.option("--break", "is_break", is_flag=True, help="With --to N: breakpoint() there instead (PYTHONBREAKPOINT).")
 @click.option("--dap", metavar="HOST:PORT", default="", help="Break in an editor that attaches here (needs debugpy).")
@@ -202,6 +203,9 @@ def replay_command(
     plan = _read_plan(options)
     if plan.is_stepped:
         _check_terminal()
+    settings = {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}
+    if options["strict_env"]:
+        settings["SPANREPLAY_REPLAY_STRICT_ENV"] = "true"
     agent = find_agent(command)
     check_not_isolated(agent)
     with work_folder() as folder:
@@ -212,7 +216,7 @@ def replay_command(
             verdict = refuse(found.recording)
         else:
             _warn_incomplete(completeness)
-            verdict, status = run_agent(agent, found, {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}, folder)
+            verdict, status = run_agent(agent, found, settings, folder)
             verdict = add_code_causes(settle(verdict, status, completeness), Path.cwd())
     print_verdict(verdict)
     write_files(verdict, files)

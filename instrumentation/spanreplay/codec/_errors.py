@@ -6,6 +6,7 @@ because they are what the exception says.
 
 from __future__ import annotations
 
+from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
 from spanreplay.canonical import Refused
@@ -21,6 +22,8 @@ _HELD: Final = (
     *("name", "path", "name_from", "obj", "code", "value"),
     *("msg", "lineno", "offset", "text", "end_lineno", "end_offset", "print_file_and_line"),
 )
+_HELD_IN_C: Final = ("pgcode", "pgerror")
+"""What exceptions of C libraries hold, and take back by `__setstate__`: psycopg2's."""
 
 
 def encode_exception(exc: BaseException) -> dict[str, Any]:
@@ -59,7 +62,8 @@ def _pack_exception(exc: BaseException, enc: Encoder) -> dict[str, Any]:
         # OSError keeps its file names out of args; its constructor wants them back there.
         names = [exc.filename] if exc.filename2 is None else [exc.filename, None, exc.filename2]
         packed["args"] = enc.at("args", [*exc.args, *names])
-    held = {name: getattr(exc, name, None) for name in _HELD if name in _slots(base)}
+    held: dict[str, Any] = {name: getattr(exc, name, None) for name in _HELD if name in _slots(base)}
+    held.update({name: getattr(exc, name) for name in _HELD_IN_C if hasattr(exc, name) and not _holds(exc, name)})
     state, dropped = _encodable(enc, {**{k: v for k, v in held.items() if v is not None}, **exc.__dict__})
     if state:
         packed["state"] = state
@@ -70,6 +74,19 @@ def _pack_exception(exc: BaseException, enc: Encoder) -> dict[str, Any]:
     if exc.__suppress_context__:
         packed["suppress_context"] = True
     return packed
+
+
+def _holds(exc: BaseException, name: str) -> bool:
+    return name in exc.__dict__
+
+
+def _make(cls: type, base: Any, args: Any) -> BaseException:
+    """An exception of this class, no Python code of the class having run."""
+    if isinstance(cls.__new__, BuiltinFunctionType):  # of C: a library's own, else that of `base`
+        made: BaseException = cls.__new__(cls, *args)
+        return made
+    other: BaseException = base.__new__(cls, *args)
+    return other
 
 
 def _slots(base: type) -> set[str]:
@@ -95,7 +112,7 @@ def _unpack_exception(encoded: dict[str, Any], dec: Decoder) -> BaseException:
     base: Any = _builtin_base(cls)
     try:
         # A builtin's own constructor fills its C fields; the class's own __init__ is never run.
-        exc: BaseException = base.__new__(cls, *args)
+        exc = _make(cls, base, args)
         if type(exc) is cls:
             base.__init__(exc, *args)
     except (TypeError, ValueError):
@@ -105,11 +122,16 @@ def _unpack_exception(encoded: dict[str, Any], dec: Decoder) -> BaseException:
     if not isinstance(exc, OSError):
         exc.args = tuple(args)
     held = _slots(base)
+    of_c: dict[str, Any] = {}
     for name, value in dec.members(encoded.get("state", {})).items():
-        if name in _HELD and name in held:
+        if name in _HELD_IN_C and isinstance(getattr(cls, name, None), MemberDescriptorType | GetSetDescriptorType):
+            of_c[name] = value
+        elif name in _HELD and name in held:
             object.__setattr__(exc, name, value)
         else:
             exc.__dict__[name] = value
+    if of_c:
+        exc.__setstate__(of_c)
     cause = dec.decode(encoded.get("cause"))
     if cause is not None and not isinstance(cause, BaseException):
         raise Refused("something else where a cause belongs")

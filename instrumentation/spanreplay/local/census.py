@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay import guard, ids
 from spanreplay.local.leaks import is_importing, leaking_run, note
 from spanreplay.local.origin import is_agent
-from spanreplay.local.watch import describe_address, describe_library, describe_program, describe_read
+from spanreplay.local.watch import describe_address, describe_library, describe_program, describe_read, loader_of
 from spanreplay.replay import audit
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _see_process(event: str, args: tuple[Any, ...], frame: FrameType) -> None:
 
 def _see_library(event: str, args: tuple[Any, ...], frame: FrameType) -> None:
     detail = describe_library(args[0] if args else None)
-    if detail and is_agent(frame):
+    if detail and is_agent(loader_of(frame)):
         note("native", event, detail)
 
 

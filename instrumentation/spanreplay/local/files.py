@@ -21,10 +21,11 @@ from spanreplay import config, guard
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
 from spanreplay.leaf import Leaf, call_sync
-from spanreplay.local.leaks import unwatched
+from spanreplay.local.leaks import note, unwatched
 from spanreplay.local.origin import asks_for_files
 from spanreplay.local.patching import Patch, install_patch, recorded_run
 from spanreplay.local.places import DEVICES, forget_places, places
+from spanreplay.local.watch import describe_read
 from spanreplay.local.written import Written
 from spanreplay.run import Run
 
@@ -163,8 +164,8 @@ def _install_os(module: Any, patches: Patches) -> None:
     opening = module.open
 
     def open_descriptor(patch: Patch, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
-        if flags & (os.O_WRONLY | os.O_RDWR) and dir_fd is None:
-            _note(_getframe(1), lambda written: written.add(os.fsdecode(path), is_append=bool(flags & os.O_APPEND)))
+        if dir_fd is None and asks_for_files(_getframe(1)):
+            guard.guarded("noting a file", _note_descriptor, path, flags)
         return opening(path, flags, mode, dir_fd=dir_fd)
 
     install_patch(patches, module, "open", open_descriptor, Patch("os", "open", opening))
@@ -185,6 +186,18 @@ def _install_os(module: Any, patches: Patches) -> None:
         making(path, mode, dir_fd=dir_fd)
 
     install_patch(patches, module, "mkdir", make, Patch("os", "mkdir", making))
+
+
+def _note_descriptor(path: Any, flags: int) -> None:
+    run = recorded_run()
+    if run is None or not isinstance(path, (str, bytes, os.PathLike)):
+        return
+    name = os.fsdecode(path)
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        if run.written is not None and not name.startswith(DEVICES):
+            run.written.add(name, is_append=bool(flags & os.O_APPEND))
+    elif (run.written is None or not run.written.has(name)) and describe_read(name, flags):
+        note("file", "os.open", name)
 
 
 def _note(frame: Any, tell: Callable[[Written], None]) -> None:

@@ -13,6 +13,7 @@ from spanreplay import ids
 
 LIBRARIES: Final = (
     "agno",
+    "aiosqlite",
     "arrow",
     "autogen",
     "beeai_framework",
@@ -50,6 +51,7 @@ THROUGH: Final = (
     "attrs",
     "dataset",
     "pandas",
+    "peewee",
     "pydantic",
     "pydantic_core",
     "sqlalchemy",

@@ -190,7 +190,7 @@ replayed_pids: Final[set[int]] = set()
 """Processes that were never started here: their numbers belong to somebody else."""
 
 
-def _describe(args: Any, options: Mapping[str, Any]) -> Leaf:
+def describe_process(args: Any, options: Mapping[str, Any]) -> Leaf:
     listed = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
     command = [os.fsdecode(each) for each in listed]
     is_shell = bool(options.get("shell"))
@@ -225,14 +225,14 @@ def _live_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: A
     try:
         real(process, *args, **kwargs)
     except BaseException as exc:
-        guard.guarded("recording an exception", _close_error, crossing, exc)
+        guard.guarded("recording an exception", close_error, crossing, exc)
         raise
     state = Recording(crossing, process)
     process.__dict__[_STATE] = state
     guard.guarded("following a process", state.follow)
 
 
-def _close_error(crossing: Crossing, exc: BaseException) -> None:
+def close_error(crossing: Crossing, exc: BaseException) -> None:
     crossing.close(Outcome.ERROR, dump(crossing.run.redactor.value({"error": codec.encode_exception(exc)})))
 
 
@@ -247,7 +247,7 @@ def _patch_popen(patches: Patches) -> None:
             real_init(self, *args, **kwargs)
             return
         options = signature.bind(self, *args, **kwargs).arguments
-        crossing = begin(describe_leaf, lambda: _describe(options["args"], options))
+        crossing = begin(describe_leaf, lambda: describe_process(options["args"], options))
         if crossing is None:
             real_init(self, *args, **kwargs)
         elif crossing.served is not None:
@@ -324,26 +324,12 @@ def _patch_os(patches: Patches) -> None:
     patch_with(patches, os, "kill", ask_kill)
 
 
-def _patch_asyncio(patches: Patches, module: Any) -> None:
-    """asyncio's own processes are not recorded: that is a hole, and in a replay they are not started."""
-    for name in ("create_subprocess_exec", "create_subprocess_shell"):
-        real = getattr(module, name)
-
-        def ask(*args: Any, real: Any = real, name: str = name, **kwargs: Any) -> Any:
-            run = recorded_run()
-            if run is not None and run.session is not None:
-                raise run.session.broken(f"asyncio.{name} is not recorded, and a replay starts no process")
-            if run is not None:
-                run.hole(f"asyncio.{name} is not recorded: declare what calls it a boundary")
-            return real(*args, **kwargs)
-
-        patch_with(patches, module, name, ask)
-
-
 def install(module: Any, patches: Patches) -> None:
     """Patch `subprocess.Popen`, `os.system` and `os.kill`, or `asyncio`."""
     if module.__name__ == "asyncio":
-        _patch_asyncio(patches, module)
+        from spanreplay.local import async_processes
+
+        async_processes.install(module, patches)
         return
     _patch_popen(patches)
     _patch_os(patches)

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final
 
 from spanreplay import guard
@@ -58,6 +59,22 @@ def describe_read(path: Any, flags: int) -> str:
     return text if places().is_data(text) and not places().is_of_machine(text) else ""
 
 
+def loader_of(frame: FrameType | None) -> FrameType | None:
+    """The code that wants a library which `ctypes` loads here."""
+    while frame is not None and (frame.f_code.co_filename == ctypes_file() or _is_watching(frame)):
+        frame = frame.f_back
+    return frame
+
+
+def ctypes_file() -> str:
+    """The code file of `ctypes`, which need not be loaded."""
+    return str(getattr(sys.modules.get("ctypes"), "__file__", ""))
+
+
+def _is_watching(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == __file__
+
+
 def describe_library(name: Any) -> str:
     """The C library, which can do everything; '' for a library of the agent's own, which computes."""
     text = "" if name is None else os.path.basename(os.fsdecode(name))  # noqa: PTH119 -- any text
@@ -84,10 +101,6 @@ def _spawned(at: int) -> Callable[[tuple[Any, ...]], str]:
     return lambda args: describe_program(args[at]) if len(args) > at else "a program"
 
 
-def _opened(args: tuple[Any, ...]) -> str:
-    return describe_read(args[0], args[1] if len(args) > 1 and isinstance(args[1], int) else 0) if args else ""
-
-
 POINTS: Final = (
     Point("socket", "connect", "socket", _connected, "socket"),
     Point("socket", "connect_ex", "socket", _connected, "socket"),
@@ -99,7 +112,6 @@ POINTS: Final = (
     ),
     *(Point("os", name, "process", _spawned(1)) for name in ("spawnv", "spawnve", "spawnvp", "spawnl", "spawnlp")),
     Point("os", "getrandom", "random", _name("random bytes"), of_agent_only=True),
-    Point("os", "open", "file", _opened, of_agent_only=True),
     Point("time", "clock_gettime", "clock", _name("the clock"), of_agent_only=True),
     Point("time", "clock_gettime_ns", "clock", _name("the clock"), of_agent_only=True),
     Point("ctypes", "CDLL", "native", _loaded, "CDLL", of_agent_only=True),

@@ -19,7 +19,7 @@ from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import current_crossing, current_lane
 from spanreplay.local.leaks import SAID, is_harmless_spawn, is_telemetry_stack
 from spanreplay.local.origin import is_agent
-from spanreplay.local.watch import describe_library, describe_program
+from spanreplay.local.watch import describe_library, describe_program, loader_of
 from spanreplay.replay import audit
 from spanreplay.replay.diverge import Divergence
 from spanreplay.replay.session import Session
@@ -145,7 +145,7 @@ class Sandbox:
             self._check_program(event, args, frame)
         elif event == "ctypes.dlopen":
             library = describe_library(args[0] if args else None)
-            if library and is_agent(frame) and not is_live(self._run):
+            if library and is_agent(loader_of(frame)) and not is_live(self._run):
                 raise block(self._session, self._run, "native:ctypes", f"calling into {library} with ctypes")
         elif event == "open":
             path, _, flags = args

@@ -43,10 +43,11 @@ class _State(threading.local):
 class Overlay:
     """The files of one replay. Thread-safe."""
 
-    def __init__(self, root: str, own: Iterable[str], is_live: Callable[[], bool]) -> None:
+    def __init__(self, root: str, own: Iterable[str], is_live: Callable[[], bool], is_over: Callable[[], bool]) -> None:
         self.scratch = Scratch(root, Functions())
         self._own = tuple(os.path.realpath(each) for each in own if each)
         self._is_live = is_live
+        self._is_over = is_over
         self._state = _State()
         self._lock = threading.RLock()
         self._getcwd = os.getcwd
@@ -62,7 +63,7 @@ class Overlay:
 
     def locate(self, path: Any, dir_fd: int | None = None) -> str | None:
         """The whole name of a path that may be redirected; None for descriptors, devices, ours and live calls."""
-        if self._state.depth or not isinstance(path, (str, bytes, os.PathLike)):
+        if self._state.depth or not isinstance(path, (str, bytes, os.PathLike)) or self._is_over():
             return None
         text = os.fsdecode(path)
         if "\0" in text or not text:

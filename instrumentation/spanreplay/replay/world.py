@@ -6,7 +6,7 @@ import atexit
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spanreplay import config
 from spanreplay._patch import Patches
@@ -31,7 +31,7 @@ def install(session: Session, run: Run, patches: Patches) -> overlay.Overlay:
     """Put the overlay beneath everything, and deny what goes past it."""
     root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-"))
     own = own_paths()
-    made = overlay.Overlay(root, own, lambda: hermetic.is_live(run))
+    made = overlay.Overlay(root, own, lambda: hermetic.is_live(run), lambda: session.has_gone_on)
     for path in made_by(session.recording.root.manifest, Path.cwd()):
         made.scratch.hide(path)
     overlay.install(made, patches)
@@ -39,8 +39,3 @@ def install(session: Session, run: Run, patches: Patches) -> overlay.Overlay:
     hermetic.install(session, run, lambda path: path == root or path.startswith(allowed))
     atexit.register(made.scratch.forget)
     return made
-
-
-def locate(run: Run, path: Any) -> Any:
-    """The real place to open a path at for writing, for what opens files past `open`."""
-    return path if run.overlay is None else run.overlay.take(os.fspath(path))

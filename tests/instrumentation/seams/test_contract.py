@@ -19,6 +19,9 @@ from support.seam_contract import CASES, PROMISES, TIMEOUT_S
 
 WITHOUT_CASE: Final = {
     "multiprocessing": "it starts processes, whose calls others record (test_processes.py)",
+    "aiosqlite": "its statements are those of sqlite3 (test_databases.py)",
+    "psycopg": "it needs a server (test_databases.py)",
+    "psycopg2": "it needs a server (test_databases.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
 }

@@ -1,0 +1,251 @@
+"""Databases of the agent's code replay without a server or a file: PostgreSQL by psycopg 2 and 3, aiosqlite."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from support import postgres
+from support.replaying import Replayed, Workplace
+
+
+def assert_same(replayed: Replayed, stdout: str) -> None:
+    """The replay printed the same bytes and says so."""
+    assert replayed.stdout == stdout, replayed.stderr
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.status == 0
+
+
+class Server:
+    """A running PostgreSQL that can be stopped."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.dsn = self._stack.enter_context(postgres.serve())
+
+    def stop(self) -> None:
+        """Stop it and remove its files."""
+        self._stack.close()
+
+    def count(self) -> int:
+        """The rows of the table `orders`."""
+        import psycopg
+
+        with psycopg.connect(self.dsn) as connection:
+            row = connection.execute("SELECT count(*) FROM orders").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A PostgreSQL server with a table of three orders."""
+    import psycopg
+
+    made = Server()
+    try:
+        with psycopg.connect(made.dsn) as connection:
+            connection.execute(
+                "CREATE TABLE orders (id serial PRIMARY KEY, owner text, amount numeric, at timestamptz)"
+            )
+            connection.execute(
+                "INSERT INTO orders (owner, amount, at) "
+                "SELECT 'owner ' || n, n * 1.5, now() FROM generate_series(1, 3) n"
+            )
+        yield made
+    finally:
+        made.stop()
+
+
+VERSION_3 = """
+import os, sys, uuid
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row, dict_row, namedtuple_row
+
+dsn = os.environ["DSN"]
+with psycopg.connect(dsn) as connection:
+    print(connection.execute("SELECT count(*) FROM orders").fetchone())
+    with connection.cursor(row_factory=dict_row) as cursor:
+        cursor.execute("SELECT id, owner, amount, at FROM orders WHERE id < %s ORDER BY id", (3,))
+        print([c.name for c in cursor.description], cursor.rowcount, cursor.statusmessage)
+        for row in cursor:
+            print(row)
+    cursor = connection.cursor()
+    print(cursor.execute("DELETE FROM orders WHERE id = 2").rowcount, cursor.statusmessage)
+    cursor.executemany("INSERT INTO orders (owner, amount) VALUES (%s, %s)", [("x", 1), ("y", 2)])
+    print(cursor.rowcount)
+    composed = sql.SQL("SELECT {} FROM {}").format(sql.Identifier("owner"), sql.Identifier("orders"))
+    print(cursor.execute(composed).fetchmany(2))
+    print(cursor.fetchone(), len(cursor.fetchall()), cursor.fetchone())
+    print(cursor.execute("SELECT now(), random(), gen_random_uuid(), ARRAY[1,2], '{\\"a\\": 1}'::jsonb").fetchone())
+    try:
+        with connection.transaction():
+            connection.execute("INSERT INTO orders (id) VALUES (1)")
+    except psycopg.errors.UniqueViolation as error:
+        print(type(error).__name__, error.sqlstate, str(error).splitlines()[0])
+    nt = connection.cursor(row_factory=namedtuple_row).execute("SELECT id, owner FROM orders ORDER BY id").fetchone()
+    print(nt.owner, isinstance(connection, psycopg.Connection), isinstance(cursor, psycopg.Cursor))
+print(connection.closed)
+"""
+ASYNC_3 = """
+import asyncio, os
+import psycopg
+
+async def one(n):
+    async with await psycopg.AsyncConnection.connect(os.environ["DSN"], autocommit=True) as connection:
+        async with connection.cursor() as cursor:
+            await cursor.execute("SELECT %s, pg_backend_pid(), random()", (n,))
+            print(n, await cursor.fetchone())
+            await cursor.execute("DELETE FROM orders WHERE id = %s", (n,))
+            async for row in await connection.execute("SELECT id FROM orders ORDER BY id"):
+                pass
+            return cursor.rowcount
+
+async def main():
+    print(await asyncio.gather(*map(one, range(1, 4))))
+
+asyncio.run(main())
+"""
+VERSION_2 = """
+import os
+import psycopg2
+import psycopg2.extras
+from psycopg2 import sql
+
+connection = psycopg2.connect(os.environ["DSN"])
+with connection, connection.cursor() as cursor:
+    cursor.execute("SELECT id, owner, amount, at FROM orders WHERE id < %s ORDER BY id", (3,))
+    print([c.name for c in cursor.description], cursor.rowcount)
+    print(cursor.fetchone(), cursor.fetchall(), cursor.fetchone())
+    cursor.execute("DELETE FROM orders WHERE id = 2")
+    print(cursor.rowcount, cursor.statusmessage)
+    psycopg2.extras.execute_values(cursor, "INSERT INTO orders (owner, amount) VALUES %s", [("x", 1), ("y", 2)])
+    print(cursor.rowcount)
+    for factory in (psycopg2.extras.DictCursor, psycopg2.extras.RealDictCursor, psycopg2.extras.NamedTupleCursor):
+        with connection.cursor(cursor_factory=factory) as other:
+            other.execute(sql.SQL("SELECT {}, now(), random() FROM orders ORDER BY id").format(sql.Identifier("owner")))
+            print(type(other).__name__, other.fetchone(), len(list(other)))
+try:
+    with connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO orders (id) VALUES (1)")
+except psycopg2.errors.UniqueViolation as error:
+    print(type(error).__name__, error.pgcode, str(error).splitlines()[0])
+connection.close()
+print(connection.closed, isinstance(connection, psycopg2.extensions.connection))
+"""
+ORM = """
+import os
+import sqlalchemy
+dsn = dict(part.split("=") for part in os.environ["DSN"].split())
+url = f"postgresql+{os.environ['DRIVER']}://agent@/postgres?host={dsn['host']}"
+engine = sqlalchemy.create_engine(url)
+with engine.begin() as connection:
+    connection.execute(sqlalchemy.text("DELETE FROM orders WHERE id = 1"))
+    query = sqlalchemy.text("SELECT id, owner, random() AS r FROM orders ORDER BY id")
+    print(connection.execute(query).mappings().all())
+"""
+
+
+@pytest.mark.parametrize("source", [VERSION_3, ASYNC_3, VERSION_2], ids=["psycopg", "psycopg-async", "psycopg2"])
+def test_s50_postgresql_replays_without_its_server(source: str, workplace: Workplace, server: Server) -> None:
+    """Rows, counts, errors and row factories come back; a replay changes no row, and needs no server at all."""
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent, DSN=server.dsn)
+    recording = workplace.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    deletes = [c for c in recording.calls if "DELETE" in c.request]
+    assert deletes
+    assert {(c.kind, c.effect) for c in deletes} == {("tool", "irreversible")}
+    before = server.count()
+    assert_same(workplace.replay(agent, DSN=server.dsn), recorded.stdout)
+    assert server.count() == before
+    server.stop()
+    assert_same(workplace.replay(agent, DSN=server.dsn), recorded.stdout)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_s50_sqlalchemy_on_postgresql_replays_without_its_server(
+    driver: str, workplace: Workplace, server: Server
+) -> None:
+    """An engine's own questions to the server are recorded with the agent's."""
+    agent = workplace.write("agent.py", ORM)
+    recorded = workplace.record(agent, DSN=server.dsn, DRIVER=driver)
+    assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
+    server.stop()
+    assert_same(workplace.replay(agent, DSN=server.dsn, DRIVER=driver), recorded.stdout)
+
+
+AIOSQLITE = """
+import asyncio, sys
+import aiosqlite
+import spanreplay
+
+@spanreplay.boundary("tool", name="purge", effect="irreversible")
+async def purge(n):
+    await opened[0].execute("DELETE FROM ledger WHERE id = ?", (n,))
+    return n
+
+opened = []
+
+async def main():
+    async with aiosqlite.connect("ledger.db") as db:
+        opened.append(db)
+        async with db.execute("SELECT id, random() FROM ledger ORDER BY id") as cursor:
+            print(await cursor.fetchone(), len(await cursor.fetchall()))
+        print(await purge(1))
+        changed = await db.execute("DELETE FROM ledger WHERE id = 2")
+        print(changed.rowcount)
+        await db.commit()
+
+asyncio.run(main())
+"""
+
+
+def test_s50_aiosqlite_replays_and_leaves_the_database_unchanged(workplace: Workplace) -> None:
+    """Statements in aiosqlite's thread are calls of the task; those inside of a tool are the tool's."""
+    path = workplace.path / "ledger.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE ledger (id INTEGER PRIMARY KEY)")
+        db.executemany("INSERT INTO ledger VALUES (?)", [(n,) for n in range(10)])
+    db.close()
+    agent = workplace.write("agent.py", AIOSQLITE)
+    recorded = workplace.record(agent)
+    calls = [(c.name, c.effect) for c in workplace.recording().calls if "DELETE" in c.request or c.name == "purge"]
+    assert calls == [("purge", "irreversible"), ("sqlite3.execute", "irreversible")]
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert_same(workplace.replay(agent), recorded.stdout)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+
+
+STUBBED = """
+import sqlite3, spanreplay
+
+@spanreplay.boundary("tool", name="delete_account", effect="irreversible")
+def delete_account(n):
+    with sqlite3.connect("ledger.db") as db:
+        return db.execute("DELETE FROM ledger WHERE id = ?", (n,)).rowcount
+
+print(delete_account(3))
+"""
+
+
+def test_s50_a_stubbed_tool_leaves_its_database_byte_for_byte(workplace: Workplace, tmp_path: Path) -> None:
+    """The tool that deletes is served; the database file keeps its hash, and no journal appears beside it."""
+    path = workplace.path / "ledger.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE ledger (id INTEGER PRIMARY KEY)")
+        db.executemany("INSERT INTO ledger VALUES (?)", [(n,) for n in range(10)])
+    db.close()
+    agent = workplace.write("agent.py", STUBBED)
+    recorded = workplace.record(agent)
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    names = sorted(p.name for p in workplace.path.iterdir())
+    assert_same(workplace.replay(agent), recorded.stdout)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+    assert sorted(p.name for p in workplace.path.iterdir()) in (names, sorted([*names, "verdict.json"]))

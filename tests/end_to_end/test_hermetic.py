@@ -1,0 +1,172 @@
+"""A replay starts no program, writes no file and reads nothing behind the recording's back: denied, and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.replaying import Workplace
+
+CALL = """
+import asyncio, os, subprocess, sys, time
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask", effect="read")
+def ask(question):
+    return f"answer to {question}"
+
+print(ask("hello"))
+"""
+EFFECTS = {
+    # way → (what the agent does, boundary of the divergence)
+    "system": ("import posix; posix.system('touch done')", "process:start"),
+    "posix_spawn": (
+        "os.waitpid(os.posix_spawn('/usr/bin/touch', ['touch', 'done'], os.environ), 0)",
+        "process:start",
+    ),
+    "library": ("import library; library.run(['touch', 'done'])", "process:start"),
+    "asyncio_in_library": ("import library; asyncio.run(library.run_async('touch', 'done'))", "process:start"),
+    "libc": ("import ctypes; ctypes.CDLL(None).system(b'touch done')", "native:ctypes"),
+    "exec": ("os.execvp('touch', ['touch', 'done'])", "process:start"),
+    "forked_exec": ("pid = os.fork()\nif not pid: os.execvp('touch', ['touch', 'done'])\nos.waitpid(pid, 0)", ""),
+    "file_of_c": ("import io; io.FileIO('done', 'w').close()", "file:write"),
+    "posix_open": ("import posix; posix.close(posix.open('done', os.O_WRONLY | os.O_CREAT))", "file:write"),
+    "posix_remove": ("import posix; posix.remove('kept')", "file:write"),
+    "posix_rename": ("import posix; posix.rename('kept', 'done')", "file:write"),
+    "posix_mkdir": ("import posix; posix.mkdir('done')", "file:write"),
+}
+LIBRARY = """
+import asyncio, subprocess
+
+def run(command):
+    return subprocess.run(command, check=True)
+
+async def run_async(*command):
+    process = await asyncio.create_subprocess_exec(*command)
+    await process.wait()
+"""
+
+
+@pytest.fixture
+def site(workplace: Workplace) -> str:
+    """A library among the installed packages that starts programs for whoever calls it."""
+    folder = workplace.path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "library.py").write_text(LIBRARY, encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize("way", EFFECTS)
+def test_n14_effects_past_the_seams_are_denied_and_named(way: str, workplace: Workplace, site: str) -> None:
+    """Whatever way a program or a file is reached by, a replay stops it before it happens, and says where."""
+    source, boundary = EFFECTS[way]
+    kept, done = workplace.path / "kept", workplace.path / "done"
+    kept.write_text("kept", encoding="utf-8")
+    agent = workplace.write("agent.py", CALL + source + "\n")
+    workplace.record(agent, PYTHONPATH=site)
+    assert done.exists() or not kept.exists()
+    if done.is_dir():
+        done.rmdir()
+    else:
+        done.unlink(missing_ok=True)
+    kept.write_text("kept", encoding="utf-8")
+    replayed = workplace.replay(agent, PYTHONPATH=site)
+    assert not done.exists()
+    assert kept.read_text() == "kept"
+    assert replayed.verdict["verdict"] != "identical"
+    if boundary:
+        assert replayed.causes()[0] == ("effect_blocked", boundary), replayed.stderr
+        first = replayed.verdict["divergences"][0]
+        line = next(n for n, text in enumerate(agent.read_text().splitlines(), 1) if text == source.splitlines()[0])
+        assert first["code"].startswith(f"agent.py:{line} ")
+
+
+def test_n14_the_same_effects_happen_inside_of_a_live_call(workplace: Workplace, site: str) -> None:
+    """A boundary that the plan lets go live may start programs and write files, by any way; a stubbed one does not."""
+    source = CALL.replace(
+        "return f", "import library; library.run(['touch', 'done']); open('more', 'w').close(); return f"
+    )
+    agent = workplace.write("agent.py", source)
+    workplace.record(agent, PYTHONPATH=site)
+    names = [workplace.path / "done", workplace.path / "more"]
+    for name in names:
+        name.unlink()
+    assert workplace.replay(agent, PYTHONPATH=site).status == 0
+    assert [n.exists() for n in names] == [False, False]
+    assert workplace.replay(agent, options=["--live", "tool:ask"], PYTHONPATH=site).status == 0
+    assert [n.exists() for n in names] == [True, True]
+
+
+HARMLESS = (
+    CALL
+    + """
+import platform, tempfile, uuid, logging, ctypes.util
+print(bool(platform.platform()), platform.architecture()[0], ctypes.util.find_library("c"))
+open(os.devnull, "w").write("x")
+with tempfile.TemporaryFile() as file: file.write(b"x")
+import ctypes
+print(type(ctypes.pythonapi).__name__)
+"""
+)
+
+
+def test_what_only_looks_at_the_machine_is_let_through(workplace: Workplace) -> None:
+    """The standard library may start programs to learn what machine this is; devices may be written."""
+    agent = workplace.write("agent.py", HARMLESS)
+    recorded = workplace.record(agent)
+    assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+
+
+READS = {
+    "clock": "time.clock_gettime(0)",
+    "random": "os.getrandom(8)",
+    "file": "os.close(os.open(sys.argv[1], os.O_RDONLY))",
+    "environment": "os.environb[b'REGION']",
+}
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_s59_strict_env_denies_what_is_not_recorded(
+    kind: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Reads behind the recording's back run on in a replay, which is incomplete; with --strict-env they are denied."""
+    data = tmp_path_factory.mktemp("data") / "orders.csv"
+    data.write_text("1\n", encoding="utf-8")
+    agent = workplace.write("agent.py", CALL + READS[kind] + "\nprint('went on')\n")
+    workplace.record(agent, str(data), REGION="eu")
+    assert workplace.replay(agent, str(data), REGION="eu").verdict["verdict"] == "incomplete"
+    strict = workplace.replay(agent, str(data), REGION="eu", options=["--strict-env"])
+    assert strict.status == 3
+    first = strict.verdict["divergences"][0]
+    line = agent.read_text().splitlines().index(READS[kind]) + 1
+    assert (first["kind"], first["code"]) == ("effect_blocked", f"agent.py:{line} <module>")
+    assert first["boundary"].startswith(f"{kind}:")
+    assert "went on" not in strict.stdout
+
+
+def test_s59_strict_env_denies_a_variable_with_another_value(workplace: Workplace) -> None:
+    """A variable of another value is compared anyway; with --strict-env the replay stops where it is read."""
+    agent = workplace.write(
+        "agent.py", CALL + "if os.environ['REGION'] == 'us': print('dollars')\nprint(time.time())\n"
+    )
+    recorded = workplace.record(agent, REGION="eu")
+    same = workplace.replay(agent, REGION="eu", options=["--strict-env"])
+    assert (same.status, same.stdout) == (0, recorded.stdout), same.stderr
+    other = workplace.replay(agent, REGION="us", options=["--strict-env"])
+    assert other.status == 3
+    assert other.causes()[0] == ("effect_blocked", "environment:os.environ")
+    assert "REGION" in other.verdict["divergences"][0]["message"]
+    assert "dollars" not in other.stdout
+
+
+def test_replay_leaves_the_tree_without_bytecode_rules(workplace: Workplace) -> None:
+    """Bytecode that the interpreter keeps for itself is neither redirected nor denied."""
+    workplace.write("helper.py", "VALUE = 1\n")
+    agent = workplace.write("agent.py", CALL + "import helper\nprint(helper.VALUE)\n")
+    recorded = workplace.record(agent)
+    replayed = workplace.replay(agent, PYTHONDONTWRITEBYTECODE="")
+    assert (replayed.status, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert Path(workplace.path / "__pycache__").is_dir()

@@ -1,0 +1,61 @@
+"""A PostgreSQL server of the tests' own: a cluster in a temporary folder, on a unix socket, without a port."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+TIMEOUT_S: Final = 120
+_DEBIAN: Final = Path("/usr/lib/postgresql")
+
+
+def find_programs() -> Path | None:
+    """The folder of `initdb`; None where there is no server."""
+    found = shutil.which("initdb")
+    if found:
+        return Path(found).parent
+    versions = sorted(_DEBIAN.glob("*/bin/initdb")) if _DEBIAN.is_dir() else []
+    return versions[-1].parent if versions else None
+
+
+@contextmanager
+def serve() -> Iterator[str]:
+    """The connection string of a new, empty server. Skips where there is none, but not in CI."""
+    programs = find_programs()
+    if programs is None:
+        if os.environ.get("CI"):
+            pytest.fail("there is no PostgreSQL server: tools/postgres.sh installs it")
+        pytest.skip("there is no PostgreSQL server: tools/postgres.sh installs it")
+    # A server refuses to run as root: Debian's package makes a user for it
+    as_user: dict[str, Any] = {"user": "postgres"} if os.getuid() == 0 else {}
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # short: the path of a unix socket has 107 bytes
+    try:
+        if as_user:
+            shutil.chown(folder, "postgres")
+        cluster = folder / "data"
+
+        def run(*command: str) -> None:
+            environ = {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(folder)}
+            done = subprocess.run(
+                command, cwd=folder, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, **as_user
+            )
+            assert done.returncode == 0, done.stderr + done.stdout
+
+        run(str(programs / "initdb"), "-D", str(cluster), "-U", "agent", "-A", "trust", "-N", "--encoding=UTF8")
+        control = str(programs / "pg_ctl")
+        options = f"-k {folder} -c listen_addresses='' -c fsync=off"
+        run(control, "-D", str(cluster), "-w", "-t", str(TIMEOUT_S), "-l", str(folder / "log"), "-o", options, "start")
+        try:
+            yield f"host={folder} user=agent dbname=postgres"
+        finally:
+            run(control, "-D", str(cluster), "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
