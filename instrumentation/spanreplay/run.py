@@ -66,16 +66,11 @@ class Run:
         self.environment: Mapping[str, Any] = environment or {}
         self.output: OutputCapture | None = None
         self.reads: Reads | None = None
-        """Who answers reads of clock and random sources; None: the real ones."""
         self.environment_read: Environment | None = None
         self.leaks: Leaks | StrictReads | None = None
-        """What was done outside of every boundary; in a replay None, or what denies it."""
         self.written: Written | None = None
-        """Files that the agent's code writes; None: nobody looks."""
         self.overlay: Overlay | None = None
-        """Where a replay's files go; None: they are the world's."""
         self.census: Census | None = None
-        """Every read of the agent's code by its place, where the doctor asks for it."""
         self.start_ns = ids.now_ns()
         self.span_context = SpanContext(
             ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
@@ -359,17 +354,14 @@ class Run:
             manifest.update(self.reads.finish())
         if self.environment_read is not None:
             manifest["environment_read"] = self.environment_read.describe()
-        leaks = [] if self.leaks is None else self.leaks.describe()
-        if leaks:
-            manifest["leaks"] = leaks
+        manifest.update({} if self.leaks is None else self.leaks.for_manifest())
         if self._parts:
             add_parts(manifest, self._parts)
         if self.environment:
             code = guard.guarded("the agent's files", _describe_code)
             if code:
                 manifest["code"] = code
-        if self.written is not None and self.session is None:
-            manifest.update(guard.guarded("written files", self.written.describe) or {})
+        manifest.update((self.written and guard.guarded("written files", self.written.describe)) or {})
         if exit_status is not None:
             manifest["exit"] = exit_status
         if self.suspended:

@@ -21,7 +21,7 @@ from support.replaying import Replayed, Workplace
 
 GOLDEN = Path(__file__).with_name("golden_kinds")
 PROGRAM = """
-import asyncio, os, socket, sys
+import asyncio, os, pathlib, socket, sys
 import spanreplay
 
 kind = sys.argv[1]
@@ -110,7 +110,8 @@ programs = {
     "stream_overrun": (lambda: read(2), lambda: read(3)),
     "stream_underrun": (lambda: read(3), lambda: read(2)),
     "order_stall": (lambda: asyncio.run(lose()), lambda: asyncio.run(lose())),
-    "effect_blocked": (orders(1), lambda: (order(1), socket.create_connection(("127.0.0.1", 9), timeout=1))),
+    "effect_blocked": (orders(1), lambda: (order(1), socket.create_connection(("127.0.0.1", 9), timeout=1))),\
+    "file_changed": tuple(lambda t=t: (order(1), pathlib.Path("report.txt").write_text(t)) for t in ("one", "two")),
 }
 run(*programs[kind])
 """
@@ -129,6 +130,7 @@ KINDS = (
     "stream_underrun",
     "order_stall",
     "effect_blocked",
+    "file_changed",
 )
 VOLATILE = frozenset(
     {"run_id", "replay_run_id", "recorded_span_id", "replay_span_id", "span_id", "duration_ms", "recorded_duration_ms"}

@@ -103,6 +103,11 @@ class Leaks:
         with self._lock:
             return [{**vars(leak), "said": leak.say()} for leak in self._found.values()]
 
+    def for_manifest(self) -> dict[str, Any]:
+        """Members of the manifest."""
+        rows = self.describe()
+        return {"leaks": rows} if rows else {}
+
 
 def strip_query(detail: str) -> str:
     """A name without what may be secret in it: the user, the query and the fragment of a URL."""

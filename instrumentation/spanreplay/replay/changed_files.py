@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, Final
@@ -50,6 +51,8 @@ def _difference(path: str, then: Any, now: Any) -> tuple[str, tuple[Diff, ...]]:
             where = f"{path} line {number}"
             if old is None or new is None:
                 return f"{where} {'is new' if old is None else 'is missing'}", (Diff(f"line {number}", old, new),)
-            diff = tuple(Diff(f"line {number}", d.recorded, d.now, d.at) for d in diff_json(repr(old), repr(new)))
+            diff = tuple(
+                Diff(f"line {number}", d.recorded, d.now, d.at) for d in diff_json(json.dumps(old), json.dumps(new))
+            )
             return f"{where} differs", diff
     return f"{path} differs in the ends of its lines", ()

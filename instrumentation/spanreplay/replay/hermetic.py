@@ -108,6 +108,10 @@ class StrictReads:
         """Nothing: what was denied is a divergence."""
         return []
 
+    def for_manifest(self) -> dict[str, Any]:
+        """Nothing, likewise."""
+        return {}
+
 
 class _Asking(threading.local):
     is_now = False
