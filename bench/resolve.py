@@ -131,7 +131,7 @@ def _run_id() -> str:
 class _Asked:
     """As much of a crossing as the session looks at."""
 
-    __slots__ = ("boundary", "index", "key", "lane", "paired", "seq", "served", "spec")
+    __slots__ = ("boundary", "code", "index", "key", "lane", "paired", "seq", "served", "spec")
 
 
 def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
@@ -146,7 +146,7 @@ def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     asked = []
     for call in recording.calls:
         each: Any = _Asked()
-        each.seq = call.seq
+        each.seq, each.code = call.seq, call.code
         each.boundary, each.index, each.key, each.lane, each.spec = call.boundary, call.index, Key(call.key), lane, spec
         asked.append(each)
 

@@ -15,7 +15,7 @@ from spanreplay.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.errors import ConfigError, ReplayMiss
 from spanreplay.keys import Key, compute_key
 from spanreplay.lanes import Entered, current_crossing, current_place, enter_crossing, leave_crossing
-from spanreplay.leafkey import derive_key, is_derivable
+from spanreplay.leafkey import LEAF_KEYSPECS, derive_key, is_derivable
 from spanreplay.nesting import enter_span, find_place, is_suppressed, leave_span
 from spanreplay.run import Run, active_run
 from spanreplay.seal.tree import describe_constant
@@ -270,7 +270,9 @@ class Crossing:
         self.run.closed(self, self._emit(outcome.value, response, end_seq))
 
     def describe_digests(self) -> str:
-        """The digests of the request's parts, as the record holds them."""
+        """The digests of the request's parts, as the record holds them; none of the call of a function."""
+        if self.spec.keyspec in LEAF_KEYSPECS:  # they would need the key now, which costs too much (decision 0008)
+            return ""
         key = self.key  # first: where it is the recorded one, so are the digests
         digests = self._digests
         if digests is None:

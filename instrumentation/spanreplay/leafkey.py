@@ -12,7 +12,7 @@ from typing import Any, Final
 from spanreplay.errors import SpanreplayError
 from spanreplay.keys import Key, KeyMemo, compute_key
 
-__all__ = ["DerivedKey", "derive_key", "derive_key_hex", "is_derivable", "leaf_key_fields"]
+__all__ = ["LEAF_KEYSPECS", "DerivedKey", "derive_key", "derive_key_hex", "is_derivable", "leaf_key_fields"]
 
 MCP_KEYSPEC: Final = "mcp/1"
 LEAF_KEYSPECS: Final = frozenset({"tool/1", "retriever/1", "compute/1", "human/1", MCP_KEYSPEC})

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
 import json
+from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spanreplay
 from spanreplay import digests as digests_module
+from spanreplay.bundle import load_file
 from spanreplay.call import Recording
 from spanreplay.digests import CHARACTERS, Digester, differing_paths
 from spanreplay.keys import KeyMemo, compute_key
 from support.in_process import recorded, replayed
+from support.provider import Provider
 from support.replay_calls import seal
 
 CHAT = "openai_chat/1"
@@ -124,31 +129,60 @@ def refund(amount: int, note: dict[str, str]) -> str:
     return f"refunded {amount}"
 
 
+def _recorded(provider: Provider, folder: Path) -> Recording:
+    """A recorded call to a model."""
+    with spanreplay.record(directory=folder) as block:
+        _ask(provider, "refund 100")
+    assert block.path is not None
+    return load_file(block.path)
+
+
+def _replayed(provider: Provider, text: str, recording: Recording) -> dict[str, Any]:
+    """The verdict of a replay that asks something."""
+    block = spanreplay.replay(recording)
+    with contextlib.suppress(spanreplay.ReplayMiss), block:
+        _ask(provider, text)
+    return block.verdict()
+
+
+def _ask(provider: Provider, text: str) -> None:
+    with openai.OpenAI(base_url=provider.openai_url, api_key="none", max_retries=0) as client:
+        history: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": text}]
+        client.chat.completions.create(model="gpt-x", messages=history)
+
+
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "erased"])
-def test_n7_mismatch_is_located_where_the_payload_is_gone(is_kept: bool) -> None:
-    """A changed argument of a recorded call whose request was erased is still named, without its old value."""
-    recording = recorded(lambda: refund(100, {"reason": "late"}))
-    if not is_kept:
-        erased = tuple(dataclasses.replace(c, request="") for c in recording.calls)
-        recording = seal(Recording(recording.root, erased))
-    replay = replayed(lambda: refund(100, {"reason": "broken"}), recording)
-    (found,) = replay.verdict["divergences"]
+def test_n7_mismatch_is_located_where_the_payload_is_gone(is_kept: bool, tmp_path: Path) -> None:
+    """A changed message of a recorded call whose request was erased is still named, without its old value."""
+    with Provider() as provider:
+        recording = _recorded(provider, tmp_path)
+        verdict = _replayed(provider, "refund 900", recording if is_kept else _erase(recording))
+        assert len(provider.requests) == 1
+    (found,) = verdict["divergences"]
     (diff,) = found["diff"]
     assert found["kind"] == "changed_call"
-    if is_kept:
-        assert (diff["path"], diff["recorded"], diff["now"]) == ("arguments.note.reason", "late", "broken")
-    else:
-        assert (diff["path"], diff["recorded"], diff["now"]) == (
-            "arguments.note",
-            "(not kept)",
-            {"reason": "broken"},
-        )
+    before = "refund 100" if is_kept else "(not kept)"
+    assert (diff["path"], diff["recorded"], diff["now"]) == ("messages[1].content", before, "refund 900")
 
 
-def test_n7_digests_are_sealed() -> None:
+def test_n7_call_of_a_function_is_found_and_not_located() -> None:
+    """A function's call carries no digests: where its arguments were erased, the call is named and not the place."""
+    recording = recorded(lambda: refund(100, {"reason": "late"}))
+    assert recording.calls[0].digests == ""
+    replay = replayed(lambda: refund(100, {"reason": "broken"}), _erase(recording))
+    (found,) = replay.verdict["divergences"]
+    assert (found["kind"], found["boundary"]) == ("changed_call", "tool:refund")
+
+
+def _erase(recording: Recording) -> Recording:
+    return seal(Recording(recording.root, tuple(dataclasses.replace(c, request="") for c in recording.calls)))
+
+
+def test_n7_digests_are_sealed(tmp_path: Path) -> None:
     """Digests that were exchanged after the recording are tampering."""
-    recording = recorded(lambda: refund(100, {}))
-    assert recording.calls[0].digests
-    forged = dataclasses.replace(recording.calls[0], digests='{"name":"AAAAAA"}')
-    replay = replayed(lambda: refund(100, {}), Recording(recording.root, (forged,)))
-    assert replay.verdict["verdict"] == "tampered"
+    with Provider() as provider:
+        recording = _recorded(provider, tmp_path)
+        assert recording.calls[0].digests
+        forged = dataclasses.replace(recording.calls[0], digests='{"model":"AAAAAA"}')
+        verdict = _replayed(provider, "refund 100", Recording(recording.root, (forged,)))
+    assert verdict["verdict"] == "tampered"

@@ -72,7 +72,7 @@ def test_span_of_a_call_is_complete(run: Run, keeper: Keeper) -> None:
     (span,) = by_name(keeper, "inner")
     attributes = dict(span.attributes)
     key, leaf, code = (attributes.pop(n) for n in (names.KEY, names.LEAF, names.CODE))
-    assert set(json.loads(attributes.pop(names.DIGESTS))) == {"name", "arguments"}
+    assert names.DIGESTS not in attributes
     assert attributes == {
         "openinference.span.kind": "CHAIN",
         names.SCHEMA: "1",
@@ -221,7 +221,7 @@ def test_record_and_attributes_hold_the_same(run: Run, keeper: Keeper) -> None:
             response=attributes[names.RESPONSE],
             outcome=attributes[names.OUTCOME],
             code=attributes[names.CODE],
-            digests=attributes[names.DIGESTS],
+            digests=attributes.get(names.DIGESTS, ""),
             parent=attributes.get(names.PARENT, -1),
             meta=json.loads(attributes.get(names.META, "{}")),
         )
