@@ -269,7 +269,8 @@ def test_s50_another_environment_variable_is_named(workplace: Workplace) -> None
     replayed = workplace.replay(agent, PROMPT="hallo", API_PASSWORD="another")
     assert replayed.status == 3
     assert replayed.verdict["environment"] == ["API_PASSWORD", "PROMPT"]
-    assert replayed.verdict["divergences"][0]["cause"].endswith("differ from the recording: API_PASSWORD, PROMPT")
+    cause = replayed.verdict["divergences"][0]["cause"]
+    assert cause == "'hallo' is in the environment variable PROMPT, which differs from the recording"
 
 
 SQLALCHEMY = """

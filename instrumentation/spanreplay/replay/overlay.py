@@ -43,7 +43,16 @@ class _State(threading.local):
 class Overlay:
     """The files of one replay. Thread-safe."""
 
-    def __init__(self, root: str, own: Iterable[str], is_live: Callable[[], bool], is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        root: str,
+        own: Iterable[str],
+        is_live: Callable[[], bool],
+        is_over: Callable[[], bool],
+        real: tuple[str, ...] = (),
+    ) -> None:
+        """`own` are paths, and `real` beginnings of paths, that are not redirected."""
+        self._real = (*_ALWAYS_REAL, *real, root)
         self.scratch = Scratch(root, Functions())
         self._own = tuple(os.path.realpath(each) for each in own if each)
         self._is_live = is_live
@@ -74,7 +83,7 @@ class Overlay:
             # Only the folder's links are followed: the last part may be a link that is meant itself
             folder, name = os.path.split(os.path.normpath(text))
             whole = os.path.join(self._follow(folder), name)  # noqa: PTH118 -- text
-        if whole.startswith((*_ALWAYS_REAL, self.scratch.root)) or self._is_own(whole):
+        if whole.startswith(self._real) or self._is_own(whole):
             return None
         return whole
 

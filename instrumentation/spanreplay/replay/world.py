@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from spanreplay.replay.session import Session
     from spanreplay.run import Run
 
+_SHARED = ("spanreplay-run-", "pymp-")
+"""What names in the folder for temporary files begin with that the processes of one run share: ours, and Python's."""
 _OWN_SETTINGS = ("SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REDACT_KEY")
 
 
@@ -31,11 +33,12 @@ def install(session: Session, run: Run, patches: Patches) -> overlay.Overlay:
     """Put the overlay beneath everything, and deny what goes past it."""
     root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-"))
     own = own_paths()
-    made = overlay.Overlay(root, own, lambda: hermetic.is_live(run), lambda: session.has_gone_on)
+    shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text
+    made = overlay.Overlay(root, own, lambda: hermetic.is_live(run), lambda: session.has_gone_on, shared)
     for path in made_by(session.recording.root.manifest, Path.cwd()):
         made.scratch.hide(path)
     overlay.install(made, patches)
-    allowed = (root + os.sep, *(os.path.realpath(each) for each in own))
+    allowed = (root + os.sep, *shared, *(os.path.realpath(each) for each in own))
     hermetic.install(session, run, lambda path: path == root or path.startswith(allowed))
     atexit.register(made.scratch.forget)
     return made

@@ -15,6 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from opentelemetry import context as otel_context
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
+
 from spanreplay.config import SHIP_EXIT_TIMEOUT_MS, SHIP_INTERVAL_MS
 from spanreplay.errors import SourceError
 from spanreplay.spool.courier import Courier, Delivery, ShipReport, adopt
@@ -220,6 +223,8 @@ class Shipper:
         return max(self._not_before, min(self._pass_at, self._scan_at))
 
     def _run(self) -> None:
+        # What this thread does is no part of the run: neither calls nor leaks
+        otel_context.attach(otel_context.set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
         while True:
             with self._wake:
                 while not self._is_stopped and (pause := self._due() - monotonic()) > 0:
