@@ -101,7 +101,7 @@ def test_s8_fan_out_workflow_replays_the_same_events_fifty_times(
     provider.stop()
     replayed = there.replay(agent, "workflows", ROUNDS="50")
     assert replayed.stdout == recorded.stdout, replayed.stderr
-    assert replayed.verdict["verdict"] == "identical"
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert len({line.split(" ", 2)[2] for line in recorded.stdout.splitlines() if "Drawn" in line}) == 400
 
 
