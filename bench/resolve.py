@@ -142,12 +142,13 @@ def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     from spanreplay.replay.plan import read_plan
     from spanreplay.replay.session import Session
 
-    lane, spec = Lane("main"), Spec("tool", "quote", "read", "tool/1", {}, "{}")
+    lane = Lane("main")
     asked = []
     for call in recording.calls:
         each: Any = _Asked()
         each.seq, each.code = call.seq, call.code
-        each.boundary, each.index, each.key, each.lane, each.spec = call.boundary, call.index, Key(call.key), lane, spec
+        each.boundary, each.index, each.key, each.lane = call.boundary, call.index, Key(call.key), lane
+        each.spec = Spec("tool", "quote", "read", "tool/1", {}, call.request)
         asked.append(each)
 
     def run() -> Iterator[float]:
