@@ -56,7 +56,7 @@ def _payloads(workplace: Workplace) -> list[bytes]:
         catalog.close()
 
 
-def _replay_elsewhere(workplace: Workplace, tmp_path: Path, text: str, stdout: str) -> None:
+def assert_replays_elsewhere(workplace: Workplace, tmp_path: Path, text: str, stdout: str) -> None:
     """Import spans into an empty directory with the same redaction key, and replay from there."""
     elsewhere = Workplace(tmp_path / "elsewhere", workplace.environ)
     elsewhere.path.mkdir()
@@ -96,7 +96,7 @@ def test_s52_run_comes_back_from_phoenix_and_replays(
         return len(found.get("data", ())) >= len({each for payload in payloads for each in _span_ids(payload)})
 
     wait_until(is_all_there)
-    _replay_elsewhere(workplace, tmp_path, json.dumps(found), recorded.stdout)
+    assert_replays_elsewhere(workplace, tmp_path, json.dumps(found), recorded.stdout)
 
 
 def _parse(payload: bytes) -> ExportTraceServiceRequest:
@@ -165,7 +165,7 @@ def test_s52_run_comes_back_from_json_and_replays(
         "langfuse-text": json.dumps({"data": observations}),
         "langfuse-trace": json.dumps({"id": "x", "observations": observations}),
     }[form]
-    _replay_elsewhere(workplace, tmp_path, text, recorded.stdout)
+    assert_replays_elsewhere(workplace, tmp_path, text, recorded.stdout)
 
 
 def test_s12_values_that_a_tool_cut_are_listed(provider: Provider, workplace: Workplace) -> None:

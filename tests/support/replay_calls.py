@@ -109,3 +109,10 @@ class Asker:
         )
         with entered(self.run), inside_lane(lane):
             return open_crossing(self.run, spec)
+
+
+def served(asker: Asker, asked: Asked) -> int:
+    """Which recorded call answers, by its seq."""
+    crossing = asker.ask(asked)
+    assert crossing.served is not None
+    return crossing.served.seq

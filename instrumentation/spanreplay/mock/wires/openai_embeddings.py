@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from spanreplay.mock.answers import Answer
-from spanreplay.mock.wires._wire import Json, count_tokens
+from spanreplay.mock.wires._wire import Json, count_tokens, event
 from spanreplay.mock.wires.openai_chat import OpenAIWire
 
 DIMENSIONS: Final = 8
@@ -35,8 +35,8 @@ class Embeddings(OpenAIWire):
         return {"object": "list", "data": rows, "model": answer.model or body.get("model", ""), "usage": usage}
 
     def stream(self, answer: Answer, body: Json, call_id: str) -> list[str]:
-        """Embeddings are not streamed."""
-        raise NotImplementedError
+        """One event: OpenAI streams no embeddings, so none of its SDKs asks for this."""
+        return [event(self.whole(answer, body, call_id))]
 
 
 def _vector(answer: Answer, text: Any, size: int) -> Sequence[float]:
