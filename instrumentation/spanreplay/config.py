@@ -39,6 +39,8 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger file that the agent reads is recorded by its hash only, and cannot be replayed: a hole."""
 READS_PENDING_MAX: Final = 100_000
 """Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
+LOOSE_READS_PENDING_MAX: Final = 20_000
+"""Log records between two calls of a lane whose time is kept."""
 TIMERS_MAX: Final = 20_000
 """Timers of asyncio whose firing is kept in order."""
 PROCESSES_MAX: Final = 1_000

@@ -252,10 +252,60 @@ def test_reads_travel_as_one_text_with_the_next_call(workplace: Workplace) -> No
 
 
 def test_the_clock_of_libraries_is_left_alone(workplace: Workplace) -> None:
-    """Logging, asyncio and OpenTelemetry read the real clock, also in a replay."""
-    source = CALL + "import logging, asyncio\nlogging.warning('hello')\nasyncio.run(asyncio.sleep(0.01))\nbook(1)\n"
+    """Asyncio and OpenTelemetry read the real clock, also in a replay."""
+    source = CALL + "import asyncio\nasyncio.run(asyncio.sleep(0.01))\nbook(1)\n"
     workplace.record(workplace.write("agent.py", source))
     recording = workplace.recording()
     assert recording.calls[0].reads == ""
     assert recording.root.manifest["reads"] == {"count": 0}
     assert Path(workplace.path / ".spanreplay").is_dir()
+
+
+LOGGING = (
+    CALL
+    + """
+import logging, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from tenacity import before_sleep_log, retry, stop_after_attempt, wait_random
+
+form = "%(asctime)s.%(msecs)03d %(relativeCreated)d %(process)d %(threadName)s %(name)s %(message)s"
+logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=form)
+log = logging.getLogger("agent")
+attempts = []
+
+@retry(wait=wait_random(0.001, 0.02), stop=stop_after_attempt(5), before_sleep=before_sleep_log(log, logging.WARNING))
+def flaky():
+    attempts.append(1)
+    if len(attempts) < 3:
+        raise ConnectionError("not yet")
+    return "there"
+
+log.info("started")
+log.info(flaky())
+with ThreadPoolExecutor(1) as pool:
+    pool.submit(log.info, "from a pool").result()
+book(1)
+log.info("after the last call")
+"""
+)
+
+
+def test_s55_log_records_show_when_they_were_made(workplace: Workplace) -> None:
+    """Time, process and thread of log records, and how long a retry waits, are those of the recording."""
+    agent = workplace.write("agent.py", LOGGING)
+    recorded = workplace.record(agent)
+    assert recorded.stdout.count("agent Retrying") == 2
+    assert_same(workplace.replay(agent), recorded.stdout)
+
+
+def test_s55_records_that_are_logged_in_a_replay_only_differ_in_nothing_else(workplace: Workplace) -> None:
+    """One more log record shows the replay's clock, which goes on from the recorded time; it is no divergence."""
+    source = CALL + "import logging, sys\nlogging.basicConfig(stream=sys.stderr, format='%(created)f %(message)s')\n"
+    agent = workplace.write("agent.py", source + "logging.warning('one')\nbook(1)\n")
+    recorded = workplace.record(agent)
+    workplace.write("agent.py", source + "logging.warning('one')\nlogging.warning('two')\nbook(1)\n")
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    first, second = (line.split() for line in replayed.stderr.splitlines()[:2])
+    assert first[0] == recorded.stderr.split()[0]
+    assert 0 <= float(second[0]) - float(first[0]) < 60

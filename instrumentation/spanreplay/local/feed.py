@@ -77,7 +77,8 @@ class ReadFeed:
             if value is not _MISSING:
                 self._follow(source, value, draw)
                 return value
-        self._note_extra(lane, source, queue)
+        if not source.is_loose:
+            self._note_extra(lane, source, queue)
         if shifted is None:
             return draw()
         return shifted(self._shifts.get(source.family, 0))

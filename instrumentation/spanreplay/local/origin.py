@@ -16,6 +16,7 @@ LIBRARIES: Final = (
     "aiosqlite",
     "arrow",
     "autogen",
+    "backoff",
     "beeai_framework",
     "crewai",
     "dspy",
@@ -32,10 +33,12 @@ LIBRARIES: Final = (
     "semantic_kernel",
     "shortuuid",
     "smolagents",
+    "stamina",
     "strands",
+    "tenacity",
     "ulid",
 )
-"""Folders of site-packages, by their first letters, that put dates and ids into prompts."""
+"""Folders of site-packages, by their first letters, that put dates and ids into prompts, or say how long they wait."""
 BOOKKEEPING: Final = (
     "agno/api/",
     "crewai/events/",

@@ -45,6 +45,8 @@ class Source:
     family: str = ""
     """The clock that it shows; what goes on after the last recorded value must agree within one clock."""
     to_ns: Callable[[Any], int] | None = None
+    is_loose: bool = False
+    """Read more or less often it is no divergence: what reads it is not the agent's doing alone."""
 
     @property
     def boundary(self) -> str:
@@ -60,6 +62,11 @@ def source(kind: str, name: str, **fields: Any) -> Source:
     """Enter a source in the table."""
     made = SOURCES[name] = Source(kind, name, **fields)
     return made
+
+
+def make_loose(kind: str, name: str, **fields: Any) -> Source:
+    """A source outside of the table, of which there may be any number; read more or less often it is no divergence."""
+    return Source(kind, name, is_loose=True, **fields)
 
 
 class Reads(Protocol):
@@ -96,9 +103,9 @@ class ReadLog:
         reads = self._pending.get(lane)
         if reads is None:
             reads = self._pending.setdefault(lane, [])
-        if len(reads) < config.READS_PENDING_MAX:
+        if len(reads) < (config.LOOSE_READS_PENDING_MAX if source.is_loose else config.READS_PENDING_MAX):
             reads.append((source, value))
-        else:
+        elif not source.is_loose:
             self._overflow(lane)
         return value
 

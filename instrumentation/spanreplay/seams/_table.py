@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from spanreplay.seams._row import Seam
+
+__all__ = ["SEAMS", "Seam"]
 
 _TRANSPORT: Final = "`llm` or `embedding` where a dialect reads the request, else `http`"
 _BY_METHOD: Final = "`read` for models and for GET, HEAD and OPTIONS, else `write`"
-_NONE: Final = "–"
-
-
-@dataclass(frozen=True)
-class Seam:
-    """One library: which module's import triggers which of our modules, and what it then records.
-
-    The seam's module has `install(module, patches)`; it raises if the library is not as expected. The texts are what
-    the pages of docs/frameworks and docs/reference are made of, in Markdown: one line each.
-    """
-
-    name: str
-    distribution: str
-    triggers: tuple[str, ...]
-    implementation: str
-    records: str
-    kind: str = _NONE
-    """The kind of the boundary."""
-    effect: str = _NONE
-    """What a call may do to the world."""
-    lanes: str = "the task, thread or pool call that it is made in"
-    """How the lane of a call is named, and what identifies the call beside its place."""
-    versions: str = "any"
-    """The versions of the distribution that are supported; the tested ones are read from what the tests pin."""
-    omits: str = "nothing known"
-    """What is not recorded."""
-    page: str = ""
-    """The page of docs/frameworks that tells of it; by default one of its distribution's name."""
-
 
 SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
@@ -48,6 +22,17 @@ SEAMS: Final[tuple[Seam, ...]] = (
         effect="`read`",
         lanes="the lane of the code that reads",
         omits="clocks that C code or a library reads for itself; `time.sleep` sleeps only while recording",
+    ),
+    Seam(
+        "logging",
+        "python",
+        ("logging",),
+        "spanreplay.local.log_records",
+        "time, process and thread of log records, whoever makes them",
+        kind="`clock`, as reads before the lane's next call",
+        effect="`read`",
+        lanes="the lane of the code that logs, by logger and function",
+        omits="what a library logs in a replay only: it shows the replay's clock",
     ),
     Seam(
         "random",
