@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from spanreplay import config, guard, ids
+from spanreplay import config, guard, ids, printed
 from spanreplay.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.errors import ConfigError, ReplayMiss
 from spanreplay.keys import Key, compute_key
@@ -51,6 +51,12 @@ class Spec:
     """The function that does the work, named as the place where no agent code is on the stack."""
     amend: Callable[[Any], Spec] | None = None
     """Gives the call with patches applied to its request; None where a request can't be changed on its way."""
+    prints: bool = False
+    """Whether what the body writes to standard output is a part of what it does."""
+    part: int = 0
+    """How many items of a generator have come."""
+    printed: printed.Printed | None = None
+    """What the body has written so far."""
     live: Callable[[], Any] | None = None
     """What runs instead of the body, where a patch changed its arguments."""
 
@@ -220,6 +226,11 @@ class Crossing:
         """A part of a stream has come."""
         self.clocks.append(self.run.complete(is_part=True)[0])
 
+    def mark_printed(self) -> int:
+        """A coroutine has begun to print; milliseconds since it was called."""
+        self.clocks.append(self.run.complete(self.opened_in, is_part=True)[0])
+        return (ids.now_ns() - self.start_ns) // 1_000_000
+
     def amend(self, patches: Any) -> bool:
         """Apply a plan's patches to the request; whether that makes it another one. Raises: ConfigError."""
         if self.spec.amend is None:
@@ -235,6 +246,8 @@ class Crossing:
         if self._is_closed:
             return
         self._is_closed = True
+        if self.spec.printed is not None:
+            guard.guarded("what a call printed", printed.keep, self)
         if self.run.session is not None and self.served is None:
             self.run.session.settle_live(self, outcome, response)
         try:

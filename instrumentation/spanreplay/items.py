@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-from spanreplay import codec, guard
+from spanreplay import codec, guard, printed
 from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing
@@ -41,6 +41,7 @@ class _Recorded:
 
     def _yielded(self, item: Any) -> None:
         self._items.append(self._encode(f"item {len(self._items)}", codec.encode, item))
+        self._crossing.spec.part = len(self._items)
 
     def resumed(self, sent: Any, thrown: BaseException | None = None) -> None:
         """Something came back at the yield of the latest item."""
@@ -108,6 +109,7 @@ class _Served:
     def next_item(self) -> Any:
         """The next recorded item. Raises: ReplayMiss if it can't be rebuilt."""
         encoded = self._checked(self._items[self._position], f"item {self._position}")
+        printed.write(self._crossing, self._position)
         self._position += 1
         if self._crossing.run.session is not None:
             self._crossing.run.session.read_part(self._crossing, self._position)
@@ -136,6 +138,7 @@ class _Served:
 
     def find_error(self, thrown: BaseException | None = None) -> BaseException | None:
         """What is raised behind the last item: `thrown` itself where that is what the body let through."""
+        printed.write(self._crossing, self._position)
         session = self._crossing.run.session
         if self._response.get("end") == "closed" and session is not None:
             return session.overrun(self._crossing)

@@ -68,6 +68,9 @@ _crossing: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_cros
 
 
 class _Thread(threading.local):
+    lane: Lane | None = None
+    """The lane that this thread, or the pool call that it runs, began in."""
+
     # (parent, child): code that enters a copied Context finds the parent's lane there, and means the child's
     forced: tuple[Lane, Lane] | None = None
     is_submitting = False
@@ -96,6 +99,11 @@ def current_crossing(root: Lane) -> Any:
     """The boundary call that the running code is inside of, or None; crosses threads with the lane."""
     crossing = _crossing.get()
     return crossing if crossing is not None else current_lane(root).owner
+
+
+def thread_lane(root: Lane) -> Lane:
+    """The lane that this thread, or the pool call that it runs, began in, whatever task runs in it now."""
+    return _thread.lane or root
 
 
 class Entered(NamedTuple):
@@ -200,20 +208,21 @@ def _enter(contexts: list[contextvars.Context], lane: Lane) -> None:
 class _inside_thread:  # noqa: N801 -- reads as a statement
     """Run a block of a thread in a lane, also what enters a copy of the parent's Context there."""
 
-    __slots__ = ("_before", "_forced", "_inside")
+    __slots__ = ("_before", "_forced", "_inside", "_lane_before")
 
     def __init__(self, parent: Lane, lane: Lane) -> None:
         self._forced = (parent, lane)
         self._inside = inside_lane(lane)
 
     def __enter__(self) -> None:
-        self._before = _thread.forced
+        self._before, self._lane_before = _thread.forced, _thread.lane
         _thread.forced = self._forced
+        _thread.lane = self._forced[1]
         self._inside.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
         self._inside.__exit__(*exc_info)
-        _thread.forced = self._before
+        _thread.forced, _thread.lane = self._before, self._lane_before
 
 
 class Carried(Protocol):

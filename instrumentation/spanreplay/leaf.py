@@ -12,14 +12,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
-from spanreplay import codec, guard, ids, stacks
+from spanreplay import codec, guard, ids, printed, stacks
 from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin_in, is_suppressed
 from spanreplay.errors import ReplayMiss, Suspended, Unserializable
 from spanreplay.leafkey import LEAF_KEYSPECS, leaf_key_fields
 from spanreplay.replay.cancel import await_cancellation
-from spanreplay.replay.turns import await_turn, wait_turn
+from spanreplay.replay.turns import await_clock, await_turn, complete, wait_turn
 from spanreplay.run import Run, active_run
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ class Leaf(NamedTuple):
     meta: Mapping[str, Any] = MappingProxyType({})
     body: Any = None
     """The function that does the work, where the caller is a framework: named when no agent code is on the stack."""
+    prints: bool = True
+    """Whether what the body writes to standard output is printed again where it does not run."""
     call: Callable[[dict[str, Any]], Any] | None = None
     """Calls the body with other arguments; None where a plan can't change them."""
 
@@ -94,6 +96,7 @@ def _describe(run: Run, leaf: Leaf, encoded: dict[str, Any], counts: dict[str, i
         counts,
         hole,
         leaf.body,
+        prints=leaf.prints,
     )
 
 
@@ -211,6 +214,7 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
 
 
 def _serve(crossing: Crossing) -> tuple[BaseException | None, Any]:
+    printed.write(crossing)
     wait_turn(crossing)
     response = load_response(crossing)
     if "error" in response:
@@ -255,6 +259,7 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
 
 
 async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
+    await _print_in_turn(crossing)
     if crossing.served is not None and crossing.served.outcome != Outcome.CANCELLED.value:
         await await_turn(crossing)
     response = load_response(crossing)
@@ -264,6 +269,21 @@ async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
     if isinstance(error, asyncio.CancelledError):
         await await_cancellation(crossing)
     return error, None
+
+
+async def _print_in_turn(crossing: Crossing) -> None:
+    """Print what a coroutine printed, when it did."""
+    rows, recorded, session = printed.rows_of(crossing), crossing.served, crossing.run.session
+    if not rows or recorded is None or session is None:
+        return
+    clocks = recorded.clocks
+    try:
+        for number, row in enumerate(rows):
+            await await_clock(crossing, clocks[number] if number < len(clocks) else -1, row[2])
+            printed.write_row(crossing.run, row)
+    except BaseException:
+        complete(session.gate, *clocks, recorded.end_seq)  # given up: nobody has to wait for the rest
+        raise
 
 
 async def _run_async(crossing: Crossing, live: Callable[[], Awaitable[Any]]) -> tuple[BaseException | None, Any]:

@@ -8,16 +8,19 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from spanreplay import config, guard
+from spanreplay import config, guard, printed
+from spanreplay.handovers import STDOUT
+from spanreplay.lanes import thread_lane
+from spanreplay.run import active_run
 
 if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
 
 
 class OutputCapture:
-    """Wraps `sys.stdout.buffer.write`, below the text layer; `sys.stdout` stays the same object.
+    """Wraps `sys.stdout.buffer.write`, below the text layer, and `sys.stdout.write`, where it is known who writes.
 
-    What child processes and C code write straight to the descriptor is not seen.
+    `sys.stdout` stays the same object. What child processes and C code write straight to the descriptor is not seen.
     """
 
     def __init__(self) -> None:
@@ -27,6 +30,8 @@ class OutputCapture:
         self._hash = hashlib.sha256()
         self._total = 0
         self._buffer: Any = None
+        self._stdout: Any = None
+        self._real: Any = None
 
     def install(self) -> bool:
         """Start capturing; False if standard output has no buffer of its own (already replaced)."""
@@ -43,6 +48,9 @@ class OutputCapture:
 
         buffer.write = capture
         self._buffer = buffer
+        if hasattr(stdout, "__dict__"):
+            self._stdout, self._real = stdout, stdout.write
+            stdout.write = self.write  # type: ignore[method-assign]  # put back by `uninstall`
         return True
 
     def uninstall(self) -> None:
@@ -50,6 +58,9 @@ class OutputCapture:
         if self._buffer is not None:
             self._buffer.__dict__.pop("write", None)
             self._buffer = None
+        if self._stdout is not None:
+            self._stdout.__dict__.pop("write", None)
+            self._stdout = None
 
     def _keep(self, chunk: Any, count: Any) -> None:
         piece = bytes(chunk)[: count if isinstance(count, int) else None]
@@ -59,6 +70,20 @@ class OutputCapture:
                 self._kept.append(piece)
                 self._kept_bytes += len(piece)
             self._hash.update(piece)
+
+    def write(self, text: str, times: int = 1) -> Any:
+        """`sys.stdout.write`: in a replay when it is this thread's turn; it stands for so many recorded writes."""
+        real = self._real if self._real is not None else sys.stdout.write
+        run = active_run()
+        if run is None:
+            return real(text)
+        handovers = run.handovers
+        if handovers.is_shared:
+            count = handovers.pass_through(STDOUT, thread_lane(run.root_lane).path, lambda: real(text), times)
+        else:
+            count = real(text)
+        guard.guarded("what a call prints", printed.note, text)
+        return count
 
     def note(self, text: str) -> None:
         """Take in what reached the user past `sys.stdout`, such as a prompt on a console."""

@@ -17,6 +17,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from spanreplay import config, guard, ids
 from spanreplay.call import Outcome
 from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, find_lost
+from spanreplay.handovers import HandoverBook, Handovers, read_handovers
+from spanreplay.lane_end import LaneEnd
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
 from spanreplay.loops import TurnBook
 from spanreplay.root import build_root_attributes
@@ -80,6 +82,8 @@ class Run:
         self.key_memo = _new_key_memo()
         self.turns = None if session is not None else TurnBook()
         """How the turns of event loops are numbered; None in a replay, which makes them."""
+        self.handovers: Handovers = HandoverBook() if session is None else _recorded_handovers(session)
+        """Who comes next where threads meet."""
         self.family: Family | None = None
         """What the processes of this run share; None while there is only one."""
         self.is_member = False
@@ -130,6 +134,10 @@ class Run:
         """The next value of the run's logical clock; the first call gets 1."""
         with self._lock:
             return self._next()
+
+    def is_now(self, clock: int) -> bool:
+        """Whether nothing has happened in this run since; of several processes nobody knows."""
+        return self.family is None and self._seq == clock
 
     def _next(self) -> int:
         self._seq = self._seq + 1 if self.family is None else self.family.tick()
@@ -338,6 +346,7 @@ class Run:
                 "lane_ends": dict(self._lane_ends),
                 **({} if self._timers is None else {"timers": dict(self._timers)}),
                 **({} if self.turns is None else self.turns.describe()),
+                **self.handovers.describe(),
                 "root": hash_root(leaves),
                 "leaves": len(leaves),
                 "leaf_version": LEAF_VERSION,
@@ -387,34 +396,16 @@ class Run:
         )
 
 
-class LaneEnd:
-    """The end of what was done in a lane: `wait` for its turn, `note` it, and `release` what comes behind it."""
-
-    def __init__(self, run: Run, lane: str, *, is_remote: bool = False) -> None:
-        self._run = run
-        self._lane = lane
-        self._is_remote = is_remote
-
-    def wait(self) -> None:
-        """In a replay, block until it is its turn; what another process did was waited for there."""
-        if self._run.session is not None and not self._is_remote:
-            self._run.session.gate.wait_lane(self._lane)
-
-    def note(self) -> None:
-        """Take a value of the run's clock."""
-        guard.guarded("the end of a lane", self._run.note_lane_end, self._lane, self._is_remote)
-
-    def release(self) -> None:
-        """In a replay, let go on what waits for this end."""
-        if self._run.session is not None:
-            gate = self._run.session.gate
-            gate.complete(gate.lane_ends.get(self._lane, -1))
-
-
 def _new_key_memo() -> Any:
     from spanreplay.keys import KeyMemo
 
     return KeyMemo()
+
+
+def _recorded_handovers(session: Session) -> Handovers:
+    from spanreplay.replay.handovers import RecordedHandovers
+
+    return RecordedHandovers(session.gate, read_handovers(session.recording.root.manifest))
 
 
 def _describe_code() -> dict[str, str]:
@@ -470,6 +461,9 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
 
     def __init__(self) -> None:
         self._run = _run.get()
+        run = self._run or active_run()
+        if run is not None:
+            run.handovers.is_shared = True
         self.ends_lane = True
         """Whether the end of the block is the end of its lane; a pool's call ends when its future does."""
 

@@ -49,7 +49,7 @@ class _Question:
         arguments: dict[str, Any] = {"prompt": str(self._prompt)}
         if self._choices:
             arguments["choices"] = self._choices
-        return Leaf(Kind.HUMAN.value, "input", Effect.READ.value, arguments)
+        return Leaf(Kind.HUMAN.value, "input", Effect.READ.value, arguments, prints=False)
 
     def take_answer(self) -> tuple[bool, Any]:
         """The answer of who resumes the run, if it is due; suspends the run where nobody can answer."""

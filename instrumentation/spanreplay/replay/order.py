@@ -96,6 +96,7 @@ class OrderGate:
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
         self._blocked = 0
+        self._moves = 0
         self._busy = 1  # the main thread
         self._thread_completed_at = 0.0
         self._is_open = False
@@ -283,6 +284,39 @@ class OrderGate:
             is_anyone_working = self.working_threads > 0
             if now - since >= (STALL_BUSY_MS if is_anyone_working else STALL_MS) / 1000:
                 self.skip_before(clock)
+
+    def wait_until(self, is_free: Callable[[], bool]) -> bool:
+        """Block the calling thread until `is_free`; False if nothing else moves any more, or ordering has ended."""
+        with self._condition:
+            if is_free():
+                return True
+            self._waiting += 1
+            try:
+                return self._wait_until(is_free)
+            finally:
+                self._waiting -= 1
+                self._state_working()
+
+    def _wait_until(self, is_free: Callable[[], bool]) -> bool:
+        state, since = (self._head, self._moves), time.monotonic()
+        self._condition.notify_all()  # one thread less is at work
+        while not self._is_open:
+            self._pause(STALL_MS / 1000)
+            now = time.monotonic()
+            if is_free():
+                return True
+            if (self._head, self._moves) != state:
+                state, since = (self._head, self._moves), now
+            elif now - since >= (STALL_BUSY_MS if self.working_threads > 0 else STALL_MS) / 1000:
+                return False
+        return False
+
+    def move(self, step: Callable[[], None]) -> None:
+        """Do what others may wait for in `wait_until`."""
+        with self._condition:
+            step()
+            self._moves += 1
+            self._condition.notify_all()
 
     def is_thread_reacting(self) -> bool:
         """Whether other threads may still be on their way with what they got last; for a thread that runs a loop."""

@@ -53,7 +53,14 @@ async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = Non
         return
     if part >= RESPONSE:
         session.read_part(crossing, part)
-    clock = _clock(recorded, part)
+    await await_clock(crossing, _clock(recorded, part), ms)
+
+
+async def await_clock(crossing: Crossing, clock: int, ms: int | None = None) -> None:
+    """Suspend until it is the turn of a completion of this call, `ms` after the call."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None:
+        return
     loop_clock = clock_of_running_loop()
     if clock in session.gate.turns.at_once:
         complete(session.gate, clock)

@@ -13,9 +13,10 @@ from typing import Any
 from spanreplay import family, guard, ids
 from spanreplay._patch import Patches
 from spanreplay.family import Family, RemoteCrossing, Ticket
+from spanreplay.lane_end import LaneEnd
 from spanreplay.lane_order import adopt_future
 from spanreplay.lanes import Lane, _peel, current_crossing, current_lane, inside_lane, label_of
-from spanreplay.run import LaneEnd, Run, active_run, set_process_run
+from spanreplay.run import Run, active_run, set_process_run
 
 _TICKET = "_spanreplay_ticket"
 

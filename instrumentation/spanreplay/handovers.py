@@ -1,0 +1,103 @@
+"""Who comes next where threads meet: at standard output, at a lock.
+
+While a run is recorded, each place keeps which lane passed it how often before another one took over; a replay lets
+them pass in that order (`replay/handovers.py`). Until the run starts a thread nothing is counted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from spanreplay import config
+
+T = TypeVar("T")
+MEMBER: Final = "handovers"
+STDOUT: Final = "stdout"
+
+
+class Handovers(Protocol):
+    """What a place where threads meet asks: the book of a recording, or the order of a replay."""
+
+    is_shared: bool
+    """Whether there are, or were, several threads."""
+
+    def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
+        """Do what a thread does at this place, when it is its turn; it stands for so many passages."""
+
+    def count_runs(self, place: str) -> int:
+        """How often another lane has taken over at a place so far."""
+
+    def describe(self) -> dict[str, Any]:
+        """Members for the manifest."""
+
+
+class _Place:
+    __slots__ = ("count", "lane", "lock", "runs")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a signal handler may print while the main thread prints
+        self.runs: list[list[Any]] = []
+        self.lane = ""
+        self.count = 0
+
+
+class HandoverBook:
+    """Counts who passes each place of one run that is recorded. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.is_shared = False
+        self._places: dict[str, _Place] = {}
+        self._total = 0
+        os.register_at_fork(after_in_child=self._forked)
+
+    def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
+        """Do it, and count it; nobody else passes meanwhile."""
+        if not self.is_shared:
+            return effect()
+        found = self._places.get(place) or self._places.setdefault(place, _Place())
+        with found.lock:
+            result = effect()
+            self._count(found, lane, times)
+        return result
+
+    def count_runs(self, place: str) -> int:
+        """How often another lane has taken over at a place so far."""
+        found = self._places.get(place)
+        return 0 if found is None else len(found.runs)
+
+    def _count(self, place: _Place, lane: str, times: int) -> None:
+        if place.lane == lane:
+            place.runs[-1][1] += times
+        elif self._total < config.HANDOVERS_MAX:
+            self._total += 1
+            place.lane = lane
+            place.runs.append([lane, times])
+
+    def describe(self) -> dict[str, Any]:
+        """Place → (lane, how often) in order; places that only one lane passed are left out."""
+        shared = {name: place.runs for name, place in list(self._places.items()) if len(place.runs) > 1}
+        if not shared:
+            return {}
+        lanes = list(dict.fromkeys(lane for runs in shared.values() for lane, _ in runs))
+        numbers = {lane: number for number, lane in enumerate(lanes)}
+        flat = {name: [n for lane, count in runs for n in (numbers[lane], count)] for name, runs in shared.items()}
+        return {MEMBER: {"lanes": lanes, "places": flat}}
+
+    def _forked(self) -> None:
+        self._places = {}  # a lock that another thread held would never be given back
+
+
+def read_handovers(manifest: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
+    """Place → (lane, how often) in order, as a manifest states it; {} if it states nothing that can be read."""
+    stated = manifest.get(MEMBER)
+    try:
+        lanes, places = stated["lanes"], stated["places"]  # type: ignore[index]
+        return {
+            str(name): [(str(lanes[lane]), int(count)) for lane, count in zip(flat[::2], flat[1::2], strict=True)]
+            for name, flat in places.items()
+        }
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return {}

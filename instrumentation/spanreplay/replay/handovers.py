@@ -1,0 +1,64 @@
+"""Lets threads pass the places where they meet in the order in which they did when the run was recorded."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from spanreplay.replay.order import OrderGate
+
+T = TypeVar("T")
+
+
+class _Queue:
+    """Who passes one place, from now on."""
+
+    __slots__ = ("left", "runs")
+
+    def __init__(self, runs: Sequence[tuple[str, int]]) -> None:
+        self.runs: deque[list[Any]] = deque([lane, count] for lane, count in runs)
+        self.left: Counter[str] = Counter()
+        for lane, count in runs:
+            self.left[lane] += count
+
+    def is_turn(self, lane: str) -> bool:
+        """Whether a lane may pass; one that was not seen here then, or not so often, may always."""
+        return not self.runs or self.runs[0][0] == lane or self.left[lane] <= 0
+
+    def passed(self, lane: str, times: int) -> None:
+        """A lane has passed so many times."""
+        if self.runs and self.runs[0][0] == lane:
+            self.left[lane] -= times
+            self.runs[0][1] -= times
+            if self.runs[0][1] <= 0:
+                self.runs.popleft()
+
+
+class RecordedHandovers:
+    """The order of one replay. Thread-safe; where the recorded one can't come any more, everybody passes."""
+
+    def __init__(self, gate: OrderGate, places: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+        self.is_shared = False
+        self._gate = gate
+        self._queues = {name: _Queue(runs) for name, runs in places.items()}
+
+    def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
+        """Do it when it is this lane's turn."""
+        queue = self._queues.get(place) if self.is_shared else None
+        if queue is None:
+            return effect()
+        if not self._gate.wait_until(lambda: queue.is_turn(lane)):
+            self._queues.clear()  # what was recorded does not come: waiting once is enough
+        try:
+            return effect()
+        finally:
+            self._gate.move(lambda: queue.passed(lane, times))
+
+    def count_runs(self, place: str) -> int:
+        """Nothing is counted."""
+        return 0
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing for the manifest."""
+        return {}
