@@ -48,7 +48,7 @@ class OutputCapture:
 
         buffer.write = capture
         self._buffer = buffer
-        if hasattr(stdout, "__dict__"):
+        if hasattr(stdout, "__dict__") and hasattr(stdout, "write"):
             self._stdout, self._real = stdout, stdout.write
             stdout.write = self.write  # type: ignore[method-assign]  # put back by `uninstall`
         return True
