@@ -75,7 +75,16 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "`input()` and `getpass()` of the agent",
         kind="`human`",
         effect="`read`",
-        omits="what is read from `sys.stdin` directly",
+    ),
+    Seam(
+        "stdin",
+        "python",
+        ("sys",),
+        "spanreplay.local.stdin",
+        "what is read from `sys.stdin`, line by line",
+        kind="`human`",
+        effect="`read`",
+        omits="what is read from the descriptor below it (`os.read(0)`, `prompt_toolkit`, `asyncio`'s pipes)",
     ),
     Seam(
         "subprocess",
