@@ -379,9 +379,12 @@ def _to_status(code: object) -> int:
 
 def _may_raise_exit() -> bool:
     """Whether the program raises SystemExit by itself, in which case nobody in the process knows the status."""
-    if getattr(sys.modules.get("__main__"), "__file__", None) is None:
+    main = sys.modules.get("__main__")
+    # Python 3.14 has taken the program's `__file__` away by now, but not its loader
+    program = getattr(main, "__file__", None) or getattr(getattr(main, "__loader__", None), "path", None)
+    if program is None:
         return any("SystemExit" in word for word in sys.orig_argv)
-    files = {str(getattr(module, "__file__", None) or "") for module in tuple(sys.modules.values())}
+    files = {program, *(str(getattr(module, "__file__", None) or "") for module in tuple(sys.modules.values()))}
     sources = [Path(file) for file in files if file.endswith(".py") and ids.is_agent_file(file)]
     return len(sources) > _SOURCES_MAX or any(map(_holds_exit, sources))
 

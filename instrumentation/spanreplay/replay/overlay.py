@@ -432,6 +432,8 @@ def install(overlay: Overlay, patches: Patches) -> None:
     patches.replace(io, "open", builtins.open)
     # It removes trees by descriptors of their folders, of which ours and the world's are two
     patches.replace(shutil, "_use_fd_functions", False)
+    if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 asks only once
+        patches.replace(shutil, "_rmtree_impl", vars(shutil)["_rmtree_unsafe"])
     accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)  # Python 3.10 keeps its own references
     if accessor is not None:
         for name in overlay.handlers():
