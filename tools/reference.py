@@ -67,7 +67,7 @@ def _pins() -> Iterator[tuple[str, str]]:
 def _tested(distribution: str) -> str:
     if distribution == "python":
         return "3.10–3.14, as far as they are installed where `make matrix` runs"
-    found = {version for name, version in _pins() if name == distribution}
+    found = {version for name, version in _pins() if name in (distribution, f"{distribution}-binary")}
     by_number = sorted(found, key=lambda v: [int(n) for n in re.findall(r"\d+", v)])
     return ", ".join(by_number) or "the newest that pip gives"
 

@@ -31,6 +31,4 @@ def agent_environ(provider: Provider, path: Path) -> dict[str, str]:
         **provider.environ(),
         "AGENT_DB": str(path / "notes.db"),
         "AGENT_MCP_SERVER": str(CURRENT.parent / "mcp-server-time"),
-        # Frameworks that share .venvs/openai2 with the SDKs: importing them takes longer than most agents run
-        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "autogen_agentchat,haystack,llama_index",
     }

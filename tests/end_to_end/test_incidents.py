@@ -19,7 +19,7 @@ from spanreplay.bundle import unpack
 from spanreplay.call import CallRecord, Recording
 from spanreplay.otlp import iter_spans
 from spanreplay.spool import SpoolCatalog
-from support.agents import AGENTS
+from support.agents import AGENTS, without_instrumentors
 from support.provider import Provider
 from support.replaying import Workplace
 
@@ -77,7 +77,7 @@ def _place(path: Path, provider: Provider, agent: str) -> Workplace:
     path.mkdir()
     for name in ("loop.py", f"{agent}_agent.py"):
         shutil.copy(INCIDENTS / name, path / name)
-    return Workplace(path, provider.environ())
+    return Workplace(path, {**provider.environ(), **without_instrumentors("openai")})
 
 
 def _harm(file: Path) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.agents import AGENTS
+from support.agents import AGENTS, without_instrumentors
 from support.browser import find_chromium, open_page
 from support.provider import Provider
 from support.replaying import BIN, Workplace
@@ -75,7 +75,7 @@ def wait_for_annotation(up: UpServer, project: str, name: str) -> dict[str, obje
 def test_u2_deep_link_shows_messages_and_verdict(shipped: Workplace, up: UpServer, provider: Provider) -> None:
     """The deep link of `show` opens the LLM span with its messages; the replay's verdict is on the run's root."""
     # Without other instrumentors, the messages can only come from our own span
-    shipped.environ["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"] = "openai,langchain,anthropic,mcp"
+    shipped.environ.update(without_instrumentors())
     recorded = shipped.record(AGENTS / "openai_agent.py", "tools")
     provider.stop()
     run = next(r for r in json.loads(cli(shipped, "ls", "--json")) if r["app"] == "openai_agent")

@@ -28,14 +28,27 @@ ENVIRONMENTS: Final = {
     },
 }
 """Every interpreter that tests/agents/requirements makes, by name, whether it is there or not."""
+INSTRUMENTORS: Final = frozenset(
+    {"agno", "anthropic", "autogen_agentchat", "crewai", "dspy", "google_adk", "haystack"}
+    | {"langchain", "llama_index", "mcp", "openai", "openai_agents", "smolagents"}
+)
+"""OpenInference's instrumentors in any of these, as OpenTelemetry names them."""
 LITELLM: Final = ROOT / ".venvs" / "litellm" / "bin" / "python"
 """The interpreter with LiteLLM, whose pins fit no other agent."""
 
 
+def without_instrumentors(*but: str) -> dict[str, str]:
+    """The variable with which no instrumentor of OpenInference is loaded but some: each takes seconds to import."""
+    assert INSTRUMENTORS.issuperset(but), but
+    left_out = ",".join(sorted(INSTRUMENTORS - set(but))) if but else "*"
+    return {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": left_out}
+
+
 def has_distribution(python: Path, name: str) -> bool:
     """Whether an interpreter's environment has a distribution; looks at its folders and starts nothing."""
-    folders = python.parent.parent.glob("lib/python*/site-packages")
-    return next(iter(distributions(name=name, path=[str(folder) for folder in folders])), None) is not None
+    folders = [str(folder) for folder in python.parent.parent.glob("lib/python*/site-packages")]
+    # psycopg2 is built from its sources, or comes as psycopg2-binary
+    return any(True for known in (name, f"{name}-binary") for _ in distributions(name=known, path=folders))
 
 
 def run_agent(

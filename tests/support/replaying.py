@@ -14,6 +14,7 @@ from typing import Any, Final
 from spanreplay.call import Recording
 from spanreplay.catalog import RunQuery
 from spanreplay.spool import SpoolCatalog
+from support.agents import without_instrumentors
 
 TIMEOUT_S: Final = 180
 BIN: Final = Path(sys.executable).parent
@@ -34,7 +35,7 @@ class Replayed:
 
 
 class Workplace:
-    """A directory in which an agent is recorded and replayed."""
+    """A directory in which an agent is recorded and replayed, without other instrumentors unless `environ` says so."""
 
     def __init__(self, path: Path, environ: Mapping[str, str] | None = None, python: Path | None = None) -> None:
         self.path = path
@@ -43,6 +44,7 @@ class Workplace:
             "PATH": f"{self.python.parent}{os.pathsep}{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HOME": str(path),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **without_instrumentors(),
             **(environ or {}),
         }
 
