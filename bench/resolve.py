@@ -131,13 +131,12 @@ def _run_id() -> str:
 class _Asked:
     """As much of a crossing as the session looks at."""
 
-    __slots__ = ("boundary", "code", "index", "key", "lane", "paired", "seq", "served", "spec")
+    __slots__ = ("boundary", "code", "index", "key_hex", "lane", "paired", "seq", "served", "spec")
 
 
 def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     """Times of `Session.resolve` alone, by hundreds."""
     from spanreplay.crossing import Spec
-    from spanreplay.keys import Key
     from spanreplay.lanes import Lane
     from spanreplay.replay.plan import read_plan
     from spanreplay.replay.session import Session
@@ -147,7 +146,7 @@ def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     for call in recording.calls:
         each: Any = _Asked()
         each.seq, each.code = call.seq, call.code
-        each.boundary, each.index, each.key, each.lane = call.boundary, call.index, Key(call.key), lane
+        each.boundary, each.index, each.key_hex, each.lane = call.boundary, call.index, call.key, lane
         each.spec = Spec("tool", "quote", "read", "tool/1", {}, call.request)
         asked.append(each)
 

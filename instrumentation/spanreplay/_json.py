@@ -28,5 +28,17 @@ def _make_dump(*, is_ascii: bool) -> Callable[[Any], str]:
     return dump
 
 
+_decoder: Final = json.JSONDecoder()
+
+
+def load(text: str) -> Any:
+    """`json.loads` of text without space around it, which takes two thirds of the time. Raises: ValueError."""
+    try:
+        value, end = _decoder.raw_decode(text)
+    except ValueError:
+        end = -1
+    return value if end == len(text) else json.loads(text)
+
+
 dump: Final[Callable[[Any], str]] = _make_dump(is_ascii=False)
 dump_ascii: Final[Callable[[Any], str]] = _make_dump(is_ascii=True)

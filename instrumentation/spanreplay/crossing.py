@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace import SpanContext
 
 from spanreplay import config, guard, ids, printed
 from spanreplay.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.errors import ConfigError, ReplayMiss
 from spanreplay.keys import Key, compute_key
-from spanreplay.lanes import Entered, current_crossing, current_place, enter_crossing, leave_crossing
-from spanreplay.leafkey import LEAF_KEYSPECS, derive_key, is_derivable
-from spanreplay.nesting import enter_span, find_place, is_suppressed, leave_span
+from spanreplay.lanes import CrossingTokens, current_crossing, current_place, enter_crossing, leave_crossing
+from spanreplay.leafkey import LEAF_KEYSPECS, derive_key, is_derivable, leaf_key_fields
+from spanreplay.nesting import enter_span, find_place, is_suppressed, leave_span, make_span_context
 from spanreplay.run import Run, active_run
 from spanreplay.seal.tree import describe_constant
 from spanreplay.spool.compact import encode_call
@@ -25,22 +26,21 @@ __all__ = ["Crossing", "Spec", "begin", "begin_in", "is_plumbing", "is_suppresse
 
 # Constants, because `.value` of an enum member is a Python call
 _MCP, _OPEN, _HUMAN = Kind.MCP.value, Outcome.OPEN.value, Kind.HUMAN.value
-_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.value})
 
 
-@dataclass
+@dataclass(slots=True)
 class Spec:
     """What is known of a call before it happens. `request` and `key_fields` are redacted already.
 
-    Where the request implies the key (`leafkey.is_derivable`), `key_fields` is not looked at.
+    Where the request implies the key (`leafkey.is_derivable`), `key_fields` is not looked at, and may be None.
     """
 
     kind: str
     name: str
     effect: str
     keyspec: str
-    key_fields: Mapping[str, Any]
+    key_fields: Mapping[str, Any] | None
     request: str
     call_id: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
@@ -86,11 +86,12 @@ class Crossing:
     """One call in flight. Open it with `open_crossing`; end it exactly once with `close` (more are ignored)."""
 
     __slots__ = (
+        "_constant",
         "_context_token",
         "_digests",
-        "_entered",
         "_is_closed",
         "_key",
+        "_lane_tokens",
         "boundary",
         "clocks",
         "code",
@@ -110,7 +111,7 @@ class Crossing:
         "run",
         "seq",
         "served",
-        "span_context",
+        "span_id",
         "spec",
         "start_ns",
     )
@@ -124,11 +125,12 @@ class Crossing:
         self.index = lane.next_index(boundary)
         self.reads = "" if run.reads is None else run.reads.flush(lane)
         self.start_ns = ids.now_ns()
-        self.parent_context, self.is_shown = above, _ = find_place(run, spec.kind, spec.name)
-        self.code = ids.find_caller(3) or ids.describe_function(spec.body)
+        self.parent_context, self.is_shown = find_place(run, spec.kind, spec.name)
+        self.span_id = ids.new_span_id()
+        # The frames of `begin_in`, of what calls that, and of what is above are ours
+        self.code = ids.find_caller(5) or ids.describe_function(spec.body)
         self._describe_key()
         self.request_bytes: bytes | None = None
-        self.span_context = SpanContext(above.trace_id, ids.new_span_id(), False, _SAMPLED)
         self.served: CallRecord | None = None
         """The recorded call to serve instead of going live; None means live."""
         self.paired: CallRecord | None = None
@@ -142,45 +144,74 @@ class Crossing:
         """Ends the record of a stream that nobody read to its end."""
         self._is_closed = False
         self._context_token: Token[Any] | None = None
-        self._entered: Entered | None = None
+        self._lane_tokens: CrossingTokens | None = None
         self.seq = run.open_call(self)  # last: from now on others may end it
 
     def _describe_key(self) -> None:
         """Make the key now, unless the request implies it. Raises: Unserializable."""
         spec = self.spec
+        self._constant: bytes | None = None
         self._digests: str | None = None
-        self.is_key_implied = is_derivable(spec.keyspec, spec.request)
-        self._key = None if self.is_key_implied else compute_key(spec.keyspec, spec.key_fields, self.run.key_memo)
+        fields = spec.key_fields
+        self.is_key_implied = fields is None or is_derivable(spec.keyspec, spec.request)
+        self._key = None
+        if fields is not None and not self.is_key_implied:
+            self._key = compute_key(spec.keyspec, fields, self.run.key_memo)
+
+    @property
+    def key_fields(self) -> Mapping[str, Any]:
+        """What the key is made of."""
+        spec = self.spec
+        if spec.key_fields is None:
+            return leaf_key_fields(spec.keyspec, spec.name, json.loads(spec.request)["arguments"])
+        return spec.key_fields
+
+    @property
+    def span_context(self) -> SpanContext:
+        """The call's own span; its parent's is `parent_context`."""
+        return make_span_context(self.parent_context, self.span_id)
 
     @property
     def key(self) -> Key:
         """The key of the request; made when it is first asked for, where the request implies it."""
         key = self._key
         if key is None:
-            key = self._key = self._make_key()
+            spec, recorded = self.spec, self._find_recorded()
+            if recorded is not None:
+                key = Key(recorded.key)
+            else:
+                key = derive_key(spec.keyspec, spec.name, spec.request, self.run.key_memo)
+            self._key = key
         return key
 
-    def _make_key(self) -> Key:
+    @property
+    def key_hex(self) -> str:
+        """The key as text; in a replay that goes as recorded, nothing is made for it."""
+        recorded = self._find_recorded() if self._key is None else None
+        return self.key.hex if recorded is None else recorded.key
+
+    def _find_recorded(self) -> CallRecord | None:
+        """The recorded call in this one's place, if the request that implies the key is the same there."""
         spec, session = self.spec, self.run.session
-        if session is not None:
-            # Equal requests imply equal keys, and most calls of a replay ask what was asked in their place
-            recorded = session.index.by_slot.get((self.lane.path, self.boundary, self.index))
-            if recorded is not None and recorded.request == spec.request and recorded.keyspec == spec.keyspec:
-                self._digests = recorded.digests
-                return Key(recorded.key)
-        return derive_key(spec.keyspec, spec.name, spec.request, self.run.key_memo)
+        if session is None:
+            return None
+        recorded = session.index.at(self.lane.path, self.boundary, self.index)
+        if recorded is None or recorded.request != spec.request or recorded.keyspec != spec.keyspec:
+            return None
+        self._digests = recorded.digests
+        return recorded
 
     def __enter__(self) -> Crossing:
         self._context_token = enter_span(self.span_context)
-        self._entered = enter_crossing(self)
+        self._lane_tokens = enter_crossing(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         # Given up at once: together they would be a cycle, which only the garbage collector frees
-        entered, self._entered = self._entered, None
+        tokens, self._lane_tokens = self._lane_tokens, None
         token, self._context_token = self._context_token, None
-        if entered is not None:
-            leave_crossing(entered)
+        if tokens is not None:
+            leave_crossing(self, tokens)
         if token is not None:
             leave_span(token)
 
@@ -194,7 +225,7 @@ class Crossing:
             name=spec.name,
             lane=self.lane.path,
             index=self.index,
-            key=self.key.hex,
+            key=self.key_hex,
             keyspec=spec.keyspec,
             digests=self.describe_digests(),
             request=spec.request,
@@ -207,8 +238,8 @@ class Crossing:
             code=self.code,
             meta=spec.meta,
             redactions=spec.redactions,
-            trace_id=f"{self.span_context.trace_id:032x}",
-            span_id=f"{self.span_context.span_id:016x}",
+            trace_id=f"{self.parent_context.trace_id:032x}",
+            span_id=f"{self.span_id:016x}",
             parent_span_id=f"{self.parent_context.span_id:016x}",
             start_ns=self.start_ns,
             end_ns=end_ns,
@@ -235,11 +266,11 @@ class Crossing:
         """Apply a plan's patches to the request; whether that makes it another one. Raises: ConfigError."""
         if self.spec.amend is None:
             raise ConfigError(f"the request of {self.boundary} can't be changed by a plan: set its response")
-        before = self.key.hex
+        before = self.key_hex
         self.spec = self.spec.amend(patches)
         self.request_bytes = None
         self._describe_key()
-        return self.key.hex != before
+        return self.key_hex != before
 
     def close(self, outcome: Outcome, response: str) -> None:
         """Record how the call ended; `response` is redacted JSON text. Later calls do nothing."""
@@ -269,7 +300,7 @@ class Crossing:
     def _record(self, outcome: Outcome, response: str) -> None:
         spec = self.spec
         if outcome is Outcome.OPEN:
-            self.run.closed(self, "")
+            self.run.closed(self)
             self._emit(_OPEN)
             return
         if len(response) > config.BODY_BYTES_MAX:
@@ -280,7 +311,8 @@ class Crossing:
         end_seq, self.joint = self.run.complete(self.opened_in)
         if self.served is not None and self.run.is_continued:
             end_seq = self._take_over(self.served)
-        self.run.closed(self, self._emit(outcome.value, response, end_seq))
+        self._emit(outcome.value, response, end_seq)
+        self.run.closed(self)
 
     def describe_digests(self) -> str:
         """The digests of the request's parts, as the record holds them; none of the call of a function."""
@@ -289,7 +321,7 @@ class Crossing:
         key = self.key  # first: where it is the recorded one, so are the digests
         digests = self._digests
         if digests is None:
-            digests = self._digests = str(self.run.digester.describe(key, self.spec.key_fields))
+            digests = self._digests = str(self.run.digester.describe(key, self.key_fields))
         return digests
 
     def _take_over(self, served: CallRecord) -> int:
@@ -297,34 +329,41 @@ class Crossing:
         self.joint, self.reads = served.joint, served.reads
         return served.end_seq
 
-    def _emit(self, outcome: str, response: str = "", end_seq: int = -1) -> str:
-        """Write the call in the state given; its leaf, or '' while it is open."""
-        run = self.run
-        end_ns = self.start_ns if outcome == _OPEN else self._end_ns()
-        sink = run.emitter.find_sink(run.run_id)
+    def _emit(self, outcome: str, response: str = "", end_seq: int = -1) -> None:
+        """Write the call in the state given."""
+        run, emitter = self.run, self.run.emitter
+        end_ns = self.start_ns if outcome == _OPEN else ids.now_ns() if self.served is None else self._end_ns()
+        sink = emitter.find_sink(run.run_id)
         if sink is not None:
             try:
-                payload, leaf = encode_call(self, self._describe_constant(), outcome, end_seq, end_ns, response)
+                payload = encode_call(self, self._describe_constant(), outcome, end_seq, end_ns, response)
             except UnicodeEncodeError:
                 pass  # a lone surrogate: the span says so in its own way
             else:
                 sink.write(payload)
-                return leaf
+                return
         record = self.to_record(outcome, response, end_seq, end_ns)
-        return run.emitter.emit_call(record, is_shown=self.is_shown, is_parent_remote=self.parent_context.is_remote)
+        leaf = emitter.emit_call(record, is_shown=self.is_shown, is_parent_remote=self.parent_context.is_remote)
+        if leaf:
+            run.leaves.add(self.seq, leaf)
 
-    def _describe_constant(self) -> str:
-        """`describe_constant` of this call's record, remembered where it comes again."""
+    def _describe_constant(self) -> bytes:
+        """`describe_constant` of this call's record as a line, remembered where it comes again."""
         spec = self.spec
         clocks = self.parts if self.served is not None or self.clocks else ()
         is_common = self.is_key_implied and not (spec.call_id or spec.meta or spec.redactions or clocks)
+        known = self._constant
+        if is_common and known is not None:
+            return known
         token = (spec.kind, spec.name, spec.effect, spec.keyspec, self.lane.path, self.code)
         known = self.run.constants.get(token) if is_common else None
         if known is None:
             key = "" if self.is_key_implied else self.key.hex
-            known = describe_constant(self.run.run_id, *token, spec.call_id, key, spec.meta, spec.redactions, clocks)
+            line = describe_constant(self.run.run_id, *token, spec.call_id, key, spec.meta, spec.redactions, clocks)
+            known = f"{line}\n".encode("ascii")
             if is_common and len(self.run.constants) < config.CONSTANTS_MAX:
                 self.run.constants[token] = known
+        self._constant = known if is_common else None
         return known
 
     def _end_ns(self) -> int:
@@ -335,8 +374,12 @@ class Crossing:
 
     def announce(self) -> None:
         """Write a started record first, so that a crash inside a side effect or a wait for a human is visible."""
-        if self.served is None:
-            guard.guarded("started record", self._emit, _OPEN)
+        if self.served is not None:
+            return
+        try:
+            self._emit(_OPEN)
+        except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
+            guard.report_failure("started record", exc)
 
 
 def open_crossing(run: Run, spec: Spec) -> Crossing:
@@ -368,7 +411,7 @@ def begin(build: Any, *args: Any) -> Crossing | None:
 
 def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
     """`begin` where it is known that calls are recorded here."""
-    if run.session is None and run.is_full:
+    if run.session is None and run.calls >= config.CALLS_MAX:
         run.count("dropped")
         return None
     try:

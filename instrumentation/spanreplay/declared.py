@@ -48,6 +48,7 @@ class _Machinery:
 
         vars(self).update(
             Leaf=leaf.Leaf,
+            no_meta=leaf.NO_META,
             call_arguments=codec.call_arguments,
             call_sync=leaf.call_sync,
             call_async=leaf.call_async,
@@ -66,17 +67,29 @@ def _wrap(function: F, kind: str, name: str, effect: str) -> F:
         named = named.func
     shown = name or getattr(named, "__qualname__", type(named).__qualname__).rpartition("<locals>.")[2]
     signature = inspect.signature(function)
+    names = _find_positional(signature)
+    is_method = not signature.parameters.keys().isdisjoint(_IMPLICIT)
 
     def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        arguments = _machinery.call_arguments(signature, args, kwargs)
-        implicit: dict[str, Any] = {n: arguments.pop(n) for n in _IMPLICIT if n in arguments}
+        if names is not None and len(args) == len(names) and not kwargs:
+            arguments: dict[str, Any] = dict(zip(names, args))  # noqa: B905 -- dear, and just compared
+        else:
+            arguments = _machinery.call_arguments(signature, args, kwargs)
+        implicit: dict[str, Any] = {n: arguments.pop(n) for n in _IMPLICIT if n in arguments} if is_method else {}
 
         def call(changed: dict[str, Any]) -> Any:
             return _call_with(function, signature, {**implicit, **changed})
 
-        return _machinery.Leaf(kind, shown, effect, arguments, call=call)
+        return _machinery.Leaf(kind, shown, effect, arguments, "", _machinery.no_meta, None, True, call)
 
     return wrap_function(function, describe)
+
+
+def _find_positional(signature: inspect.Signature) -> tuple[str, ...] | None:
+    """The parameters' names if every one of them can be given by position; None otherwise."""
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    is_plain = all(parameter.kind in by_position for parameter in signature.parameters.values())
+    return tuple(signature.parameters) if is_plain else None
 
 
 def wrap_function(function: F, describe: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> F:

@@ -74,15 +74,27 @@ def find_caller(depth: int = 2, frames_max: int = 200) -> str:
     """`file:line qualname` of the nearest agent frame, paths relative to the working directory; '' if none."""
     frame: FrameType | None = sys._getframe(depth)
     known = _is_agent_file.get
-    for _ in range(frames_max):
-        if frame is None:
-            return ""
+    while frame is not None and frames_max:
         code = frame.f_code
         is_agent = known(code.co_filename)
         if is_agent or (is_agent is None and is_agent_file(code.co_filename)):
-            return _describe_place(code, frame.f_lineno)
+            seen = _seen.get((id(code), frame.f_lasti))
+            return seen[1] if seen is not None else _remember_place(frame, code)
         frame = frame.f_back
+        frames_max -= 1
     return ""
+
+
+_seen: dict[tuple[int, int], tuple[CodeType, str]] = {}
+"""By instruction, because finding its line costs more than all the rest; code is kept, so that its id stays its own."""
+_SEEN_MAX: Final = 2_000
+
+
+def _remember_place(frame: FrameType, code: CodeType) -> str:
+    place = _describe_place(code, frame.f_lineno)
+    if len(_seen) < _SEEN_MAX:
+        _seen[(id(code), frame.f_lasti)] = (code, place)
+    return place
 
 
 def find_stack(depth: int = 2, frames_max: int = 200, places_max: int = 12) -> tuple[str, ...]:

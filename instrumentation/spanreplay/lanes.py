@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import re
 import threading
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
 
 from spanreplay import lane_order
 from spanreplay._patch import Patches
@@ -38,7 +39,7 @@ class Lane:
         self.owner = owner
         """The crossing that this lane was created inside of, or None."""
         self._children: dict[str, int] = {}
-        self._calls: dict[str, int] = {}
+        self._calls: dict[str, Iterator[int]] = {}
         self._named: dict[str, Lane] = {}
 
     def child(self, label: str, owner: Any = None) -> Lane:
@@ -57,10 +58,11 @@ class Lane:
 
     def next_index(self, boundary: str) -> int:
         """How many calls of this boundary came before in this lane."""
-        with _counting:
-            index = self._calls.get(boundary, 0)
-            self._calls[boundary] = index + 1
-        return index
+        numbers = self._calls.get(boundary)
+        if numbers is None:
+            with _counting:
+                numbers = self._calls.setdefault(boundary, itertools.count())
+        return next(numbers)  # one operation, which threads cannot break up
 
 
 _lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)
@@ -106,34 +108,48 @@ def thread_lane(root: Lane) -> Lane:
     return _thread.lane or root
 
 
-class Entered(NamedTuple):
-    """What `leave_crossing` undoes."""
+class _CallLane(Lane):
+    """The lane inside of a call. Named when somebody asks: most bodies make no calls and start nothing."""
 
-    crossing: Any
-    lane: Lane
-    crossing_token: contextvars.Token[Any]
-    lane_token: contextvars.Token[Lane | None]
+    __slots__ = ()
+
+    def __init__(self, crossing: Any) -> None:  # and nothing else: what is missing is made by `__getattr__`
+        self.owner = crossing
+        self.number = 0
+
+    def __getattr__(self, name: str) -> Any:
+        made: Any = {}
+        if name == "path":
+            label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
+            made = f"{self.owner.lane.path}/{label}"
+        elif name not in Lane.__slots__:
+            raise AttributeError(name)
+        setattr(self, name, made)
+        return made
 
 
-def enter_crossing(crossing: Any) -> Entered:
+CrossingTokens = tuple[contextvars.Token[Any], contextvars.Token[Lane | None]]
+"""What `leave_crossing` undoes."""
+
+
+def enter_crossing(crossing: Any) -> CrossingTokens:
     """Make `crossing` the current one, in a lane of its own; give the result to `leave_crossing`.
 
     A replay that serves the call does not run its body: what the body counts must not number what comes after it.
     """
-    label = f"{crossing.boundary}#{crossing.index + 1}"[-LABEL_CHARACTERS_MAX:]
-    lane = Lane(f"{crossing.lane.path}/{label}", crossing)
-    return Entered(crossing, lane, _crossing.set(crossing), _lane.set(lane))
+    return _crossing.set(crossing), _lane.set(_CallLane(crossing))
 
 
-def leave_crossing(entered: Entered) -> None:
+def leave_crossing(crossing: Any, tokens: CrossingTokens) -> None:
     """Undo `enter_crossing`; in another context than it was entered in (generators), as far as it reached there."""
     try:
-        _crossing.reset(entered.crossing_token)
-        _lane.reset(entered.lane_token)
+        _crossing.reset(tokens[0])
+        _lane.reset(tokens[1])
     except ValueError:
         _crossing.set(None)
-        if _lane.get() is entered.lane:
-            _lane.set(entered.crossing.lane)
+        lane = _lane.get()
+        if type(lane) is _CallLane and lane.owner is crossing:
+            _lane.set(crossing.lane)
 
 
 def enter_lane(lane: Lane) -> None:

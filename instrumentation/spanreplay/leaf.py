@@ -6,14 +6,13 @@ The user's own exception always goes on unchanged. In a replay the body does not
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 from spanreplay import codec, guard, ids, printed, stacks
-from spanreplay._json import dump
+from spanreplay._json import dump, load
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin_in, is_suppressed
 from spanreplay.errors import ReplayMiss, Suspended, Unserializable
@@ -23,10 +22,15 @@ from spanreplay.replay.turns import await_clock, await_turn, complete, wait_turn
 from spanreplay.run import Run, active_run
 
 T = TypeVar("T")
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 _STACK = "stack"
 """In a call's meta: where its exception came from."""
 _TAG_TEXT = '"$type"'
+_TOOL_KEYSPEC = "tool/1"
 _KEYSPECS = {keyspec.partition("/")[0]: keyspec for keyspec in LEAF_KEYSPECS}
+
+
+NO_META: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Leaf(NamedTuple):
@@ -37,7 +41,7 @@ class Leaf(NamedTuple):
     effect: str
     arguments: Mapping[str, Any]
     call_id: str = ""
-    meta: Mapping[str, Any] = MappingProxyType({})
+    meta: Mapping[str, Any] = NO_META
     body: Any = None
     """The function that does the work, where the caller is a framework: named when no agent code is on the stack."""
     prints: bool = True
@@ -49,24 +53,27 @@ class Leaf(NamedTuple):
 def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
     """The call that `describe` gives, redacted, with its key's fields."""
     leaf = describe()
-    counts: dict[str, int] = {}
+    arguments = leaf.arguments
     hole = ""
-    try:
-        arguments = leaf.arguments
-        encoded = codec.encode(arguments if type(arguments) is dict else dict(arguments))
-    except Unserializable as exc:
-        hole, encoded = f"request {exc}", {"$unserializable": exc.path}
-    spec = _describe(run, leaf, encoded, counts, hole)
+    text = run.redactor.write_clean(arguments)
+    if text:
+        spec = _make_spec(leaf, text, None, {}, "")
+    else:
+        try:
+            encoded = codec.encode(arguments if type(arguments) is dict else dict(arguments))
+        except Unserializable as exc:
+            hole, encoded = f"request {exc}", {"$unserializable": exc.path}
+        spec = _describe(run, leaf, encoded, {}, hole)
     if run.session is not None and not hole:
-        spec.amend = partial(_amend, run, leaf, encoded)
+        spec.amend = partial(_amend, run, leaf, text or encoded)
     return spec
 
 
-def _amend(run: Run, leaf: Leaf, encoded: dict[str, Any], patches: Any) -> Spec:
-    """The call with a plan's patches applied to its arguments. Raises: ConfigError."""
+def _amend(run: Run, leaf: Leaf, encoded: dict[str, Any] | str, patches: Any) -> Spec:
+    """The call with a plan's patches applied to its arguments, or their text. Raises: ConfigError."""
     from spanreplay.replay.patched import patch_arguments
 
-    changed = patch_arguments(encoded, patches)
+    changed = patch_arguments(load(encoded) if isinstance(encoded, str) else encoded, patches)
     spec = _describe(run, leaf, changed, {}, "")
 
     def live() -> Any:
@@ -81,30 +88,23 @@ def _amend(run: Run, leaf: Leaf, encoded: dict[str, Any], patches: Any) -> Spec:
 
 def _describe(run: Run, leaf: Leaf, encoded: dict[str, Any], counts: dict[str, int], hole: str) -> Spec:
     redacted = run.redactor.value(encoded, counts)
-    keyspec = _KEYSPECS.get(leaf.kind, "tool/1")
-    request = dump({"arguments": redacted})
-    fields = leaf_key_fields(keyspec, leaf.name, redacted)
-    return Spec(
-        leaf.kind,
-        leaf.name,
-        leaf.effect,
-        keyspec,
-        fields,
-        request,
-        leaf.call_id,
-        dict(leaf.meta),
-        counts,
-        hole,
-        leaf.body,
-        prints=leaf.prints,
-    )
+    fields = leaf_key_fields(_KEYSPECS.get(leaf.kind, _TOOL_KEYSPEC), leaf.name, redacted)
+    return _make_spec(leaf, dump(redacted), fields, counts, hole)
+
+
+def _make_spec(leaf: Leaf, arguments: str, fields: Mapping[str, Any] | None, counts: dict[str, int], hole: str) -> Spec:
+    kind, name, effect, _, call_id, meta, body, prints, _ = leaf
+    keyspec = _KEYSPECS.get(kind, _TOOL_KEYSPEC)
+    request = f'{{"arguments":{arguments}}}'
+    own = dict(meta) if meta else {}
+    return Spec(kind, name, effect, keyspec, fields, request, call_id, own, counts, hole, body, None, prints)
 
 
 def _close_value(crossing: Crossing, member: str, value: Any, outcome: Outcome) -> None:
-    spec = crossing.spec
+    spec, redactor = crossing.spec, crossing.run.redactor
     try:
         encoded = codec.encode(value) if member != "error" else codec.encode_exception(value)
-        response = {member: crossing.run.redactor.value(encoded, spec.redactions)}
+        response = {member: redactor.value(encoded, spec.redactions)}
     except Unserializable as exc:
         spec.hole = spec.hole or f"{member} {exc}"
         response = {"unserializable": exc.path, "type": exc.type_name}
@@ -113,7 +113,11 @@ def _close_value(crossing: Crossing, member: str, value: Any, outcome: Outcome) 
 
 def _close_ok(crossing: Crossing, value: Any) -> None:
     try:
-        _close_value(crossing, "value", value, Outcome.OK)
+        text = crossing.run.redactor.write_clean(value)
+        if text:
+            crossing.close(Outcome.OK, f'{{"value":{text}}}')
+        else:
+            _close_value(crossing, "value", value, Outcome.OK)
     except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
         guard.report_failure("recording a result", exc)
 
@@ -135,10 +139,11 @@ def load_response(crossing: Crossing) -> dict[str, Any]:
     session = crossing.run.session
     if recorded is None or session is None:
         raise AssertionError("only a served crossing has a recorded response")
-    crossing.spec.meta.update(recorded.meta)
-    crossing.close(Outcome(recorded.outcome), recorded.response)
+    if recorded.meta:
+        crossing.spec.meta.update(recorded.meta)
+    crossing.close(_OUTCOMES.get(recorded.outcome) or Outcome(recorded.outcome), recorded.response)
     try:
-        response: dict[str, Any] = json.loads(recorded.response)
+        response: dict[str, Any] = load(recorded.response)
     except ValueError as exc:
         raise session.broken(f"the response of call {recorded.seq} is not JSON") from exc
     if "unserializable" in response or "truncated" in response:
@@ -203,7 +208,8 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
         return live()
     error, value = _serve(crossing) if crossing.served is not None else _run(crossing, live)
     if error is None:
-        return cast("T", value)
+        result: T = value
+        return result
     context = error.__context__
     try:
         raise error  # at one line, live and served: it is in the traceback
@@ -248,7 +254,8 @@ async def call_async(describe: Callable[[], Leaf], live: Callable[[], Awaitable[
         return await live()
     error, value = await (_serve_async(crossing) if crossing.served is not None else _run_async(crossing, live))
     if error is None:
-        return cast("T", value)
+        result: T = value
+        return result
     context = error.__context__
     try:
         raise error

@@ -63,7 +63,7 @@ class TurnBook:
         turns = None if loop is None else self._turns_of(loop)
         return -1 if turns is None else turns.turn
 
-    def note(self, clock: int, opened_in: int = -1, *, is_part: bool = False) -> int:
+    def note(self, clock: int, opened_in: int = -1, is_part: bool = False) -> int:
         """The first completion in the same turn as this one, or -1: this one, or no loop runs here.
 
         `opened_in` is the turn in which a coroutine's call began, if it is one; `is_part` is a part of a stream.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import _RUNTIME_CONTEXT, _SUPPRESS_INSTRUMENTATION_KEY, Context
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanContext
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanContext, TraceFlags
 from opentelemetry.trace.propagation import _SPAN_KEY
 
 from spanreplay.record import OPENINFERENCE_KIND, OPENINFERENCE_KINDS
@@ -17,15 +18,31 @@ if TYPE_CHECKING:
 
     from spanreplay.run import Run
 
-__all__ = ["enter_span", "find_place", "is_suppressed", "leave_span"]
+__all__ = ["enter_span", "find_place", "is_suppressed", "leave_span", "make_span_context"]
 
 _LANGCHAIN = "openinference.instrumentation.langchain"
 _LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "langchain_core/language_models/llms.py")
 
-# The public functions pass through four others each, and all of them are called for every recorded call
-_current_context = _RUNTIME_CONTEXT.get_current
-_attach = _RUNTIME_CONTEXT.attach
-_detach = _RUNTIME_CONTEXT.detach
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+# The public functions pass through several others each, and all of them are called for every recorded call
+_variable = getattr(_RUNTIME_CONTEXT, "_current_context", None)
+_is_plain = isinstance(_variable, ContextVar)
+_current_context: Any = _variable.get if _is_plain else _RUNTIME_CONTEXT.get_current  # type: ignore[union-attr]
+_attach: Any = _variable.set if _is_plain else _RUNTIME_CONTEXT.attach  # type: ignore[union-attr]
+_detach: Any = _variable.reset if _is_plain else _RUNTIME_CONTEXT.detach  # type: ignore[union-attr]
+
+
+_PROBE = SpanContext(1, 2, False, _SAMPLED)
+_NO_STATE = _PROBE.trace_state
+_is_tuple_known = tuple(_PROBE) == (1, 2, False, _SAMPLED, _NO_STATE, True)
+
+
+def make_span_context(above: SpanContext, span_id: int) -> SpanContext:
+    """A sampled span of this process below another one, whose trace id is valid."""
+    if _is_tuple_known:  # without the checks, which take three times as long
+        return tuple.__new__(SpanContext, (above[0], span_id, False, _SAMPLED, _NO_STATE, True))
+    return SpanContext(above.trace_id, span_id, False, _SAMPLED)
 
 
 def is_suppressed() -> bool:
@@ -35,7 +52,8 @@ def is_suppressed() -> bool:
 
 def enter_span(span_context: SpanContext) -> Token[Context]:
     """Make a span current that records nothing itself; give the result to `leave_span`."""
-    return _attach(Context({**_current_context(), _SPAN_KEY: NonRecordingSpan(span_context)}))
+    token: Token[Context] = _attach(Context({**_current_context(), _SPAN_KEY: NonRecordingSpan(span_context)}))
+    return token
 
 
 def leave_span(token: Token[Context]) -> None:
@@ -50,8 +68,10 @@ def find_place(run: Run, kind: str, name: str) -> tuple[SpanContext, bool]:
     """The span above a call made here, and whether an OpenInference span around it shows it already."""
     span: Any = _current_context().get(_SPAN_KEY)
     above = INVALID_SPAN_CONTEXT if span is None else span.get_span_context()
+    attributes: Any = None if type(span) is NonRecordingSpan else getattr(span, "attributes", None)
+    if not attributes and _LANGCHAIN not in sys.modules:
+        return above if above is run.span_context or above.is_valid else run.span_context, False
     wanted = OPENINFERENCE_KINDS.get(kind)
-    attributes: Any = getattr(span, "attributes", None)
     is_shown = bool(attributes) and wanted is not None and attributes.get(OPENINFERENCE_KIND) == wanted
     langchain = _langchain_span() if _LANGCHAIN in sys.modules else None
     if langchain is not None:

@@ -22,6 +22,7 @@ from spanreplay.lane_end import LaneEnd
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
 from spanreplay.loops import TurnBook
 from spanreplay.root import build_root_attributes
+from spanreplay.seal.leaves import Leaves
 from spanreplay.seal.tree import LEAF_VERSION, hash_root
 
 if TYPE_CHECKING:
@@ -105,13 +106,14 @@ class Run:
 
     def _reset(self) -> None:
         """Nothing has happened in this process yet."""
-        self.constants: dict[tuple[str, ...], str] = {}
+        self.constants: dict[tuple[str, ...], bytes] = {}
         """What is the same in every record of a boundary in a lane, as the spool holds it."""
-        self._calls = 0
+        self.calls = 0
+        """How many calls were opened; a run has at most `config.CALLS_MAX`."""
         self._lanes: dict[str, int] = {}
         self._lane_ends: dict[str, int] = {}
         self._timers: dict[str, tuple[int, int]] | None = {}
-        self._leaves: list[tuple[int, str]] = []
+        self.leaves = Leaves()
         self._counts: dict[str, int] = {}
         self._open: dict[int, Crossing] = {}
         self._holes: list[str] = []
@@ -192,7 +194,7 @@ class Run:
             return
         part: dict[str, Any] = {
             "manifest": self._manifest(None),
-            "leaves": self._leaves,
+            "leaves": self.leaves.take(),
             "tickets": [asdict(ticket) for ticket in self.family.tickets],
         }
         if self.session is not None:
@@ -218,7 +220,7 @@ class Run:
             self.hole(reason)
         with self._lock:
             for part in self._parts.values():
-                self._leaves += [(seq, leaf) for seq, leaf in part["leaves"]]
+                self.leaves.extend((seq, leaf) for seq, leaf in part["leaves"])
                 self._is_started = self._is_started or bool(part["manifest"]["calls"])
                 self._holes += part["manifest"].pop("holes", [])[: HOLES_MAX - len(self._holes)]
 
@@ -237,8 +239,8 @@ class Run:
         For `opened_in` and `is_part` see `TurnBook.note`.
         """
         with self._lock:
-            end_seq = self._next()
-        return end_seq, -1 if self.turns is None else self.turns.note(end_seq, opened_in, is_part=is_part)
+            self._seq = end_seq = self._seq + 1 if self.family is None else self.family.tick()
+        return end_seq, -1 if self.turns is None else self.turns.note(end_seq, opened_in, is_part)
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to one of the manifest's counters (dropped, truncated, unserializable …)."""
@@ -256,8 +258,8 @@ class Run:
         """Enter a call in the books, and write the root's `open` record before the first one; the call's clock."""
         lane = crossing.lane.path
         with self._lock:
-            seq = self._next()
-            self._calls += 1
+            self._seq = seq = self._seq + 1 if self.family is None else self.family.tick()
+            self.calls += 1
             self._open[seq] = crossing
             self._lanes[lane] = self._lanes.get(lane, 0) + 1
             is_first = not self._is_started
@@ -266,17 +268,9 @@ class Run:
             guard.guarded("root record", self._emit_root, Outcome.OPEN, {})
         return seq
 
-    def closed(self, crossing: Crossing, leaf: str) -> None:
-        """A call has ended; `leaf` is its hash for the run's root hash."""
-        # Without the lock: each is one operation that threads cannot break up
-        self._open.pop(crossing.seq, None)
-        if leaf:
-            self._leaves.append((crossing.seq, leaf))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the run has as many calls as one run may have."""
-        return self._calls >= config.CALLS_MAX
+    def closed(self, crossing: Crossing) -> None:
+        """A call has ended."""
+        self._open.pop(crossing.seq, None)  # without the lock: threads cannot break it up
 
     @property
     def has_calls(self) -> bool:
@@ -339,9 +333,9 @@ class Run:
 
     def _manifest(self, exit_status: int | None) -> dict[str, Any]:
         with self._lock:
-            leaves = [leaf for _, leaf in sorted(self._leaves)]
+            leaves = [leaf for _, leaf in self.leaves.take()]
             manifest: dict[str, Any] = {
-                "calls": self._calls,
+                "calls": self.calls,
                 "lanes": dict(sorted(self._lanes.items())),
                 "lane_ends": dict(self._lane_ends),
                 **({} if self._timers is None else {"timers": dict(self._timers)}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 __all__ = ["bind_arguments", "call_arguments"]
@@ -23,10 +23,6 @@ def call_arguments(
     Names in `exclude` (self, callbacks, injected context) are left out. A call that does not fit the
     signature, which will fail by itself, and a callable without one give {"args": …, "kwargs": …}.
     """
-    if isinstance(function, inspect.Signature) and not kwargs and not exclude:
-        names = _positional_names(function)
-        if names is not None and len(names) == len(args):
-            return dict(zip(names, args, strict=True))
     try:
         signature = function if isinstance(function, inspect.Signature) else _signature_of(function)
         bound = signature.bind(*args, **kwargs)
@@ -61,24 +57,6 @@ def bind_arguments(signature: inspect.Signature, named: Mapping[str, Any]) -> tu
         elif name in named:
             args.append(named[name])
     return args, kwargs
-
-
-_NAMES_MAX: Final = 1024
-_names: dict[int, tuple[inspect.Signature, tuple[str, ...] | None]] = {}
-"""By identity: the hash of a signature costs more than binding it."""
-
-
-def _positional_names(signature: inspect.Signature) -> tuple[str, ...] | None:
-    """The parameters' names if every one of them can be given by position; None otherwise."""
-    known = _names.get(id(signature))
-    if known is not None and known[0] is signature:
-        return known[1]
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    is_plain = all(parameter.kind in by_position for parameter in signature.parameters.values())
-    names = tuple(signature.parameters) if is_plain else None
-    if len(_names) < _NAMES_MAX:
-        _names[id(signature)] = (signature, names)
-    return names
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:

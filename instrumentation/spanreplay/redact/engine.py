@@ -123,7 +123,7 @@ class RunRedactor:
         self._memo = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         self._clean_structures = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         """Texts that begin like JSON or events, and in whose parts nothing was found; as scalars of a whole value."""
-        self._clean = KnownClean(self._is_text_clean)
+        self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
         self._known: dict[bytes, None] = {}
         self._errors = 0
         self._errors_lock = threading.Lock()
@@ -164,6 +164,16 @@ class RunRedactor:
         # A value that cannot be walked cannot be hashed for a token of its own either.
         redacted = self._guard(lambda: self._redact_value(value, counts), lambda: self._tokenizer.blank)
         return cast("T", redacted)
+
+    def write_clean(self, value: Any) -> str:
+        """The JSON text of a value that the codec writes as it is and in which nothing is to be redacted; '' of others.
+
+        For what is small and known from before; `value` decides on everything else.
+        """
+        try:
+            return self._clean.write(value)
+        except Exception:  # noqa: BLE001 -- the same happens again in `value`, where it is counted
+            return ""
 
     def headers(self, pairs: Iterable[Sequence[str | bytes]], counts: Counts | None = None) -> list[list[str]]:
         """HTTP headers with the values of the secret ones replaced as a whole."""

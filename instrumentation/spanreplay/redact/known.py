@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable
+from json.encoder import encode_basestring
 from typing import Any, Final
 
 from spanreplay.redact.names import secret_name
+from spanreplay.redact.plain import write_plain
 
 __all__ = ["KnownClean"]
 
 KEYS_MAX: Final = 4096
+TAG: Final = "$type"
+"""The codec's tag: a member of this name makes an object something else."""
 LISTS_MAX: Final = 16
 LIST_ITEMS_MIN: Final = 4
 LIST_BYTES_MAX: Final = 512 * 1024
@@ -22,14 +26,38 @@ _PLAIN: Final = frozenset((type(None), bool, int, float))
 class KnownClean:
     """Prunes a value to what still has to be looked at. Thread-safe: single operations on dictionaries.
 
-    `is_text_clean` tells whether it is known of a text that redaction leaves it as it is.
+    `is_text_clean` tells whether it is known of a text that redaction leaves it as it is; texts shorter than
+    `chars_min` are clean.
     """
 
-    def __init__(self, is_text_clean: Callable[[str], bool]) -> None:
+    def __init__(self, is_text_clean: Callable[[str], bool], chars_min: int) -> None:
         self._is_text_clean = is_text_clean
+        self._chars_min = chars_min
         self._keys: set[str] = set()
+        self._written_keys: dict[str, str] = {}
+        self._check_text, self._write_new_key = self._is_text_plain, self._write_key  # bound once
         self._lists: tuple[tuple[bytes, int], ...] = ()
         """Marshalled lists without their header, and their lengths; the newest first."""
+
+    def write(self, value: Any) -> str:
+        """The JSON text of a small value of plain types that is known to be clean, as codec and redaction leave it.
+
+        '' for any other: what is clean and not known to be so yet, too.
+        """
+        return write_plain(value, self._check_text, self._written_keys, self._write_new_key)
+
+    def _is_text_plain(self, text: str) -> bool:
+        if not text.isascii() or text[:2] == "--":
+            return False
+        return len(text) < self._chars_min or self._is_text_clean(text)
+
+    def _write_key(self, key: str) -> str:
+        if not key.isascii() or key == TAG or not self._is_key_clean(key):
+            return ""
+        written = f"{encode_basestring(key)}:"
+        if len(self._written_keys) < KEYS_MAX:
+            self._written_keys[key] = written
+        return written
 
     def prune(self, value: Any) -> Any:
         """The value without what is known to be clean; None if nothing is left.

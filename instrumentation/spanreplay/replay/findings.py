@@ -98,7 +98,7 @@ class Findings:
         is_same = call.boundary != crossing.boundary or call.key == crossing.key.hex
         if diff or is_same or not call.digests or self._is_keyed_otherwise(crossing):
             return diff
-        fields = crossing.spec.key_fields
+        fields = crossing.key_fields
         paths = differing_paths(call.digests, crossing.run.digester.describe(crossing.key, fields))
         return tuple(Diff(path, NOT_KEPT, find_value(fields, path)) for path in paths[:DIFFS_MAX])
 

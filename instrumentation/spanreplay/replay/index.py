@@ -35,7 +35,8 @@ class RecordingIndex:
     """
 
     def __init__(self, recording: Recording) -> None:
-        self.by_slot: dict[Slot, CallRecord] = {}
+        self._slots: dict[tuple[str, str], dict[int, CallRecord]] = {}
+        """By lane and boundary, then by number: what is asked for one after the other lies side by side in memory."""
         self._by_call_id: dict[tuple[str, str], deque[CallRecord]] = {}
         self._by_key: dict[tuple[str, str], deque[CallRecord]] = {}
         self._children: dict[int, list[CallRecord]] = {}
@@ -46,12 +47,17 @@ class RecordingIndex:
         """Calls that lie inside served ones: nobody will ask for them."""
         for call in recording.calls:
             boundary = call.boundary
-            self.by_slot[(call.lane, boundary, call.index)] = call
+            self._slots.setdefault((call.lane, boundary), {})[call.index] = call
             self._by_key.setdefault((boundary, call.key), deque()).append(call)
             if call.call_id:
                 self._by_call_id.setdefault((boundary, call.call_id), deque()).append(call)
             if call.parent >= 0:
                 self._children.setdefault(call.parent, []).append(call)
+
+    def at(self, lane: str, boundary: str, number: int) -> CallRecord | None:
+        """The call in a slot."""
+        numbered = self._slots.get((lane, boundary))
+        return None if numbered is None else numbered.get(number)
 
     def take(self, call: CallRecord) -> None:
         """Mark a recorded call as answered for."""
@@ -67,7 +73,7 @@ class RecordingIndex:
 
     def find_exact(self, slot: Slot, key: str, call_id: str) -> CallRecord | None:
         """The unused call in this slot, else with this provider call id, whose key is equal."""
-        call = self.by_slot.get(slot)
+        call = self.at(*slot)
         if call is not None and call.key == key and call.seq not in self.used:
             return call
         if call_id:
@@ -108,7 +114,7 @@ class RecordingIndex:
 
     def find_in_slot(self, slot: Slot) -> CallRecord | None:
         """The unused call in this slot, whatever its key."""
-        call = self.by_slot.get(slot)
+        call = self.at(*slot)
         return None if call is None or call.seq in self.used else call
 
     def find_renamed(self, boundary: str, request: str, lane: str) -> CallRecord | None:
@@ -137,7 +143,7 @@ class RecordingIndex:
     def find_skipped(self, call: CallRecord, index: int) -> CallRecord | None:
         """The first unused call that lies in its lane between number `index` of its boundary and `call`."""
         numbers = range(index, call.index)
-        slots = (self.by_slot.get((call.lane, call.boundary, number)) for number in islice(numbers, _UNUSED_SEEN_MAX))
+        slots = (self.at(call.lane, call.boundary, number) for number in islice(numbers, _UNUSED_SEEN_MAX))
         return next((c for c in slots if c is not None and not self.is_gone(c)), None)
 
     def iter_near(self, slot: Slot) -> Iterator[CallRecord]:
@@ -147,11 +153,13 @@ class RecordingIndex:
         unused = islice((c for c in same if not self.is_gone(c)), _UNUSED_SEEN_MAX)
         used = islice((c for c in reversed(same) if c.seq in self.used), _USED_SEEN_MAX)
         upcoming = self.find_next(lane)
-        found = [self.by_slot.get(slot), upcoming, *unused, *used]
+        found = [self.at(*slot), upcoming, *unused, *used]
         yield from {c.seq: c for c in found if c is not None}.values()
 
     def descendants(self, seq: int) -> list[CallRecord]:
         """All calls that were made inside a call, at any depth."""
+        if seq not in self._children:
+            return []
         found: list[CallRecord] = []
         stack = [seq]
         while stack:

@@ -113,13 +113,15 @@ class OrderGate:
         with self._condition:
             if is_thread and clocks:
                 self._thread_completed_at = time.monotonic()
-            self._gone.update(c for c in clocks if c >= 0)
-            if self._shared is not None:
-                for clock in clocks:
+            for clock in clocks:
+                if clock >= 0:
+                    self._gone.add(clock)
+                if self._shared is not None:
                     self._shared.mark_gone(clock)
             self._advance()
-            self._condition.notify_all()
-            listeners = list(self._listeners)
+            if self._waiting:
+                self._condition.notify_all()
+            listeners = list(self._listeners) if self._listeners else ()
         for listener in listeners:
             listener()
 
@@ -143,12 +145,13 @@ class OrderGate:
         self.open()
 
     def _advance(self) -> None:
-        events, gone = self._events, self._gone
+        events, gone, is_covered, shared = self._events, self._gone, self._is_covered, self._shared
         while self._head < len(events):
             clock, seq = events[self._head]
-            if clock not in gone and not self._is_covered(seq) and not self._is_gone_elsewhere(clock):
+            if clock in gone:
+                gone.discard(clock)
+            elif not is_covered(seq) and (shared is None or not shared.is_gone(clock)):
                 return
-            gone.discard(clock)
             self._head += 1
 
     def is_turn(self, clock: int, *, joint: bool = False) -> bool:
@@ -228,9 +231,9 @@ class OrderGate:
 
         Not for a thread that runs an event loop: what it waits for may be a task of that loop.
         """
+        if self._busy <= 1 and self._shared is None:
+            return
         with self._condition:
-            if self._busy <= 1 and self._shared is None:
-                return
             self._waiting += 1
             try:
                 self._block(clock)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
     from spanreplay.replay.stepper import Stepper
 
+_OPEN = Outcome.OPEN.value  # a constant, because `.value` of an enum member is a Python call
 _COUNTED = ("served", "exact", "moved", "live", "changed", "extra", "ignored_diffs")
 
 
@@ -93,7 +94,7 @@ class Session:
             raise
 
     def _resolve(self, crossing: Crossing) -> None:
-        index, key, lane = self.index, crossing.key.hex, crossing.lane.path
+        index, key, lane = self.index, crossing.key_hex, crossing.lane.path
         slot = (lane, crossing.boundary, crossing.index)
         self.findings.taint.saw(lane, crossing.seq)
         exact = index.find_exact(slot, key, crossing.spec.call_id)
@@ -158,14 +159,14 @@ class Session:
 
     def _serve(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
         self.index.take(call)
-        if call.outcome == Outcome.OPEN.value and self.continuation is not None:
-            self._go_on(crossing, call, self.continuation)
-            return
-        if call.outcome == Outcome.OPEN.value:
+        if call.outcome == _OPEN:
+            if self.continuation is not None:
+                self._go_on(crossing, call, self.continuation)
+                return
             self.has_reached_frontier = True
             self.is_stopped = True
             raise ReplayMiss(f"the recording ends inside this call: {place(crossing)}")
-        if call.key == crossing.key.hex and call.request != crossing.spec.request:
+        if call.request != crossing.spec.request and call.key == crossing.key_hex:
             self.findings.note_ignored(crossing, call)
         covered = self.index.descendants(call.seq)
         self.counts["served"] += 1

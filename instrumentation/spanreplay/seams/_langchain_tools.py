@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
-from spanreplay.leaf import Leaf
+from spanreplay.leaf import NO_META, Leaf
 from spanreplay.seams._subclasses import leaf_wrappers, wrap_subclasses
 
 _PLUMBING: Final = frozenset({"callbacks", "config", "run_manager", "runtime"})
@@ -50,23 +50,22 @@ async def _note_call_id_async(wrapped: Any, tool: Any, args: Any, kwargs: Any) -
         _call_id.reset(token)
 
 
-def _is_plumbing(name: str, value: Any, injected: Any) -> bool:
-    if name in _PLUMBING or name in injected:
-        return True
-    return type(value).__module__.startswith(_PLUMBING_MODULES)
+_PLAIN_TYPES: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple})
 
 
 def _describe(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
     injected = getattr(tool, "_injected_args_keys", ())
-    arguments: dict[str, Any] = {k: v for k, v in kwargs.items() if not _is_plumbing(k, v, injected)}
+    arguments: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        if name in _PLUMBING or name in injected:
+            continue
+        kind = type(value)
+        if kind in _PLAIN_TYPES or not kind.__module__.startswith(_PLUMBING_MODULES):
+            arguments[name] = value
     if args:
         arguments["*"] = list(args)
-    declared = (getattr(tool, "metadata", None) or {}).get("effect", "")
-    return Leaf(
-        kind=_TOOL,
-        name=str(tool.name),
-        effect=declared if declared in _EFFECTS else _WRITE,
-        arguments=arguments,
-        call_id=_call_id.get(),
-        body=getattr(tool, "func", None) or getattr(tool, "coroutine", None),
-    )
+    metadata = getattr(tool, "metadata", None)
+    declared = metadata.get("effect", "") if metadata else ""
+    effect = declared if declared in _EFFECTS else _WRITE
+    body = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
+    return Leaf(_TOOL, str(tool.name), effect, arguments, _call_id.get(), NO_META, body)

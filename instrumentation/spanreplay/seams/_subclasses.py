@@ -17,12 +17,8 @@ _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf",
 """The object whose leaf method is running: its async method may call its sync one, which is the same call."""
 
 
-def _records_all(instance: Any) -> bool:
-    return True
-
-
 def leaf_wrappers(
-    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf], is_leaf: Callable[[Any], bool] = _records_all
+    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf], is_leaf: Callable[[Any], bool] | None = None
 ) -> tuple[Wrapper, Wrapper]:
     """Wrappers that make a leaf method a boundary, sync and async; `describe` gets the object and the arguments.
 
@@ -30,7 +26,7 @@ def leaf_wrappers(
     """
 
     def run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if active_run() is None or _inside.get() is instance or not is_leaf(instance):
+        if active_run() is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
             return wrapped(*args, **kwargs)
 
         def live() -> Any:
@@ -43,7 +39,7 @@ def leaf_wrappers(
         return call_sync(lambda: describe(instance, args, kwargs), live)
 
     async def arun(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if active_run() is None or _inside.get() is instance or not is_leaf(instance):
+        if active_run() is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
             return await wrapped(*args, **kwargs)
 
         async def live() -> Any:

@@ -21,7 +21,6 @@ import base64
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord
@@ -145,37 +144,44 @@ def _decode_call(payload: bytes) -> tuple[CallRecord, int]:
     return record, int(flags)
 
 
-def encode_call(
-    crossing: Crossing, constant: str, outcome: str, end_seq: int, end_ns: int, response: str
-) -> tuple[bytes, str]:
-    """A call in the state given as a compact record, and its leaf ('' while it is open).
+def encode_call(crossing: Crossing, constant: bytes, outcome: str, end_seq: int, end_ns: int, response: str) -> bytes:
+    """A call in the state given as a compact record; one that has ended is entered in its run's leaves.
 
-    `constant` is what `describe_constant` says of it. Raises: UnicodeEncodeError for a lone surrogate.
+    `constant` is what `describe_constant` says of it, as a line. Raises: UnicodeEncodeError for a lone surrogate.
     """
-    request_bytes = crossing.request_bytes
-    if request_bytes is None:
-        request_bytes = crossing.request_bytes = crossing.spec.request.encode()
-    response_bytes, reads_bytes = response.encode(), crossing.reads.encode()
-    digests_bytes = crossing.describe_digests().encode()
-    parent, place = crossing.parent, crossing.parent_context
-    described = (
-        f"{crossing.seq} {end_seq} {crossing.index} {crossing.joint} {-1 if parent is None else parent.seq} {outcome}\n"
-        f"{constant}\n"
-    ).encode("ascii")
-    if outcome == "open":
-        leaf = ""
-    else:  # `seal_leaf`, without its two calls
-        digests = sha256(request_bytes).digest() + sha256(response_bytes).digest()
-        if reads_bytes or digests_bytes:
-            digests += sha256(reads_bytes).digest() + sha256(digests_bytes).digest()
-        leaf = sha256(b"\x002 " + described + digests).hexdigest()
-    flags = (IS_SHOWN if crossing.is_shown else 0) | (IS_PARENT_REMOTE if place.is_remote else 0)
-    own = crossing.span_context
-    placed = (
-        f"{own.trace_id:x} {own.span_id:x} {place.span_id:x} {crossing.start_ns} {end_ns} {flags} "
-        f"{len(request_bytes)} {len(response_bytes)} {len(reads_bytes)}\n"
-    ).encode("ascii")
-    return b"".join((CALL, described, placed, request_bytes, response_bytes, reads_bytes, digests_bytes)), leaf
+    request = crossing.request_bytes
+    if request is None:
+        request = crossing.request_bytes = crossing.spec.request.encode()
+    answer, reads = response.encode(), crossing.reads.encode()
+    digests = b"" if crossing.is_key_implied else crossing.describe_digests().encode()
+    parent = crossing.parent
+    # Not f-strings: those take twice as long for numbers, and have to be encoded
+    numbers = b"%d %d %d %d %d %b\n" % (
+        crossing.seq,
+        end_seq,
+        crossing.index,
+        crossing.joint,
+        -1 if parent is None else parent.seq,
+        outcome.encode("ascii"),
+    )
+    # A tuple, whose properties are Python calls
+    trace_id, parent_span_id, is_remote, *_ = crossing.parent_context
+    placed = b"%x %x %x %d %d %d %d %d %d\n" % (
+        trace_id,
+        crossing.span_id,
+        parent_span_id,
+        crossing.start_ns,
+        end_ns,
+        (IS_SHOWN if crossing.is_shown else 0) | (IS_PARENT_REMOTE if is_remote else 0),
+        len(request),
+        len(answer),
+        len(reads),
+    )
+    payload = b"".join((CALL, numbers, constant, placed, request, answer, reads, digests))
+    if outcome != "open":
+        payloads = (request, answer, reads, digests) if reads or digests else (request, answer)
+        crossing.run.leaves.defer(crossing.seq, (numbers, constant), payloads, len(payload))
+    return payload
 
 
 def expand(payload: bytes, context: Context) -> bytes:

@@ -114,21 +114,19 @@ class Usage:
         self._unmeasured_bytes = USAGE_RESCAN_BYTES
         self._measured_at = float("-inf")
 
-    def has_room(self, size: int, bytes_max: int) -> bool:
-        """Whether `size` more bytes fit below `bytes_max`; may list the directory."""
+    def take(self, size: int, bytes_max: int) -> bool:
+        """Count `size` more bytes if they fit below `bytes_max`, and whether they do; may list the directory."""
         if self._unmeasured_bytes + size > USAGE_RESCAN_BYTES:
             self._measure()
-        if self._bytes + size <= bytes_max:
-            return True
-        if monotonic() - self._measured_at < USAGE_RESCAN_MS / 1000:
-            return False
-        self._measure()
-        return self._bytes + size <= bytes_max
-
-    def add(self, size: int) -> None:
-        """Count bytes that were written."""
+        if self._bytes + size > bytes_max:
+            if monotonic() - self._measured_at < USAGE_RESCAN_MS / 1000:
+                return False
+            self._measure()
+            if self._bytes + size > bytes_max:
+                return False
         self._bytes += size
         self._unmeasured_bytes += size
+        return True
 
     def _measure(self) -> None:
         total = 0

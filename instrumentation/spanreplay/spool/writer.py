@@ -204,19 +204,21 @@ class SpoolWriter:
             _check_size(payload)
         total = HEADER.size + size
         file = self._file
-        if file is not None and (
-            (file.size + total > self._segment_bytes_max and file.frames)
-            or (payload[0] == _COMPACT and file.context is not self.context)
-        ):
-            if self._fsync != "never":
-                self.sync()
-            self._close()
-            file = None
-        if file is not None and not self._is_there(file, is_call=payload[0] == _COMPACT):
-            file = None
+        if file is not None:
+            is_call = payload[0] == _COMPACT
+            if (file.size + total > self._segment_bytes_max and file.frames) or (
+                is_call and file.context is not self.context
+            ):
+                if self._fsync != "never":
+                    self.sync()
+                self._close()
+                file = None
+            # For calls a look whether it has a name still, which costs as much as a write, serves for a while
+            elif not (is_call and monotonic() - file.seen_at < REMOVAL_CHECK_MS / 1000) and not self._is_there(file):
+                file = None
         if file is None:
             file = self._open()
-        if not file.usage.has_room(total, self._bytes_max):
+        if not file.usage.take(total, self._bytes_max):
             raise _SpoolFull(f"the spool directory holds its {self._bytes_max} bytes")
         header = HEADER.pack(size, crc32(payload))
         self._write(file, header, payload)
@@ -224,19 +226,15 @@ class SpoolWriter:
         file.frames += 1
         file.is_dirty = True
         self.appended += 1
-        file.usage.add(total)
         if self._fsync == "always":
             file.is_dirty = False
             _sync(file.descriptor)
         elif self._fsync == "interval":
             _syncer.notify()
 
-    def _is_there(self, file: _OpenFile, *, is_call: bool) -> bool:
-        """Whether the file still has a name; for calls a look, which costs as much as a write, serves for a while."""
-        now = monotonic()
-        if is_call and now - file.seen_at < REMOVAL_CHECK_MS / 1000:
-            return True
-        file.seen_at = now
+    def _is_there(self, file: _OpenFile) -> bool:
+        """Whether the file still has a name."""
+        file.seen_at = monotonic()
         if os.fstat(file.descriptor).st_nlink:
             return True
         # Somebody removed the directory: what went to the nameless file is gone.

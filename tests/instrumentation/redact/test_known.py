@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spanreplay import codec
+from spanreplay._json import dump
 from spanreplay.redact import Redactor, RunRedactor
+from spanreplay.redact.plain import ITEMS_MAX
 
 KEY = bytes(range(32))
 _texts = st.sampled_from(
@@ -32,6 +36,14 @@ _values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), _texts),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(_keys, inner, max_size=4)),
     max_leaves=12,
+)
+_hostile = st.one_of(
+    _values,
+    st.sampled_from(
+        ["größer", "\ud800", 2**63, -(2**63) - 1, float("nan"), float("inf"), b"\x00", (1, "short"), {1: 2}]
+    ),
+    st.dictionaries(st.sampled_from(["$type", "größe", "plain"]), _texts, max_size=2),
+    st.lists(st.just("short"), min_size=ITEMS_MAX, max_size=ITEMS_MAX + 1),
 )
 _messages = st.lists(st.dictionaries(_keys, _values, max_size=3), min_size=4, max_size=9)
 
@@ -92,3 +104,47 @@ def test_known_history_is_returned_itself() -> None:
     run = Redactor(KEY, "k").run()
     body = {"messages": [{"role": "user", "content": f"question number {n}"} for n in range(8)]}
     assert all(run.value(body) is body for _ in range(3))
+
+
+@settings(max_examples=300, deadline=None)
+@given(values=st.lists(st.one_of(_hostile, st.lists(_hostile, max_size=3)), min_size=1, max_size=4))
+def test_text_of_what_is_clean_is_that_of_codec_and_redaction(values: list[Any]) -> None:
+    """The one walk that writes small clean values gives what the two would, or leaves them to the two."""
+    run = Redactor(KEY, "k").run()
+    for value in [*values, *values]:
+        text = run.write_clean(value)
+        if not text:
+            with contextlib.suppress(codec.Unserializable):
+                run.value(codec.encode(value))
+            continue
+        counts: dict[str, int] = {}
+        assert text == dump(run.value(codec.encode(value), counts))
+        assert not counts
+
+
+def test_text_is_written_of_what_was_redacted_before_and_was_clean() -> None:
+    """A text that nothing was found in is written at once from then on; a secret is not, however often it comes."""
+    run = Redactor(KEY, "k").run()
+    clean = {"question": ["an ordinary sentence of a prompt", {"count": 3}, 1.5, None, True, False, {}, []]}
+    assert run.write_clean(clean) == ""
+    run.value(clean)
+    assert run.write_clean(clean) == dump(clean)
+    for secret in ({"password": "hunter2hunter2"}, ["--api-key", "hunter2hunter2"], {"password": 12345678}):
+        run.value(secret)
+        assert run.write_clean(secret) == ""
+
+
+def test_text_of_what_is_not_plain_is_left_to_codec_and_redactor() -> None:
+    """A subclass, which may do anything while it is walked, and a cycle are not written, and nothing is raised."""
+
+    class Growing(dict[str, Any]):
+        pass
+
+    class Name(str):
+        __slots__ = ()
+
+    run = Redactor(KEY, "k").run()
+    deep: list[Any] = []
+    deep.append(deep)
+    for value in (Growing(a=1), deep, {Name("a"): 1}, Name("a"), (1, 2)):
+        assert run.write_clean(value) == ""

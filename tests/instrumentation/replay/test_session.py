@@ -419,7 +419,7 @@ class Counted(dict[Any, Any]):
 
 def _work(calls: int, ask: Callable[[int], Asked]) -> int:
     index = RecordingIndex(record_calls([Asked(n) for n in range(calls)]))
-    index.by_slot = Counted(index.by_slot)
+    index._slots = Counted({place: Counted(numbered) for place, numbered in index._slots.items()})
     index._by_call_id = Counted(index._by_call_id)
     index._by_key = Counted(index._by_key)
     asker = Asker(Recording(record_calls([]).root, ()), Plan(on_change="serve"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from spanreplay.call import CallRecord, Outcome, Recording
 from spanreplay.otlp import build_recording
 from spanreplay.seal.check import find_tampering
-from spanreplay.seal.tree import hash_leaf, hash_root
+from spanreplay.seal.leaves import WAITING_BYTES_MAX, WAITING_MAX, Leaves
+from spanreplay.seal.tree import hash_leaf, hash_root, seal_leaf
 from support.replay_calls import Asked, record_calls, seal
 from support.runs import make_call, make_recording, make_request
 
@@ -50,6 +52,43 @@ def test_n15_root_is_that_of_rfc_6962(count: int) -> None:
     """The published roots of the first one to eight leaves come out."""
     leaves = [_leaf(bytes.fromhex(text)) for text in CT_INPUTS[:count]]
     assert hash_root(leaves) == CT_ROOTS[count - 1]
+
+
+@pytest.mark.parametrize("count", [1, WAITING_MAX - 1, WAITING_MAX, 2 * WAITING_MAX + 1])
+def test_n15_leaves_that_waited_are_those_of_the_definition(count: int) -> None:
+    """However many calls wait to be hashed, every one has the leaf of its description and payloads, once."""
+    leaves = Leaves()
+    leaves.add(0, "f" * 64)
+    for seq in range(1, count + 1):
+        leaves.defer(seq, (b"%d 1\n" % seq, b"[]\n"), (b"{}", b"%d" % seq), 100)
+    sealed = [(seq, seal_leaf(b"%d 1\n[]\n" % seq, b"{}", b"%d" % seq)) for seq in range(1, count + 1)]
+    for _ in range(2):
+        assert leaves.take() == [(0, "f" * 64), *sealed]
+
+
+def test_n15_few_bytes_wait_to_be_hashed() -> None:
+    """A large payload is hashed at once, so that it is not kept."""
+    leaves = Leaves()
+    leaves.defer(1, (b"1\n",), (b"x" * WAITING_BYTES_MAX,), WAITING_BYTES_MAX + 2)
+    assert not leaves._waiting
+    leaves.defer(2, (b"2\n",), (b"x",), 3)
+    assert len(leaves._waiting) == 1
+    assert len(leaves.take()) == 2
+
+
+def test_n15_leaves_of_many_threads_are_all_there() -> None:
+    """Threads that hash each other's calls lose none and double none."""
+    leaves = Leaves()
+    count, per_thread = 8, 500
+
+    def work(number: int) -> None:
+        for seq in range(number * per_thread, (number + 1) * per_thread):
+            leaves.defer(seq, (b"%d\n" % seq,), (b"request", b"response"), 20)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))
+    expected = [(seq, seal_leaf(b"%d\n" % seq, b"request", b"response")) for seq in range(count * per_thread)]
+    assert leaves.take() == expected
 
 
 @given(st.integers(1, 70))
