@@ -86,7 +86,9 @@ def _see_open(event: str, args: tuple[Any, ...], frame: FrameType) -> None:
 
 def _see_socket(event: str, args: tuple[Any, ...], frame: FrameType) -> None:
     if len(args) > 1 and args[1] is not None:
-        note("socket", event, describe_address(args[1]))
+        address = describe_address(args[1])
+        if address:
+            note("socket", event, address)
 
 
 def _see_process(event: str, args: tuple[Any, ...], frame: FrameType) -> None:

@@ -18,6 +18,7 @@ from spanreplay._patch import Patches
 from spanreplay.local import leaks
 from spanreplay.local.patching import Patch, asks, install_patch
 from spanreplay.local.places import places
+from spanreplay.own_servers import is_own
 
 _getframe: Final = sys._getframe
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -38,8 +39,10 @@ class Point:
 
 
 def describe_address(address: Any) -> str:
-    """`host:port`, or the path of a socket."""
+    """`host:port`, or the path of a socket; '' for a server of this process."""
     if isinstance(address, tuple) and len(address) >= 2:
+        if is_own(str(address[0]), address[1]):
+            return ""
         return f"{address[0]}:{address[1]}"
     return os.fsdecode(address) if isinstance(address, (str, bytes)) else str(type(address).__name__)
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from spanreplay.family import starting
 from spanreplay.lanes import current_crossing
+from spanreplay.own_servers import is_own
 from spanreplay.replay.session import Session
 from spanreplay.run import Run
 
@@ -65,7 +66,7 @@ class _Guard:
             if self.run.is_ended or address is None or _is_live(self.run):
                 return
             host, port = _split(address)
-            if not self.own.has(host, port):
+            if not self.own.has(host, port) and not is_own(host, port):
                 raise self.session.deny_socket(f"{host}:{port}" if port else host)
             return
         name, own = _text(args[0]), self.own

@@ -14,20 +14,31 @@ from collections import deque
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from spanreplay import codec, guard, ids
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, begin, is_plumbing
 from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
+from spanreplay.own_servers import is_own
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.run import Run, active_run
 from spanreplay.seams._httpx_wires import RecordingTransport, ReplayTransport, build_streams
 from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
-from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, patch_content, read_meta
+from spanreplay.seams.http_wire import (
+    HttpExchange,
+    describe_request,
+    encode_reply,
+    is_for_a_model,
+    patch_content,
+    read_meta,
+)
 from spanreplay.seams.telemetry import is_telemetry
+
+_TEST_CLIENT: Final = "_TestClientTransport"
+"""What `starlette.testclient` and `fastapi.testclient` call theirs."""
 
 
 class HttpxSeam:
@@ -36,6 +47,7 @@ class HttpxSeam:
     def __init__(self, hx: Any) -> None:
         self.hx = hx
         self.streams = build_streams(hx)
+        self._apps = (hx.ASGITransport, hx.WSGITransport)
         self._in_process = (hx.ASGITransport, hx.WSGITransport, hx.MockTransport)
 
     def install(self, patches: Patches) -> None:
@@ -66,6 +78,9 @@ class HttpxSeam:
             with _carrying(None):
                 return wrapped(*args, **kwargs)
         request.read()  # what the user's own body iterator raises goes on as it is
+        if self._asks_own_app(client, request):
+            with _carrying(None):
+                return wrapped(*args, **kwargs)
         call = _HttpCall(self, request, is_stream=bool(kwargs.get("stream")))
         crossing = call.begin()
         if crossing is None:
@@ -95,6 +110,9 @@ class HttpxSeam:
             with _carrying(None):
                 return await wrapped(*args, **kwargs)
         await request.aread()
+        if self._asks_own_app(client, request):
+            with _carrying(None):
+                return await wrapped(*args, **kwargs)
         call = _HttpCall(self, request, is_stream=bool(kwargs.get("stream")))
         crossing = call.begin()
         if crossing is None:
@@ -116,9 +134,23 @@ class HttpxSeam:
     def _is_passed(run: Run, request: Any) -> bool:
         return is_plumbing(run) or is_telemetry(request.url.host, request.url.path)
 
+    def _asks_own_app(self, client: Any, request: Any) -> bool:
+        """Whether this process answers by itself, with an application that is no model's provider."""
+        url, transport = request.url, client._transport_for_url(request.url)
+        is_app = isinstance(transport, self._apps) and _is_made_up(url.host)
+        is_app = is_app or type(transport).__name__ == _TEST_CLIENT
+        if not is_app and not is_own(url.host, url.port):
+            return False
+        return not is_for_a_model(request.method, str(request.url), request.content)
+
     @staticmethod
     def _is_black_hole(run: Run, request: Any) -> bool:
         return run.session is not None and is_telemetry(request.url.host, request.url.path)
+
+
+def _is_made_up(host: str) -> bool:
+    """Whether a host is a name like `test`, which no network has: not a stand-in for a server elsewhere."""
+    return "." not in host and ":" not in host and host != "localhost"
 
 
 @dataclass

@@ -87,6 +87,14 @@ SEAMS: Final[tuple[Seam, ...]] = (
         omits="what is read from the descriptor below it (`os.read(0)`, `prompt_toolkit`, `asyncio`'s pipes)",
     ),
     Seam(
+        "own-servers",
+        "python",
+        ("socket",),
+        "spanreplay.own_servers",
+        "nothing: requests to a server of the agent's own process go to it, in a replay too; what it asks is recorded",
+        omits="servers below the interpreter (uvloop, grpc): they are a boundary like any other",
+    ),
+    Seam(
         "subprocess",
         "python",
         ("subprocess", "asyncio"),

@@ -13,18 +13,26 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from spanreplay import codec, config, guard, ids
 from spanreplay._json import dump
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin, is_plumbing, is_suppressed, plumbing
 from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
+from spanreplay.own_servers import is_own
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.run import Run, active_run
 from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
-from spanreplay.seams.http_wire import HttpExchange, describe_request, encode_reply, patch_content, read_meta
+from spanreplay.seams.http_wire import (
+    HttpExchange,
+    describe_request,
+    encode_reply,
+    is_for_a_model,
+    patch_content,
+    read_meta,
+)
 from spanreplay.seams.telemetry import is_telemetry
 
 Headers = Iterable[tuple[str, str]]
@@ -366,9 +374,16 @@ def begin_call(
             return None
         call.swallow()
         return call
-    if is_suppressed() or is_plumbing(run):
+    if is_suppressed() or is_plumbing(run) or (_is_own(parts) and not is_for_a_model(method, url, body)):
         return None
     return call if call.open() else None
+
+
+def _is_own(parts: SplitResult) -> bool:
+    try:
+        return is_own(parts.hostname or "", parts.port)
+    except ValueError:  # no such port: the library says so
+        return False
 
 
 def take_body(body: Any) -> tuple[bytes, Any]:

@@ -91,6 +91,15 @@ def describe_request(
     return spec, HttpExchange()
 
 
+def is_for_a_model(method: str, url: str, content: bytes) -> bool:
+    """Whether a request is one that a dialect reads."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(body, dict) and find_dialect(method, url, body) is not None
+
+
 def patch_content(content: bytes, patches: Any) -> bytes:
     """The body of a request with a plan's patches applied. Raises: ConfigError."""
     from spanreplay.replay.patched import patch_body

@@ -22,6 +22,7 @@ WITHOUT_CASE: Final = {
     "aiosqlite": "its statements are those of sqlite3 (test_databases.py)",
     "psycopg": "it needs a server (test_databases.py)",
     "psycopg2": "it needs a server (test_databases.py)",
+    "own-servers": "it records nothing (test_own_servers.py)",
     "stdin": "it needs a process with an input of its own (test_stdin.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
