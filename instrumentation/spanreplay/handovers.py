@@ -27,6 +27,12 @@ class Handovers(Protocol):
     def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
         """Do what a thread does at this place, when it is its turn; it stands for so many passages."""
 
+    def wait(self, place: str, lane: str) -> None:
+        """Wait for the turn of a lane; what it then does is noted with `note`, once it is done."""
+
+    def note(self, place: str, lane: str) -> None:
+        """A lane has passed; the caller sees to it that nobody else does meanwhile."""
+
     def count_runs(self, place: str) -> int:
         """How often another lane has taken over at a place so far."""
 
@@ -62,6 +68,16 @@ class HandoverBook:
             result = effect()
             self._count(found, lane, times)
         return result
+
+    def wait(self, place: str, lane: str) -> None:
+        """Nobody waits while a run is recorded."""
+
+    def note(self, place: str, lane: str) -> None:
+        """Count who has passed."""
+        if self.is_shared:
+            found = self._places.get(place) or self._places.setdefault(place, _Place())
+            with found.lock:
+                self._count(found, lane, 1)
 
     def count_runs(self, place: str) -> int:
         """How often another lane has taken over at a place so far."""

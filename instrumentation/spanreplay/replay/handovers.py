@@ -45,14 +45,25 @@ class RecordedHandovers:
 
     def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
         """Do it when it is this lane's turn."""
-        queue = self._queues.get(place) if self.is_shared else None
-        if queue is None:
-            return effect()
-        if not self._gate.wait_until(lambda: queue.is_turn(lane)):
-            self._queues.clear()  # what was recorded does not come: waiting once is enough
+        self.wait(place, lane)
         try:
             return effect()
         finally:
+            self._passed(place, lane, times)
+
+    def wait(self, place: str, lane: str) -> None:
+        """Wait for the turn of a lane; where it does not come, nobody waits at this place any more."""
+        queue = self._queues.get(place) if self.is_shared else None
+        if queue is not None and not self._gate.wait_until(lambda: queue.is_turn(lane)):
+            self._queues.pop(place, None)
+
+    def note(self, place: str, lane: str) -> None:
+        """A lane has passed."""
+        self._passed(place, lane, 1)
+
+    def _passed(self, place: str, lane: str, times: int) -> None:
+        queue = self._queues.get(place) if self.is_shared else None
+        if queue is not None:
             self._gate.move(lambda: queue.passed(lane, times))
 
     def count_runs(self, place: str) -> int:

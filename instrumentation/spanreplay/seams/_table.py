@@ -1,9 +1,13 @@
-"""The table of seams: one row a library. A seam's code is imported when its library is."""
+"""The table of seams: one row a library; the rows of the machine itself are in `_machine`.
+
+A seam's code is imported when its library is.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from spanreplay.seams._machine import MACHINE
 from spanreplay.seams._row import Seam
 
 __all__ = ["SEAMS", "Seam"]
@@ -12,139 +16,7 @@ _TRANSPORT: Final = "`llm` or `embedding` where a dialect reads the request, els
 _BY_METHOD: Final = "`read` for models and for GET, HEAD and OPTIONS, else `write`"
 
 SEAMS: Final[tuple[Seam, ...]] = (
-    Seam(
-        "clock",
-        "python",
-        ("time",),
-        "spanreplay.local.clock",
-        "reads of the clock by the agent's code",
-        kind="`clock`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="clocks that C code or a library reads for itself; `time.sleep` sleeps only while recording",
-    ),
-    Seam(
-        "logging",
-        "python",
-        ("logging",),
-        "spanreplay.local.log_records",
-        "time, process and thread of log records, whoever makes them",
-        kind="`clock`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that logs, by logger and function",
-        omits="what a library logs in a replay only: it shows the replay's clock",
-    ),
-    Seam(
-        "random",
-        "python",
-        ("random",),
-        "spanreplay.local.randomness",
-        "random numbers of the agent's code",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="generators of numpy and torch; generators that the agent seeds itself need no recording",
-    ),
-    Seam(
-        "entropy",
-        "python",
-        ("os", "secrets"),
-        "spanreplay.local.entropy",
-        "`os.urandom` and `secrets`, sealed",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="what C code takes from the operating system by itself",
-    ),
-    Seam(
-        "uuid",
-        "python",
-        ("uuid",),
-        "spanreplay.local.uuids",
-        "UUIDs that the agent's code makes",
-        kind="`random`, as reads before the lane's next call",
-        effect="`read`",
-        lanes="the lane of the code that reads",
-        omits="UUIDs that a library makes for itself",
-    ),
-    Seam(
-        "human",
-        "python",
-        ("builtins", "getpass"),
-        "spanreplay.local.human",
-        "`input()` and `getpass()` of the agent",
-        kind="`human`",
-        effect="`read`",
-    ),
-    Seam(
-        "stdin",
-        "python",
-        ("sys",),
-        "spanreplay.local.stdin",
-        "what is read from `sys.stdin`, line by line",
-        kind="`human`",
-        effect="`read`",
-        omits="what is read from the descriptor below it (`os.read(0)`, `prompt_toolkit`, `asyncio`'s pipes)",
-    ),
-    Seam(
-        "own-servers",
-        "python",
-        ("socket",),
-        "spanreplay.own_servers",
-        "nothing: requests to a server of the agent's own process go to it, in a replay too; what it asks is recorded",
-        omits="servers below the interpreter (uvloop, grpc): they are a boundary like any other",
-    ),
-    Seam(
-        "subprocess",
-        "python",
-        ("subprocess", "asyncio"),
-        "spanreplay.local.processes",
-        "processes that the agent's code starts; in a replay none is started",
-        kind="`tool`",
-        effect="`irreversible`",
-        omits="processes that a tool starts (the tool's result is recorded)",
-    ),
-    Seam(
-        "sqlite3",
-        "python",
-        ("sqlite3",),
-        "spanreplay.local.database",
-        "statements of the agent's code; in a replay no database is opened",
-        kind="`tool`",
-        effect="`read` for SELECT and its like, else `irreversible`",
-        omits="statements inside a tool (the tool's result is recorded)",
-    ),
-    Seam(
-        "aiosqlite",
-        "aiosqlite",
-        ("aiosqlite.core",),
-        "spanreplay.local.async_database",
-        "nothing by itself: its statements are those of sqlite3",
-        lanes="statements belong to the task that asks for them",
-        versions=">=0.17",
-    ),
-    Seam(
-        "psycopg",
-        "psycopg",
-        ("psycopg",),
-        "spanreplay.local.psycopg_v3",
-        "statements of the agent's code, sync and async; in a replay no server is asked",
-        kind="`tool`",
-        effect="`read` for SELECT and its like, else `irreversible`",
-        versions=">=3.1",
-        omits="`copy`, `stream`, cursors of the server, results behind the first; commits",
-    ),
-    Seam(
-        "psycopg2",
-        "psycopg2",
-        ("psycopg2",),
-        "spanreplay.local.psycopg_v2",
-        "statements of the agent's code; in a replay no server is asked",
-        kind="`tool`",
-        effect="`read` for SELECT and its like, else `irreversible`",
-        versions=">=2.8",
-        omits="`copy_from`, `copy_to`, cursors of the server; commits",
-    ),
+    *MACHINE,
     Seam(
         "uvloop",
         "uvloop",
@@ -154,15 +26,6 @@ SEAMS: Final[tuple[Seam, ...]] = (
         lanes="each task that a loop creates: its coroutine's name and a counter",
         versions=">=0.17",
         omits="the order of completion: uvloop keeps its own time",
-    ),
-    Seam(
-        "leaks",
-        "python",
-        ("socket", "os", "time", "ctypes"),
-        "spanreplay.local.watch",
-        "nothing by itself: notes I/O outside of every boundary, by call site",
-        lanes="none: its place is a line of code",
-        omits="sockets that C code opens for itself; `SPANREPLAY_AUDIT=full` sees more",
     ),
     Seam(
         "multiprocessing",
@@ -235,25 +98,6 @@ SEAMS: Final[tuple[Seam, ...]] = (
         kind=_TRANSPORT,
         effect=_BY_METHOD,
         versions=">=1.30",
-    ),
-    Seam(
-        "files",
-        "python",
-        ("builtins", "os"),
-        "spanreplay.local.files",
-        "data files outside of its code that the agent reads",
-        kind="`tool`",
-        effect="`read`",
-        omits="files of the code tree and of packages, files that tools or libraries read",
-    ),
-    Seam(
-        "environ",
-        "python",
-        ("os",),
-        "spanreplay.local.environ",
-        "hashes of the variables that the agent reads",
-        lanes="the run: a variable is compared once",
-        omits="the values: they are compared, never served",
     ),
     Seam(
         "grpc",

@@ -1,0 +1,139 @@
+"""Seam: where threads of the agent meet: its locks (`threading`) and queues (`queue`).
+
+Who takes a lock or an item next decides what a shared list holds and which worker does what. Only what the agent's own
+code makes while it runs is looked at; attempts that need not succeed (`acquire(False)`, a timeout) go as they go.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+from spanreplay._patch import Patches
+from spanreplay.lanes import current_lane, thread_lane
+from spanreplay.local.patching import asks
+from spanreplay.run import Run, active_run
+
+_getframe: Final = sys._getframe
+
+
+class Place:
+    """One object at which threads meet, in the run in which it was made."""
+
+    __slots__ = ("name", "run")
+
+    def __init__(self, run: Run, sort: str) -> None:
+        lane = current_lane(run.root_lane)
+        self.run = run
+        self.name = f"{sort} {lane.path}#{lane.next_index(sort)}"
+
+    def shared_by(self) -> Run | None:
+        """The run, if it goes on and has several threads."""
+        run = self.run
+        return run if run.handovers.is_shared and not run.is_ended else None
+
+
+class _LockType(type):
+    """Its instances are also the interpreter's own locks: what was a lock before stays one."""
+
+    _real_type: type
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return type.__instancecheck__(cls, instance) or isinstance(instance, cls._real_type)
+
+
+class _Lock(metaclass=_LockType):
+    """A lock that is taken in the recorded order; made for the agent's code, for others the interpreter's own is."""
+
+    __slots__ = ("__weakref__", "_lock", "_place")
+    _real: Any = None
+    _sort = ""
+
+    def __new__(cls) -> Any:
+        run = active_run()
+        lock = cls._real()
+        if run is None or not asks(_getframe(1)):
+            return lock
+        made: Any = super().__new__(cls)
+        made._lock, made._place = lock, Place(run, cls._sort)
+        return made
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        run = self._place.shared_by()
+        if run is None or not blocking or timeout != -1:
+            return bool(self._lock.acquire(blocking, timeout))
+        lane = thread_lane(run.root_lane).path
+        return bool(run.handovers.pass_through(self._place.name, lane, self._lock.acquire))
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.release()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)  # `locked`, and what a Condition asks of an RLock
+
+    def __repr__(self) -> str:
+        return repr(self._lock)
+
+
+def _make_type(real: Any, name: str) -> type:
+    made = type(real())
+    members = {"_real": staticmethod(real), "_sort": name.lower(), "_real_type": made, "__slots__": ()}
+    return _LockType(name, (_Lock,), members)
+
+
+def _follow(queue: Any) -> None:
+    """Note each item that is put in or taken out, where the queue does it: under its own lock, once."""
+    run = active_run()
+    if run is None:
+        return
+    place = queue._spanreplay_place = Place(run, "queue")
+    for step in ("_put", "_get"):
+        setattr(queue, step, _noted(place, step, getattr(queue, step)))
+
+
+def _noted(place: Place, step: str, real: Any) -> Any:
+    def noted(*args: Any) -> Any:
+        result = real(*args)
+        run = place.shared_by()
+        if run is not None:
+            run.handovers.note(place.name + step, thread_lane(run.root_lane).path)
+        return result
+
+    return noted
+
+
+def _in_turn(step: str) -> Any:
+    def wait(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+        place: Place | None = getattr(queue, "_spanreplay_place", None)
+        run = None if place is None else place.shared_by()
+        is_blocking = kwargs.get("block", args[-2] if len(args) > (step == "_put") + 1 else True)
+        if place is not None and run is not None and is_blocking:
+            run.handovers.wait(place.name + step, thread_lane(run.root_lane).path)
+        return wrapped(*args, **kwargs)
+
+    return wait
+
+
+def install(module: ModuleType, patches: Patches) -> None:
+    """Patch `threading` or `queue`."""
+    if module.__name__ == "threading":
+        for name in ("Lock", "RLock"):
+            patches.replace(module, name, _make_type(getattr(module, name), name))
+        return
+
+    def init(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+        wrapped(*args, **kwargs)
+        if asks(_getframe(1)):
+            _follow(queue)
+
+    queue_class: Any = module.Queue
+    patches.wrap(queue_class, "__init__", init)
+    patches.wrap(queue_class, "put", _in_turn("_put"))
+    patches.wrap(queue_class, "get", _in_turn("_get"))
