@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay.call import Recording
+from spanreplay.call import CallRecord, Recording
 from support.runs import START_NS, make_call, make_recording, make_request
 
 _FRAME = struct.Struct("<II")
@@ -48,78 +48,13 @@ def _sse(*events: dict[str, Any]) -> list[list[Any]]:
     return [[i * 10, f"data: {json.dumps(e)}\n\n"] for i, e in enumerate(events)] + [[99, "data: [DONE]\n\n"]]
 
 
+_ASK: dict[str, Any] = {"model": "gpt-5", "messages": [{"role": "user", "content": "sell 1,000 worth"}]}
+_HEAD: dict[str, Any] = {"method": "POST", "url": "http://127.0.0.1/v1/chat/completions", "headers": {}}
+
+
 def make_incident(number: int = 0, *, start_ns: int = START_NS, user_id: str = "u-7") -> Recording:
     """A trading agent that places an order of $190,000: four calls in two lanes, one nested, one streamed."""
     run_id = f"{start_ns // 1_000_000:012x}7{number:03x}8{0:015x}"
-    ask = {"model": "gpt-5", "messages": [{"role": "user", "content": "sell 1,000 worth"}]}
-    answer = {
-        "choices": [
-            {
-                "message": {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [
-                        {"function": {"name": "place_order", "arguments": '{"notional": 190000}'}},
-                    ],
-                }
-            }
-        ]
-    }
-    common = {"method": "POST", "url": "http://127.0.0.1/v1/chat/completions", "headers": {}}
-    calls = (
-        make_call(
-            run_id,
-            1,
-            name="openai.chat.completions",
-            kind="llm",
-            request=json.dumps({**common, "body": ask}),
-            response=json.dumps({"status": 200, "chunks": [[5, json.dumps(answer)]], "end": "complete"}),
-            meta={
-                "model": "gpt-5",
-                "response_model": "gpt-5-2026-10-01",
-                "temperature": 0.7,
-                "tokens_in": 812,
-                "tokens_out": 45,
-            },
-        ),
-        make_call(
-            run_id,
-            2,
-            kind="tool",
-            name="place_order",
-            effect="irreversible",
-            request=json.dumps({"args": [], "kwargs": {"notional": 190000}}),
-            response=json.dumps({"value": {"state": "filled"}}),
-        ),
-        make_call(
-            run_id,
-            3,
-            kind="http",
-            name="POST broker",
-            parent=2,
-            request=json.dumps({"method": "POST", "url": "http://127.0.0.1/orders"}),
-            response=json.dumps({"status": 201, "chunks": [[1, "created"]]}),
-            meta={},
-        ),
-        make_call(
-            run_id,
-            4,
-            kind="llm",
-            lane="main/report#1",
-            name="openai.chat.completions",
-            request=json.dumps({**common, "body": {**ask, "stream": True}}),
-            response=json.dumps(
-                {
-                    "status": 200,
-                    "chunks": _sse(
-                        {"choices": [{"delta": {"content": "Order "}}]},
-                        {"choices": [{"delta": {"content": "filled: $190,000"}}]},
-                    ),
-                }
-            ),
-            meta={"model": "gpt-5", "stream": True, "tokens_in": 900, "tokens_out": 9},
-        ),
-    )
     recording = make_recording(
         run_id,
         4,
@@ -130,4 +65,63 @@ def make_incident(number: int = 0, *, start_ns: int = START_NS, user_id: str = "
         manifest={"calls": 4, "exit": 0},
         env={"argv": ["agent.py"], "python": "3.11.7", "git_sha": "1a2b3c4d5e6f7a8b"},
     )
+    calls = (_make_decision(run_id), *_make_order(run_id), _make_summary(run_id))
     return Recording(recording.root, calls)
+
+
+def _make_decision(run_id: str) -> CallRecord:
+    order = {"function": {"name": "place_order", "arguments": '{"notional": 190000}'}}
+    answer = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [order]}}]}
+    return make_call(
+        run_id,
+        1,
+        name="openai.chat.completions",
+        kind="llm",
+        request=json.dumps({**_HEAD, "body": _ASK}),
+        response=json.dumps({"status": 200, "chunks": [[5, json.dumps(answer)]], "end": "complete"}),
+        meta={
+            "model": "gpt-5",
+            "response_model": "gpt-5-2026-10-01",
+            "temperature": 0.7,
+            "tokens_in": 812,
+            "tokens_out": 45,
+        },
+    )
+
+
+def _make_order(run_id: str) -> tuple[CallRecord, CallRecord]:
+    tool = make_call(
+        run_id,
+        2,
+        kind="tool",
+        name="place_order",
+        effect="irreversible",
+        request=json.dumps({"args": [], "kwargs": {"notional": 190000}}),
+        response=json.dumps({"value": {"state": "filled"}}),
+    )
+    request = make_call(
+        run_id,
+        3,
+        kind="http",
+        name="POST broker",
+        parent=2,
+        request=json.dumps({"method": "POST", "url": "http://127.0.0.1/orders"}),
+        response=json.dumps({"status": 201, "chunks": [[1, "created"]]}),
+        meta={},
+    )
+    return tool, request
+
+
+def _make_summary(run_id: str) -> CallRecord:
+    deltas = ("Order ", "filled: $190,000")
+    chunks = _sse(*({"choices": [{"delta": {"content": text}}]} for text in deltas))
+    return make_call(
+        run_id,
+        4,
+        kind="llm",
+        lane="main/report#1",
+        name="openai.chat.completions",
+        request=json.dumps({**_HEAD, "body": {**_ASK, "stream": True}}),
+        response=json.dumps({"status": 200, "chunks": chunks}),
+        meta={"model": "gpt-5", "stream": True, "tokens_in": 900, "tokens_out": 9},
+    )
