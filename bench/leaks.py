@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.figures import Figure, lower_quartile, main, recording, time_interleaved
 
-GOAL_CALLS = 4.0
+GOAL_CALLS = 2.0
 ROUNDS = 40
 CALLS = 100
 SOURCE = """

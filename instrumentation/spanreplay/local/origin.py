@@ -172,13 +172,24 @@ def _carries_files(filename: str) -> bool:
     return ids.is_stdlib_file(filename) and not _FILE_CARRIERS.isdisjoint(parts[-2:])
 
 
+_for_themselves: Final[set[str]] = set()
+"""Code files of libraries that open files of their own, for the one test that each of those pays for."""
+
+
 def asks_for_files(frame: FrameType | None) -> bool:
     """Whether it is the agent that opens a file here, by itself or with a library that opens what it is told to."""
     for _ in range(FRAMES_MAX):
         if frame is None:
             return False
+        filename = frame.f_code.co_filename
+        if filename in _for_themselves:
+            return False
         origin = origin_of(frame)
-        if origin == AGENT or (origin == FOREIGN and not _carries_files(frame.f_code.co_filename)):
-            return origin == AGENT
+        if origin == AGENT:
+            return True
+        if origin == FOREIGN and not _carries_files(filename):
+            if filename in foreign:  # not where it depends on more than the file's name
+                _for_themselves.add(filename)
+            return False
         frame = frame.f_back
     return False
