@@ -12,6 +12,7 @@ from typing import Any
 from bench.figures import Figure, main, recording, time_interleaved
 
 GOAL_SPANS = 3.0
+_LANGCHAIN = "LangChain tool._run, effect write (two records)"
 ROUNDS = 60
 CALLS = 200
 
@@ -63,11 +64,22 @@ def make_tools(installed: Any) -> dict[str, tuple[Callable[[], object], Callable
             lambda: write("ACME", next(numbers)),
             lambda: quote("ACME", next(numbers)),
         ),
-        "LangChain tool._run, effect write (two records)": (
+        _LANGCHAIN: (
             lambda: lookup._run(**arguments, amount=next(numbers), config=config),
             lambda: bare_run(lookup, **arguments, amount=next(numbers), config=config),
         ),
     }
+
+
+def make_span_between(tools: dict[str, Any], span: Callable[[], object]) -> Callable[[], object]:
+    """A bare span after each bare LangChain call."""
+    _, bare = tools[_LANGCHAIN]
+
+    def call() -> None:
+        bare()
+        span()
+
+    return call
 
 
 def measure() -> Sequence[Figure]:
@@ -75,11 +87,11 @@ def measure() -> Sequence[Figure]:
     with recording() as installed:
         tools = make_tools(installed)
         span = make_bare_span()
-        cases = {"span": span}
+        cases = {"span": span, "span after LangChain": make_span_between(tools, span)}
         for name, (recorded, bare) in tools.items():
             cases[name], cases[f"{name} bare"] = recorded, bare
         times = time_interleaved(cases, rounds=ROUNDS, calls=CALLS)
-        expected = (ROUNDS * CALLS + min(CALLS, 50)) * 5
+        expected = (ROUNDS * CALLS + min(CALLS, 50)) * 5  # records
         if installed.run.emitter.dropped or installed._spool._writer.appended < expected:
             raise RuntimeError(f"{installed._spool._writer.appended} of {expected} records were written")
     best = {name: min(values) for name, values in times.items()}
@@ -91,6 +103,17 @@ def measure() -> Sequence[Figure]:
             f" a bare span costs {best['span']:.1f} µs; best of {ROUNDS} x {CALLS} calls, thread CPU"
         )
         figures.append(Figure(f"record a tool call, {name}", cost / best["span"], "spans", GOAL_SPANS, detail))
+    between = best["span after LangChain"] - best[f"{_LANGCHAIN} bare"]
+    lang_cost = best[_LANGCHAIN] - best[f"{_LANGCHAIN} bare"]
+    figures.append(
+        Figure(
+            "the same, over a bare span that ends beside the same LangChain call",
+            lang_cost / between,
+            "spans",
+            None,
+            f"such a span costs {between:.1f} µs: LangChain's own work leaves the processor's caches to neither",
+        )
+    )
     return figures
 
 

@@ -152,7 +152,8 @@ def encode_call(crossing: Crossing, constant: bytes, outcome: str, end_seq: int,
     request = crossing.request_bytes
     if request is None:
         request = crossing.request_bytes = crossing.spec.request.encode()
-    answer, reads = response.encode(), crossing.reads.encode()
+    answer = response.encode() if response else b""
+    reads = crossing.reads.encode() if crossing.reads else b""
     digests = b"" if crossing.is_key_implied else crossing.describe_digests().encode()
     parent = crossing.parent
     # Not f-strings: those take twice as long for numbers, and have to be encoded
@@ -164,15 +165,14 @@ def encode_call(crossing: Crossing, constant: bytes, outcome: str, end_seq: int,
         -1 if parent is None else parent.seq,
         outcome.encode("ascii"),
     )
-    # A tuple, whose properties are Python calls
-    trace_id, parent_span_id, is_remote, *_ = crossing.parent_context
+    above = crossing.parent_context  # by index, because its properties are Python calls
     placed = b"%x %x %x %d %d %d %d %d %d\n" % (
-        trace_id,
+        above[0],
         crossing.span_id,
-        parent_span_id,
+        above[1],
         crossing.start_ns,
         end_ns,
-        (IS_SHOWN if crossing.is_shown else 0) | (IS_PARENT_REMOTE if is_remote else 0),
+        (IS_SHOWN if crossing.is_shown else 0) | (IS_PARENT_REMOTE if above[2] else 0),
         len(request),
         len(answer),
         len(reads),
