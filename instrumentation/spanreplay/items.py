@@ -5,7 +5,6 @@ Recorded: {"items": [...], "end": "complete|closed|error", "value" or "error", "
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
@@ -15,7 +14,7 @@ from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing
 from spanreplay.errors import ReplayMiss, Unserializable
 from spanreplay.leaf import Leaf, begin_leaf, decode_error, decode_value, load_response
-from spanreplay.replay.cancel import await_cancellation
+from spanreplay.replay.cancel import await_cancellation, is_cancellation
 
 _HOLE = "$unserializable"
 
@@ -287,7 +286,7 @@ class _ServedAsync:
         if self._served.has_item:
             return self._served.next_item()
         error = self._served.find_error(thrown)
-        if isinstance(error, asyncio.CancelledError) and error is not thrown:
+        if is_cancellation(error) and error is not thrown:
             await await_cancellation(self._crossing)
         if error is not None:
             raise error

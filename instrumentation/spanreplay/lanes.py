@@ -16,10 +16,12 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from spanreplay import lane_order
 from spanreplay._patch import Patches
+from spanreplay.guard import guarded
 from spanreplay.lane_order import LaneEnd, adopt_future, create_numbered
 
 LABEL_CHARACTERS_MAX: Final = 80
@@ -183,6 +185,16 @@ class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane
             _lane.set(None)
 
 
+@contextmanager
+def unnumbered_threads() -> Iterator[None]:
+    """A block whose new threads work for many: they are no lanes."""
+    before, _thread.is_submitting = _thread.is_submitting, True
+    try:
+        yield
+    finally:
+        _thread.is_submitting = before
+
+
 LAYERS_MAX: Final = 16
 
 
@@ -205,9 +217,17 @@ def _peel(function: Any, args: tuple[Any, ...]) -> tuple[Any, list[contextvars.C
     return vector[0], contexts
 
 
+wrapped_work: Final[dict[str, Callable[[Any], Any]]] = {}
+"""Qualified name of a library's wrapper → gives what it runs, whose name the lane gets."""
+
+
 def label_of(kind: str, work: Any) -> str:
     """A lane label from what will run: a coroutine, a function, a bound method."""
     name = getattr(work, "__qualname__", None) or type(work).__qualname__
+    unwrap = wrapped_work.get(name)
+    if unwrap is not None:
+        inner = guarded("naming a lane", unwrap, work)
+        name = getattr(_peel(inner, ())[0], "__qualname__", name)
     # Since Python 3.12 comprehensions are no functions; a lane must have one name in all versions
     shown = _COMPREHENSION.sub("", str(name).rsplit("<locals>.", 1)[-1])
     return f"{kind}:{shown}"[:LABEL_CHARACTERS_MAX]

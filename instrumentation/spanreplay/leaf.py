@@ -5,7 +5,6 @@ The user's own exception always goes on unchanged. In a replay the body does not
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin_in, is_suppressed
 from spanreplay.errors import ReplayMiss, Suspended, Unserializable
 from spanreplay.leafkey import LEAF_KEYSPECS, leaf_key_fields
-from spanreplay.replay.cancel import await_cancellation
+from spanreplay.replay.cancel import await_cancellation, is_cancellation
 from spanreplay.replay.turns import await_clock, await_turn, complete, wait_turn
 from spanreplay.run import Run, active_run
 
@@ -273,7 +272,7 @@ async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
     if "error" not in response:
         return None, decode_value(crossing, response.get("value"))
     error = _restore_error(crossing, response["error"])
-    if isinstance(error, asyncio.CancelledError):
+    if is_cancellation(error):
         await await_cancellation(crossing)
     return error, None
 

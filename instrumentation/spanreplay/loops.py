@@ -13,6 +13,7 @@ import contextlib
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay import config
@@ -59,7 +60,7 @@ class TurnBook:
 
     def turn(self) -> int:
         """The number of the turn that the calling thread's loop is in; -1 without a loop that counts."""
-        loop = _running_loop()
+        loop = running_loop()
         turns = None if loop is None else self._turns_of(loop)
         return -1 if turns is None else turns.turn
 
@@ -68,7 +69,7 @@ class TurnBook:
 
         `opened_in` is the turn in which a coroutine's call began, if it is one; `is_part` is a part of a stream.
         """
-        loop = _running_loop()
+        loop = running_loop()
         if loop is None:
             return -1
         turns = self._turns_of(loop)
@@ -127,6 +128,15 @@ class TurnBook:
                 where.extend(values)
 
 
-def _running_loop() -> Any:
+foreign: Final[list[Callable[[], Any]]] = []
+"""Finds what stands for the loop that runs in the calling thread, where it is none of asyncio's; see `trio_loop`."""
+
+
+def running_loop() -> Any:
+    """The event loop that runs in the calling thread, of whatever library; None without one."""
     events = sys.modules.get("asyncio.events")  # importing it would cost every process its start-up
-    return None if events is None else events._get_running_loop()
+    loop = None if events is None else events._get_running_loop()
+    if loop is None:
+        for find in foreign:
+            loop = loop or find()
+    return loop

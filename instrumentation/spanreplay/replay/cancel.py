@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from spanreplay import config
+from spanreplay.loops import running_loop
 from spanreplay.replay.turns import complete
 from spanreplay.replay.virtual_time import clock_of_running_loop
 
@@ -13,22 +15,35 @@ if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
 
 
+def is_cancellation(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Whether this is how a task learns that it is cancelled: asyncio's exception or trio's."""
+    trio: Any = sys.modules.get("trio")
+    return isinstance(error, asyncio.CancelledError) or (trio is not None and isinstance(error, trio.Cancelled))
+
+
 async def await_cancellation(crossing: Crossing) -> None:
     """Wait until the task is cancelled, as it was when this call was recorded.
 
-    Raises: CancelledError; ReplayMiss when nothing has cancelled it for longer than it took then, and some more.
+    Raises: what its library raises then; ReplayMiss when nothing has cancelled it for longer than it took then, and
+    some more.
     """
     recorded, session = crossing.served, crossing.run.session
     if recorded is None or session is None:
         raise AssertionError("only a served crossing can wait for its cancellation")
     limit_s = (max(0, recorded.end_ns - recorded.start_ns) // 1_000_000 + config.CANCEL_WAIT_MS) / 1000
-    loop, loop_clock = asyncio.get_running_loop(), clock_of_running_loop()
+    loop, loop_clock = running_loop(), clock_of_running_loop()
     waits: list[asyncio.Future[None]] = [] if loop_clock is None else [loop_clock.make_wake(recorded.end_seq)]
     waits.append(loop.create_future())
     timer = loop.call_later(limit_s, _end, waits)
     try:
         for future in waits:
             await future
+            if hasattr(loop, "raise_if_cancelled"):  # trio raises at the next checkpoint only
+                loop.raise_if_cancelled()
+    except BaseException:
+        if loop_clock is not None:
+            await loop_clock.settle(recorded.end_seq)
+        raise
     finally:
         timer.cancel()
         complete(session.gate, *recorded.clocks, recorded.end_seq)

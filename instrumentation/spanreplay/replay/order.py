@@ -12,7 +12,6 @@ the next result released, so that whoever waits for one result has reacted to it
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Outcome
+from spanreplay.loops import running_loop
 
 if TYPE_CHECKING:
     from spanreplay.family import Family
@@ -35,6 +35,18 @@ STALL_BUSY_MS: Final = 2_000
 """The same while other threads work."""
 REACTION_MS: Final = 200
 """How long other threads may go on, after a result went out, before the next one does; ends when all of them wait."""
+
+
+SERVICE: Final = "_spanreplay_service"
+"""Attribute of a thread that works for many; what it does is counted piece by piece."""
+
+
+class _Counted(threading.local):
+    is_here = False
+
+
+counted: Final = _Counted()
+"""Whether what the calling thread does was announced by `thread_started`."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,7 @@ class OrderGate:
         self._waiting = 0
         self._blocked = 0
         self._moves = 0
+        self._delivering = 0
         self._busy = 1  # the main thread
         self._thread_completed_at = 0.0
         self._is_open = False
@@ -109,7 +122,7 @@ class OrderGate:
     # ── what completed ──────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:
         """These completions have gone out; whoever waits for them goes on."""
-        is_thread = asyncio._get_running_loop() is None
+        is_thread = running_loop() is None
         with self._condition:
             if is_thread and clocks:
                 self._thread_completed_at = time.monotonic()
@@ -169,6 +182,13 @@ class OrderGate:
                     return False
             return True
 
+    def has_come(self, clock: int) -> bool:
+        """Whether what came first in the same turn as this completion has gone out."""
+        first = self._joint.get(clock, clock)
+        with self._condition:
+            is_passed = self._head >= len(self._events) or first < self._events[self._head][0]
+            return first != clock and (is_passed or first in self._gone)
+
     def find_turn(self, clock: int) -> tuple[int, int]:
         """A completion before this one and how many turns of its loop lie between; (-1, 0) if it is not known."""
         return self.turns.following.get(self._joint.get(clock, clock), (-1, 0))
@@ -210,7 +230,7 @@ class OrderGate:
         """Start anew in a process that was just started."""
         self._condition = threading.Condition()
         self._listeners = []
-        self._waiting = self._blocked = 0
+        self._waiting = self._blocked = self._delivering = 0
         self._busy = 0 if is_worker else 1
         self.share(shared)
 
@@ -243,7 +263,7 @@ class OrderGate:
 
     def wait_lane(self, lane: str) -> None:
         """Block until it is the turn of a lane to end; at once in a thread that runs an event loop."""
-        if asyncio._get_running_loop() is None:
+        if running_loop() is None:
             self.wait_turn(self.lane_ends.get(lane, -1))
 
     def owns(self, condition: threading.Condition) -> bool:
@@ -252,8 +272,12 @@ class OrderGate:
 
     @contextmanager
     def waiting_elsewhere(self) -> Iterator[None]:
-        """A block in which the calling thread waits for something else than its turn; daemons are not counted."""
-        if threading.current_thread().daemon:
+        """A block in which the calling thread waits for something else than its turn.
+
+        Daemons and threads of a library's own pool are not counted, unless they do a piece of work that is.
+        """
+        thread = threading.current_thread()
+        if (thread.daemon or hasattr(thread, SERVICE)) and not counted.is_here:
             yield
             return
         with self._condition:
@@ -323,7 +347,20 @@ class OrderGate:
 
     def is_thread_reacting(self) -> bool:
         """Whether other threads may still be on their way with what they got last; for a thread that runs a loop."""
-        return self.working_threads > 1 and time.monotonic() - self._thread_completed_at < REACTION_MS / 1000
+        is_anyone = self.working_threads > 1 or self._delivering > 0
+        return is_anyone and time.monotonic() - self._thread_completed_at < REACTION_MS / 1000
+
+    def deliver(self) -> None:
+        """A thread's work has ended, its result is on its way to a loop; call `delivered` there."""
+        with self._condition:
+            self._delivering += 1
+            self._thread_completed_at = time.monotonic()
+        self.thread_ended()
+
+    def delivered(self) -> None:
+        """The loop has got it, or nobody waits for it any more."""
+        with self._condition:
+            self._delivering -= 1
 
     def thread_started(self) -> None:
         """One more thread (or event loop) is at work."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.lane_order import when_told
-from spanreplay.replay.order import OrderGate
+from spanreplay.replay.order import SERVICE, OrderGate
 
 SLEEP_FACTOR: Final = 0.01
 SLEEP_S_MAX: Final = 0.1
@@ -37,7 +37,7 @@ def install(gate: OrderGate, patches: Patches) -> None:
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         is_pool = getattr(thread, "_target", None) is _POOL_WORKER or type(thread).__module__ == _PROCESS_POOLS
-        if is_pool or thread.daemon:
+        if is_pool or thread.daemon or hasattr(thread, SERVICE):
             return wrapped(*args, **kwargs)  # a pool's calls are counted; background helpers never end
         body = thread.run
 

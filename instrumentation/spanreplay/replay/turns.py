@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from spanreplay.call import CallRecord
+from spanreplay.loops import running_loop
 from spanreplay.replay.order import OrderGate
 from spanreplay.replay.virtual_time import clock_of_running_loop
 
@@ -41,7 +41,7 @@ def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     if part >= RESPONSE:
         session.read_part(crossing, part)
     clock = _clock(recorded, part)
-    if asyncio._get_running_loop() is None:
+    if running_loop() is None:
         session.gate.wait_turn(clock)
     complete(session.gate, clock)
 

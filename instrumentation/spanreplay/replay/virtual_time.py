@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay._patch import Patches
+from spanreplay.loops import running_loop
 from spanreplay.replay.order import STALL_BUSY_MS, STALL_MS, OrderGate
 from spanreplay.run import active_run
 
@@ -91,7 +92,7 @@ class LoopClock:
         return self._now_s
 
     def _wake(self) -> None:
-        if asyncio._get_running_loop() is not self._loop:
+        if running_loop() is not self._loop:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
                 self._loop.call_soon_threadsafe(_nothing)
 
@@ -108,6 +109,9 @@ class LoopClock:
         future = self._loop.create_future()
         self._push(clock, self._time() + seconds, lambda: future.set_result(None), future.done)
         await future
+
+    async def settle(self, clock: int) -> None:
+        """Nothing: where a cancelled call cleans up for some turns, another loop's clock waits here."""
 
     def make_wake(self, clock: int) -> asyncio.Future[None]:
         """A future that is done in the turn of the loop in which this completion came, if the loop was busy then.
@@ -129,8 +133,12 @@ class LoopClock:
         if clock >= 0:
             self._push(clock, when, handle._run, handle.cancelled)
         else:  # it never fired: something else was first
-            heapq.heappush(self._unfired, (when, id(handle), handle))
+            self.keep_unfired(handle)
         return handle
+
+    def keep_unfired(self, handle: asyncio.TimerHandle) -> None:
+        """A timer that fires only where nothing else can happen any more."""
+        heapq.heappush(self._unfired, (handle.when(), id(handle), handle))
 
     def _push(
         self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool], *, is_own: bool = False
@@ -156,7 +164,7 @@ class LoopClock:
             return self._poll(_POLL_S)
         head = self._find_head()
         timer = None if timeout is None else self._time() + timeout
-        if head is not None and not head.is_own and self._gate.is_turn(head.clock):
+        if head is not None and self._gate.is_turn(head.clock) and self._is_caused(head):
             if timer is None or head.due <= timer:
                 self._jump(head.due)
                 self._fire(head)
@@ -212,6 +220,10 @@ class LoopClock:
         while self._unfired and self._unfired[0][2].cancelled():
             heapq.heappop(self._unfired)
         return self._entries[0] if self._entries else None
+
+    def _is_caused(self, head: _Entry) -> bool:
+        """Whether something makes this happen that is not the program: itself, or what came in the same turn."""
+        return not head.is_own or any(not e.is_own and self._gate.is_joint(head.clock, e.clock) for e in self._entries)
 
     def _fire(self, head: _Entry) -> None:
         """Let the head go on, and with it what came in the same turn of the loop."""
@@ -293,6 +305,6 @@ def install(gate: OrderGate, patches: Patches) -> None:
 
 def clock_of_running_loop() -> LoopClock | None:
     """The clock of the loop that runs in this thread, if it was taken over."""
-    loop = asyncio._get_running_loop()
+    loop = running_loop()
     clock: LoopClock | None = getattr(loop, "__dict__", {}).get("_spanreplay_clock")
     return clock

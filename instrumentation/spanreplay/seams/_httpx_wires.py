@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spanreplay.crossing import plumbing
+from spanreplay.replay.cancel import is_cancellation
 from spanreplay.seams.http_reply import HttpReply
 
 
@@ -104,7 +104,7 @@ class ReplayTransport:
     async def handle_async_request(self, request: Any) -> Any:
         """The recorded response, or the recorded exception raised."""
         failure = self._call.next_failure()
-        if isinstance(failure, asyncio.CancelledError):
+        if is_cancellation(failure):
             await self._call.settle(failure)
         return self._call.next_response(request)
 
@@ -213,7 +213,7 @@ def _build_replayed(hx: Any) -> Any:
             finally:
                 self._call.stream_over()
             failure = self._call.end_of_body(self._reply)
-            if isinstance(failure, asyncio.CancelledError):
+            if is_cancellation(failure):
                 await self._call.settle(failure)
             if failure is not None:
                 raise failure

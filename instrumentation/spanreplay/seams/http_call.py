@@ -21,7 +21,7 @@ from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, Spec, begin, is_plumbing, is_suppressed, plumbing
 from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
 from spanreplay.own_servers import is_own
-from spanreplay.replay.cancel import await_cancellation
+from spanreplay.replay.cancel import await_cancellation, is_cancellation
 from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.run import Run, active_run
 from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
@@ -207,7 +207,7 @@ class HttpCall:
     @staticmethod
     def _prefer(exc: BaseException | None, bodies: list[Body]) -> None:
         """A cancellation that the library turned into its own timeout is recorded as that."""
-        if bodies and isinstance(exc, Exception) and isinstance(bodies[-1].error, asyncio.CancelledError):
+        if bodies and isinstance(exc, Exception) and is_cancellation(bodies[-1].error):
             bodies[-1].error = exc
 
     def _read_meta(self, reply: HttpReply, texts: list[str]) -> dict[str, Any]:
@@ -319,7 +319,7 @@ class HttpCall:
 
     async def settle(self, exc: BaseException) -> None:
         """Wait for a recorded cancellation to happen again."""
-        if isinstance(exc, asyncio.CancelledError) and self.crossing is not None:
+        if is_cancellation(exc) and self.crossing is not None:
             await await_cancellation(self.crossing)
 
     def restore_error(self, error: dict[str, Any]) -> BaseException:

@@ -1,0 +1,122 @@
+"""Work that an event loop hands to a thread of its own pool, and waits for (trio's and anyio's `to_thread.run_sync`).
+
+The thread is one of many that are used again: the lane follows the call. When the call has returned takes a value of
+the run's clock in the thread of the loop, right before whoever waits for it goes on; a replay lets it go on then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from spanreplay.lanes import _enter, _inside_thread, _peel, current_crossing, current_lane, label_of
+from spanreplay.loops import running_loop
+from spanreplay.replay.cancel import is_cancellation
+from spanreplay.replay.order import OrderGate, counted
+from spanreplay.replay.turns import complete
+from spanreplay.replay.virtual_time import clock_of_running_loop
+from spanreplay.run import Run, carried
+from spanreplay.timers import guarded_name
+
+WAIT_S: float = 60.0
+"""How long, on the loop's clock, a replay waits for the cancellation of a call whose end nobody saw."""
+
+
+class _Work:
+    """One call that a thread makes."""
+
+    def __init__(self, run: Run, function: Any, args: tuple[Any, ...]) -> None:
+        work, contexts = _peel(function, args)
+        self._parent = current_lane(run.root_lane)
+        self._lane = self._parent.child(label_of("x", work), current_crossing(run.root_lane))
+        _enter(contexts, self._lane)
+        self._function = function
+        self._carried = carried()
+        self._carried.ends_lane = False
+        self._gate: OrderGate | None = None if run.session is None else run.session.gate
+        self._lock = threading.Lock()
+        self._left = 2  # the thread and the task that waits for it
+        self.has_started = False
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __call__(self, *args: Any) -> Any:
+        self.has_started = True
+        if self._gate is not None:
+            self._gate.thread_started()
+            counted.is_here = True
+        try:
+            with _inside_thread(self._parent, self._lane), self._carried:
+                return self._function(*args)
+        finally:
+            counted.is_here = False
+            if self._gate is not None:
+                self._gate.deliver()
+            self._leave()
+
+    def left_by_task(self) -> None:
+        """Whoever waited for the call goes on."""
+        if self.has_started:
+            self._leave()
+
+    def _leave(self) -> None:
+        """The thread's result is on its way until the loop has it, or does not wait for it any more."""
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last and self._gate is not None:
+            self._gate.delivered()
+
+
+async def offload(
+    run: Run,
+    function: Any,
+    args: tuple[Any, ...],
+    start: Callable[[Any], Awaitable[Any]],
+    shield: Callable[[], AbstractContextManager[Any]],
+    *,
+    can_abandon: bool,
+) -> Any:
+    """What `start(work)` gives, which has a thread call `work` instead of `function`.
+
+    `shield` keeps cancellation out of a block; a call that can be abandoned is left to itself when it is cancelled.
+    """
+    name = guarded_name(run, function)
+    work = _Work(run, function, args)
+    is_seen = True
+    try:
+        return await start(work)
+    except BaseException as exc:
+        is_seen = work.has_started and not (can_abandon and is_cancellation(exc))
+        raise
+    finally:
+        work.left_by_task()
+        if name and is_seen and run.session is None:
+            run.end_timer(name)
+        elif name and is_seen and run.session is not None:
+            await _await_end(run.session.gate, name, shield, can_abandon=can_abandon)
+
+
+async def _await_end(
+    gate: OrderGate, name: str, shield: Callable[[], AbstractContextManager[Any]], *, can_abandon: bool
+) -> None:
+    """Suspend until it is the turn of a call's end to be seen, as it was recorded."""
+    loop_clock, loop = clock_of_running_loop(), running_loop()
+    if gate.timers is None or gate.is_live or loop_clock is None:
+        return
+    clock = gate.timers.get(name, -1)
+    if clock >= 0:
+        try:
+            with shield():
+                await loop_clock.wait_turn(clock, 0)
+        finally:
+            complete(gate, clock)
+    elif can_abandon:  # it was cancelled before its end
+        future = loop.create_future()
+        timer = loop.call_later(WAIT_S, lambda: future.done() or future.set_result(None))
+        try:
+            await future
+        finally:
+            timer.cancel()

@@ -1,0 +1,71 @@
+"""Seam: anyio, on asyncio and on trio. Records nothing; names the lanes of tasks and of calls of worker threads.
+
+Its tasks are those of the loop below; they have the names of what they run, not of anyio's wrappers. Its worker threads
+are used again: on asyncio the lane follows the call here, on trio in trio's own seam.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wrapt import FunctionWrapper
+
+from spanreplay import lanes
+from spanreplay._patch import Patches
+from spanreplay.offload import offload
+from spanreplay.replay.order import SERVICE
+from spanreplay.run import active_run
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch one of anyio's backends."""
+    lanes.wrapped_work.update(
+        {
+            "TaskHandle._run_coro": _of_handle,
+            "TaskGroup._run_wrapped_task": lambda coroutine: coroutine.cr_frame.f_locals["coro"],
+            "TaskGroup.start.<locals>.run_coro_with_task_status": _in_closure,
+            "TrioBackend.run_sync_in_worker_thread.<locals>.wrapper": _in_closure,
+        }
+    )
+    if module.__name__.endswith("_trio"):
+        if not isinstance(module.run_sync, FunctionWrapper):  # taken from trio before that was patched
+            from spanreplay.seams._trio import run_in_thread
+
+            patches.wrap(module, "run_sync", run_in_thread)
+        return
+    patches.wrap(module.WorkerThread, "start", _start_worker)
+    patches.wrap(module.AsyncIOBackend, "run_sync_in_worker_thread", _in_worker)
+
+
+def _of_handle(work: Any) -> Any:
+    """What a task's handle runs: `work` is its bound method, or the coroutine of that."""
+    handle = getattr(work, "__self__", None) or work.cr_frame.f_locals["self"]
+    return handle._coro
+
+
+def _in_closure(work: Any) -> Any:
+    cells = dict(zip(work.__code__.co_freevars, work.__closure__ or (), strict=True))
+    return cells["func"].cell_contents
+
+
+def _start_worker(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+    setattr(thread, SERVICE, True)
+    with lanes.unnumbered_threads():
+        return wrapped(*args, **kwargs)
+
+
+def _in_worker(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
+    run = active_run()
+    if run is None or len(args) < 2:
+        return wrapped(*args, **kwargs)
+    from anyio import CancelScope
+
+    function, given, *rest = args
+    return offload(
+        run,
+        function,
+        given,
+        lambda work: wrapped(work, given, *rest, **kwargs),
+        lambda: CancelScope(shield=True),
+        can_abandon=bool(rest[0] if rest else kwargs.get("abandon_on_cancel", kwargs.get("cancellable"))),
+    )

@@ -1,0 +1,321 @@
+"""Seam: trio. Records nothing by itself; names the lane of each task and thread call, and keeps trio's order.
+
+Trio leaves open in which order tasks run that can run at once: it reverses every other batch by chance, and walks
+through sets. While a run is active it runs them in the order in which they were woken up, which trio may choose, too.
+
+Deadlines are what asyncio's timers are, and `trio.sleep` is one. In a replay they pass when they did, at once.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from functools import partial
+from typing import Any, Final
+
+import trio
+from trio._core import _run as core
+from trio._core import _thread_cache
+
+from spanreplay import lanes, loops
+from spanreplay._patch import Patches
+from spanreplay.lanes import _enter, _peel, current_crossing, current_lane, inside_lane, label_of
+from spanreplay.local.patching import patch_bare
+from spanreplay.local.reads import source
+from spanreplay.offload import offload
+from spanreplay.run import active_run
+from spanreplay.seams._trio_loop import Clock, IOManager, TrioLoop, TrioTime, find_loop
+from spanreplay.timers import guarded_name
+
+_POLLED: Final = "|polled"
+"""Marks a deadline that the program noticed before trio did."""
+_CURRENT_TIME: Final = source("clock", "trio.current_time", family="trio")
+
+
+class _Guest(threading.local):
+    is_starting = False
+
+
+_guest: Final = _Guest()
+
+
+class _InOrder:
+    """Stands for trio's `random.Random` while a run is active: what was woken up first runs first."""
+
+    def __init__(self, real: random.Random) -> None:
+        self._real = real
+
+    def random(self) -> float:
+        """Below a half, trio reverses a batch, which it then takes from its end."""
+        return self._real.random() if active_run() is None else 0.0
+
+    def shuffle(self, batch: list[Any]) -> None:
+        """As above, for trio under Hypothesis."""
+        if active_run() is None:
+            self._real.shuffle(batch)
+        else:
+            batch.reverse()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `trio`."""
+    patches.replace(core, "_r", _InOrder(core._r))
+    patches.wrap(core, "setup_runner", _setup_runner)
+    patches.wrap(core, "start_guest_run", _start_guest_run)
+    patches.replace(trio.lowlevel, "start_guest_run", core.start_guest_run)
+    patches.wrap(core.Runner, "spawn_impl", _spawn)
+    patches.wrap(core.CancelStatus, "recalculate", _recalculate)
+    patches.wrap(trio.Event, "set", _set_event)
+    _install_deadlines(patches)
+    _install_threads(patches)
+    real = trio.current_time
+    patch_bare(patches, trio, "current_time", _CURRENT_TIME, lambda shift: real() + shift / 1e9)
+    if find_loop not in loops.foreign:
+        loops.foreign.append(find_loop)
+
+
+# ── loops ───────────────────────────────────────────────────────────────────────────────────────────
+def _start_guest_run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Trio inside another library's loop keeps its own time: its lanes are named, its order is not kept."""
+    _guest.is_starting = True
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _guest.is_starting = False
+
+
+def _setup_runner(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    runner = wrapped(*args, **kwargs)
+    run = active_run()
+    if run is None or _guest.is_starting:
+        return runner
+    loop = TrioLoop(runner)
+    runner.io_manager = IOManager(runner.io_manager, loop)
+    if run.session is not None:
+        clock = TrioTime(loop, run.session.gate)
+        vars(loop)["_spanreplay_clock"] = clock
+        clock.attach()
+        loop.release = clock.release
+        runner.clock = Clock(loop)
+    return runner
+
+
+# ── tasks ───────────────────────────────────────────────────────────────────────────────────────────
+def _spawn(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    run = active_run()
+    function, rest, nursery, *_ = args
+    if run is None or nursery is None or function == runner.entry_queue.task:
+        return wrapped(*args, **kwargs)
+    parent = current_lane(run.root_lane)
+    lane = parent.child(label_of("t", _peel(function, tuple(rest))[0]), current_crossing(run.root_lane))
+    context = kwargs.get("context")
+    if context is None and kwargs.get("system_task"):
+        kwargs["context"] = context = runner.system_context.copy()
+    if context is not None:
+        _enter([context], lane)
+        return wrapped(*args, **kwargs)
+    with inside_lane(lane):
+        return wrapped(*args, **kwargs)
+
+
+def _recalculate(wrapped: Any, status: Any, args: Any, kwargs: Any) -> Any:
+    """`CancelStatus.recalculate`, with the tasks that it cancels in the order in which they were made.
+
+    Trio goes through sets, scope by scope; a call that is served has not the scopes that its body had.
+    """
+    if active_run() is None:
+        return wrapped(*args, **kwargs)
+    todo, cancelled = [status], []
+    while todo:
+        current = todo.pop()
+        scope = current._scope
+        is_above = current.parent_cancellation_is_visible_to_us
+        is_cancelled = scope._cancel_called or is_above  # not `cancel_called`, which looks at the clock
+        if is_cancelled == current.effectively_cancelled:
+            continue
+        if is_above and getattr(scope, "_cancel_reason", 0) is None:
+            scope._cancel_reason = current._parent._scope._cancel_reason
+        current.effectively_cancelled = is_cancelled
+        if is_cancelled:
+            cancelled += current._tasks
+        todo.extend(current._children)
+    for task in sorted(cancelled, key=_creation):
+        task._attempt_delivery_of_any_pending_cancel()
+    return None
+
+
+def _set_event(wrapped: Any, event: Any, args: Any, kwargs: Any) -> Any:
+    if not event.is_set() and active_run() is not None:
+        event._tasks = sorted(event._tasks, key=_creation)  # asked for no more once it is set
+    return wrapped(*args, **kwargs)
+
+
+def _creation(task: Any) -> int:
+    return int(task._counter)
+
+
+# ── deadlines ───────────────────────────────────────────────────────────────────────────────────────
+def _install_deadlines(patches: Patches) -> None:
+    real: Any = vars(core.CancelScope)["cancel_called"]
+    cancel_args = (core.CancelReason(source="deadline"),) if hasattr(core, "CancelReason") else ()
+
+    def fire(loop: TrioLoop, scope: Any, deadline: float) -> None:
+        clock: Any = vars(loop)["_spanreplay_clock"]
+        clock._jump(deadline)  # whoever is woken up may look at the clock
+        loop.deadlines.handles.pop(scope, None)
+        scope._cancel(*cancel_args)
+
+    def cancel_called(scope: Any) -> Any:
+        """In a replay a deadline passes when it did, not when the clock says so."""
+        loop = find_loop()
+        if loop is not None and scope in loop.deadlines.handles:
+            _fire_if_polled(loop, scope)
+            return scope._cancel_called
+        return real.fget(scope)
+
+    patches.wrap(core.Deadlines, "add", partial(_add_deadline, fire))
+    patches.wrap(core.Deadlines, "remove", _remove_deadline)
+    patches.wrap(core.Deadlines, "expire", _expire)
+    patches.wrap(core.CancelScope, "_cancel", _cancel)
+    patches.replace(core.CancelScope, "cancel_called", property(cancel_called, doc=real.__doc__))
+
+
+def _add_deadline(fire: Any, wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
+    run, loop = active_run(), find_loop()
+    deadline, scope = args
+    if run is None or loop is None or deadline == float("-inf"):  # trio's own way of a checkpoint
+        return wrapped(*args, **kwargs)
+    names = loop.deadlines.names
+    name = names.get(scope)
+    if name is None:
+        name = names[scope] = guarded_name(run, core.CancelScope)
+    clock: Any = vars(loop).get("_spanreplay_clock")
+    if name and clock is not None and run.session is not None:
+        is_polled = name + _POLLED in (run.session.gate.timers or ())
+        shown = name + _POLLED if is_polled else name
+        handle = clock.make_timer(shown, deadline, fire, [loop, scope, deadline], None)
+        if handle is not None:
+            loop.deadlines.handles[scope] = handle
+            return None
+    return wrapped(*args, **kwargs)
+
+
+def _remove_deadline(wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
+    loop = find_loop()
+    handle = None if loop is None else loop.deadlines.handles.pop(args[1], None)
+    if handle is None:
+        return wrapped(*args, **kwargs)
+    handle.cancel()
+    return None
+
+
+def _fire_if_polled(loop: TrioLoop, scope: Any) -> None:
+    run = active_run()
+    if run is None or run.session is None:
+        return
+    gate, name = run.session.gate, loop.deadlines.names.get(scope, "") + _POLLED
+    clock = (gate.timers or {}).get(name, -1)
+    if clock >= 0 and gate.is_turn(clock):
+        loop.deadlines.handles[scope]._run()
+        gate.complete(clock)
+
+
+def _expire(wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
+    loop = find_loop()
+    if loop is None:
+        return wrapped(*args, **kwargs)
+    loop.deadlines.is_expiring = True
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        loop.deadlines.is_expiring = False
+
+
+def _cancel(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
+    run, loop = active_run(), find_loop()
+    if run is None or loop is None or run.session is not None or scope._cancel_called:
+        return wrapped(*args, **kwargs)
+    is_expiring = loop.deadlines.is_expiring
+    is_deadline = is_expiring or (bool(args) and getattr(args[0], "source", "") == "deadline")
+    name = loop.deadlines.names.get(scope) if is_deadline else None
+    if not name:
+        return wrapped(*args, **kwargs)
+    ready = core.GLOBAL_RUN_CONTEXT.runner.runq
+    before = len(ready)
+    loop.deadlines.is_expiring = False  # what is cancelled with it is no deadline of its own
+    try:
+        result = wrapped(*args, **kwargs)
+    finally:
+        loop.deadlines.is_expiring = is_expiring
+    if is_expiring:
+        loop.deadlines.passed(run, name, list(ready)[before:])
+    else:
+        run.end_timer(name + _POLLED)
+    return result
+
+
+# ── threads ─────────────────────────────────────────────────────────────────────────────────────────
+def _install_threads(patches: Patches) -> None:
+    import trio._threads
+
+    patches.wrap(trio._threads, "to_thread_run_sync", run_in_thread)
+    patches.replace(trio.to_thread, "run_sync", trio._threads.to_thread_run_sync)
+    patches.wrap(trio._threads, "_send_message_to_trio", _send_message)
+    patches.wrap(_thread_cache.ThreadCache, "start_thread_soon", _start_thread)
+
+
+def run_in_thread(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`trio.to_thread.run_sync`, in a lane of its own."""
+    run = active_run()
+    if run is None or not args:
+        return wrapped(*args, **kwargs)
+    function, *rest = args
+    return offload(
+        run,
+        function,
+        tuple(rest),
+        lambda work: wrapped(work, *rest, **kwargs),
+        lambda: trio.CancelScope(shield=True),
+        can_abandon=bool(kwargs.get("abandon_on_cancel") or kwargs.get("cancellable")),
+    )
+
+
+def _start_thread(wrapped: Any, cache: Any, args: Any, kwargs: Any) -> Any:
+    """A thread of trio's cache, which is used again, is no lane."""
+    with lanes.unnumbered_threads():
+        return wrapped(*args, **kwargs)
+
+
+def _send_message(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """A thread has trio do something: when it begins is part of the order."""
+    run = active_run()
+    if run is None or len(args) < 2:
+        return wrapped(*args, **kwargs)
+    message = args[1]
+    is_async = hasattr(message, "afn")
+    function = message.afn if is_async else message.fn
+    name = guarded_name(run, function)
+    if not name:
+        return wrapped(*args, **kwargs)
+    if run.session is not None:
+        gate = run.session.gate
+        clock = (gate.timers or {}).get(name, -1)
+        gate.wait_turn(clock)
+        gate.complete(clock)
+        with gate.waiting_elsewhere():
+            return wrapped(*args, **kwargs)
+    found = run
+
+    async def begin_async(*given: Any) -> Any:
+        found.end_timer(name)
+        return await function(*given)
+
+    def begin(*given: Any) -> Any:
+        found.end_timer(name)
+        return function(*given)
+
+    vars(message)["afn" if is_async else "fn"] = begin_async if is_async else begin
+    return wrapped(*args, **kwargs)
