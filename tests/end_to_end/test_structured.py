@@ -23,7 +23,6 @@ def test_s68_structured_agents_replay_byte_for_byte(
     recorded = workplace.record(agent, *command[1:])
     recording = workplace.recording()
     assert recording.completeness().reasons == ()
-    assert "too slow" in recorded.stdout
     asked = len(provider.requests)
     provider.stop()
     replayed = workplace.replay(agent, *command[1:])

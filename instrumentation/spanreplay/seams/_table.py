@@ -13,6 +13,7 @@ from spanreplay.seams._row import Seam
 __all__ = ["SEAMS", "Seam"]
 
 _TRANSPORT: Final = "`llm` or `embedding` where a dialect reads the request, else `http`"
+_LLAMA_WORKFLOW: Final = "llama_index.core.workflow.workflow"
 _BY_METHOD: Final = "`read` for models and for GET, HEAD and OPTIONS, else `write`"
 
 SEAMS: Final[tuple[Seam, ...]] = (
@@ -193,11 +194,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "llamaindex-workflows",
         "llama-index-core",
-        (
-            "workflows.runtime.control_loop.runner",
-            "workflows.runtime.types.plugin",
-            "llama_index.core.workflow.workflow",
-        ),
+        ("workflows.runtime.control_loop.runner", "workflows.runtime.types.plugin", _LLAMA_WORKFLOW),
         "spanreplay.seams._llamaindex_workflows",
         "which step a workflow went on with; names the lane of each step",
         kind="`compute`, where `llama-index-workflows` 2 runs them",
@@ -339,11 +336,9 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "trio",
         ("trio",),
         "spanreplay.seams._trio",
-        "nothing by itself, but `trio.current_time()`: names lanes, keeps the order of tasks, deadlines and threads",
-        lanes="`t:` and the function of each task, `x:` and that of each `to_thread.run_sync`",
+        "nothing but `trio.current_time()`: names lanes of tasks and thread calls, keeps their order and deadlines",
         versions=">=0.25",
         omits="the order inside a guest run (`start_guest_run`); `trio.run_process` and sockets of trio's own",
-        page="trio",
     ),
     Seam(
         "anyio",
@@ -351,9 +346,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
         ("anyio._backends._asyncio", "anyio._backends._trio"),
         "spanreplay.seams._anyio",
         "nothing by itself: names lanes, keeps the order in which worker threads end",
-        lanes="`t:` and the function of each task, `x:` and that of each `to_thread.run_sync`",
         versions=">=4",
         omits="`to_process`; `open_process`; sockets of anyio's own",
-        page="anyio",
     ),
 )

@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 URL = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-PATIENCE_S = 0.1  # a slow answer takes longer
+PATIENCE_S = 0.05  # a slow answer takes longer
 
 
 async def ask(client: httpx.AsyncClient, prompt: str) -> str:

@@ -6,7 +6,7 @@ import httpx
 import trio
 
 URL = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-PATIENCE_S = 0.1  # a slow answer takes longer
+PATIENCE_S = 0.05  # a slow answer takes longer
 
 
 def body(prompt: str, *, stream: bool = False) -> dict[str, object]:
