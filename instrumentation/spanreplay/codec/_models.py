@@ -27,6 +27,10 @@ class _Nothing:
     pass
 
 
+_ANY: Final = "typing:Any"
+"""A class from Python 3.11 on only."""
+
+
 # ── pydantic 2 ──────────────────────────────────────────────────────────────────────────────────────
 def _is_model(kind: type) -> bool:
     return issubclass(kind, _known("pydantic.main", "BaseModel")) and hasattr(kind, "model_fields")
@@ -51,9 +55,9 @@ def _pack_model_class(cls: type) -> dict[str, Any]:
     if origin is None:
         return {"class": class_path(cls)}
     arguments = generic.get("args", ())
-    if not all(isinstance(each, type) for each in arguments):
+    if not all(isinstance(each, type) or each is Any for each in arguments):
         raise Refused(f"{cls.__module__}.{cls.__qualname__}, a generic model whose arguments are no classes")
-    return {"class": class_path(origin), "args": [class_path(each) for each in arguments]}
+    return {"class": class_path(origin), "args": [_ANY if each is Any else class_path(each) for each in arguments]}
 
 
 def _unpack_model(encoded: dict[str, Any], dec: Decoder) -> Any:
@@ -61,7 +65,7 @@ def _unpack_model(encoded: dict[str, Any], dec: Decoder) -> Any:
     if not _is_model(cls):
         raise Refused(f"{encoded['class']}, which is no pydantic model")
     if encoded.get("args"):
-        cls = cls[tuple(load_class(each) for each in encoded["args"])]
+        cls = cls[tuple(Any if each == _ANY else load_class(each) for each in encoded["args"])]
     fields = dec.members(encoded["fields"])
     built = object.__new__(cls)
     state: dict[str, Any] = {

@@ -86,6 +86,7 @@ def test_s61_pydantic_generic_model_round_trip() -> None:
     """A parametrised model comes back as the same class."""
     _assert_same(Page[Line](items=[Line(sku="a", price=Decimal(1))]))
     _assert_same(Page[int](items=[1]))
+    _assert_same(Page[Any](items=[1]))
 
 
 def test_codec_runs_no_model_code_on_decode() -> None:
