@@ -56,11 +56,9 @@ def test_r1_secret_in_json_is_replaced_at_any_depth(run: RunRedactor, sample: Sa
     assert sample.secret not in redacted
 
 
-@pytest.mark.parametrize("sample", SECRETS, ids=_IDS)
+@pytest.mark.parametrize("sample", [s for s in SECRETS if "\n" not in s.secret], ids=lambda s: str(s.rule))
 def test_secret_after_an_escaped_newline_is_found(run: RunRedactor, sample: Sample) -> None:
     """In JSON that was cut off, the n of an escaped line break does not hide the key after it."""
-    if "\n" in sample.secret:
-        pytest.skip("a PEM block is escaped itself")
     redacted = run.text('{"content":"first\\n' + sample.text.replace('"', '\\"'))
     assert sample.secret not in redacted
 

@@ -112,12 +112,17 @@ def _payloads(text: str) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("framing", _FRAMINGS)
-@pytest.mark.parametrize("sample", SECRETS, ids=lambda sample: str(sample.rule))
+_FRAMED = [
+    pytest.param(sample, framing, id=f"{sample.rule}-{framing}")
+    for sample in SECRETS
+    for framing in _FRAMINGS
+    if framing != "plain" or "\n" not in sample.text  # a line of plain data has no line breaks
+]
+
+
+@pytest.mark.parametrize(("sample", "framing"), _FRAMED)
 def test_r1_secret_streamed_in_pieces_is_found(run: RunRedactor, sample: Sample, framing: str) -> None:
     """A secret that a model streams three characters at a time is in no event, and what is left still parses."""
-    if framing == "plain" and "\n" in sample.text:
-        pytest.skip("a line of plain data has no line breaks")
     frame, read = _FRAMINGS[framing]
     text = f"ok {sample.text} end"
     stream = frame([text[i : i + 3] for i in range(0, len(text), 3)])
