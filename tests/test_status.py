@@ -35,6 +35,18 @@ def test_status_page_names_failures_and_missing_rows() -> None:
     assert "0 of 2 rows" in page
 
 
+def test_status_page_says_what_was_skipped_and_why() -> None:
+    """A row of which a case was skipped has passed, with the reason; one of which all were has not."""
+    partly, wholly = Proof(), Proof()
+    partly.add("t::test_n1_x[a]", "skipped", "no other Python here")
+    partly.add("t::test_n1_x[b]", "passed")
+    wholly.add("t::test_n2_y", "skipped", "no Chromium | here")
+    page = render({"N1": {"t::test_n1_x": partly}, "N2": {"t::test_n2_y": wholly}}, {})
+    assert "| N1 |  | passed | `t::test_n1_x` (2 cases) — passed, 1 skipped (no other Python here) |" in page
+    assert "| N2 |  | skipped | `t::test_n2_y` — skipped (no Chromium / here) |" in page
+    assert "1 of 2 rows have tests, all of which pass. Of N1 some were skipped" in page
+
+
 def test_status_titles_come_from_the_tables(tmp_path: Path) -> None:
     """Titles are the second column, without markup, cut to one line."""
     path = tmp_path / "R.md"

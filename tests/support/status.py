@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-REQUIREMENTS = Path(__file__).resolve().parents[2] / "docs" / "REQUIREMENTS.md"
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ROOT / "docs" / "REQUIREMENTS.md"
 _ROWS = re.compile(r"^test((?:_[snucrkh]\d{1,2})+)(?=_)")
 _TABLE_ROW = re.compile(r"^\| ([SNUCRKH]\d{1,2}) \| (.+?) *\|")
 _TITLE_CHARACTERS_MAX = 90
@@ -31,12 +33,37 @@ class Proof:
     """One test function: how many cases ran, and the worst that happened."""
 
     cases: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """The reason of each case that was skipped."""
     result: str = "passed"
 
-    def add(self, nodeid: str, result: str) -> None:
+    def add(self, nodeid: str, result: str, reason: str = "") -> None:
         """Count one case in."""
         self.cases.add(nodeid)
+        if result == "skipped":
+            self.skipped[nodeid] = reason
         self.result = max(self.result, result, key=_WORST.index)
+        if self.result == "skipped" and len(self.skipped) < len(self.cases):
+            self.result = "passed"
+
+    def tell(self) -> str:
+        """What came of it, with the reasons of what was skipped; '' where all passed."""
+        if self.result != "passed" or not self.skipped:
+            return "" if self.result == "passed" else f" — {self.result}{_reasons(self.skipped.values())}"
+        return f" — passed, {len(self.skipped)} skipped{_reasons(self.skipped.values())}"
+
+
+def _reasons(reasons: Iterable[str]) -> str:
+    shown = "; ".join(sorted({each.replace("|", "/") for each in reasons if each}))
+    return f" ({shown})" if shown else ""
+
+
+def result_of(proofs: Iterable[Proof]) -> str:
+    """What came of a row: failed if any of its tests did, skipped if all were."""
+    results = {proof.result for proof in proofs}
+    if not results or "failed" in results:
+        return "failed" if results else "no test yet"
+    return "passed" if "passed" in results else "skipped"
 
 
 def rows_of(nodeid: str) -> list[str]:
@@ -67,19 +94,28 @@ def read_titles(path: Path) -> dict[str, str]:
 def render(proofs: dict[str, dict[str, Proof]], titles: dict[str, str]) -> str:
     """The page; pure and deterministic."""
     rows = sorted(titles.keys() | proofs.keys(), key=row_order)
-    proved = [row for row in rows if {p.result for p in proofs.get(row, {}).values()} == {"passed"}]
+    proved = [row for row in rows if result_of(proofs.get(row, {}).values()) == "passed"]
+    partly = [row for row in proved if any(proof.skipped for proof in proofs[row].values())]
     lines = [HEAD, f"{len(proved)} of {len(rows)} rows have tests, all of which pass.", ""]
+    if partly:
+        lines[1] += f" Of {', '.join(partly)} some were skipped, for the reasons that stand there."
     lines += ["| Row | Required | Result | Tests |", "| --- | --- | --- | --- |"]
     for row in rows:
         tests = proofs.get(row, {})
-        result = max((p.result for p in tests.values()), key=_WORST.index, default="no test yet")
+        result = result_of(tests.values())
         named = []
         for name, proof in sorted(tests.items()):
             count = f" ({len(proof.cases)} cases)" if len(proof.cases) > 1 else ""
-            mark = "" if proof.result == "passed" else f" — {proof.result}"
-            named.append(f"`{name}`{count}{mark}")
+            named.append(f"`{name}`{count}{proof.tell()}")
         lines.append(f"| {row} | {titles.get(row, '')} | {result} | {'<br>'.join(named)} |")
     return "\n".join(lines) + "\n"
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Why a test was skipped; '' if it was not. No paths: they differ from machine to machine."""
+    if report.outcome != "skipped" or not isinstance(report.longrepr, tuple):
+        return ""
+    return report.longrepr[2].removeprefix("Skipped: ").replace(f"{ROOT}/", "")
 
 
 class StatusPage:
@@ -97,7 +133,7 @@ class StatusPage:
             return
         function = report.nodeid.partition("[")[0]
         for row in rows_of(function):
-            self._proofs[row][function].add(report.nodeid, report.outcome)
+            self._proofs[row][function].add(report.nodeid, report.outcome, _reason(report))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that a file of tests could not be read."""
