@@ -1,26 +1,55 @@
 #!/usr/bin/env bash
-# The agent-side tests under every Python 3.10–3.14 that is installed here, then the agents of older SDKs.
+# The agent-side tests under every Python 3.10–3.14 that is installed here, then the agents of every generation of SDKs.
+# Goes on after a failure, and ends by saying what happened and what to do next.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ran=()
-missing=()
+say() { printf '%s\n' "$*" >&2; }
+options=(-q -n auto --maxprocesses "${SPANREPLAY_TEST_WORKERS:-8}" --dist loadfile)
+# What runs agents in processes of their own, and needs neither a store nor another SDK than the newest
+agents=(tests/end_to_end/test_{async_processes,declared_compute,determinism,hermetic,leaks,local_effects}.py
+    tests/end_to_end/test_{local_reads,overlay,plans,resume,stepping,transports}.py)
+passed=() failed=() missing=()
+
+run_version() {
+    local version=$1 python=$2 venv=.venvs/py$1
+    "$venv/bin/python" -c '' >/dev/null 2>&1 || { rm -rf "$venv" && "$python" -m venv "$venv"; }
+    # The pip that comes with Python 3.10 tries versions for an hour where a newer one finds them at once
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip &&
+        "$venv/bin/python" -m pip install -q --disable-pip-version-check -e '.[client,service,dev,test]' &&
+        "$venv/bin/python" -m pytest "${options[@]}" tests/instrumentation "${agents[@]}"
+}
+
 for version in 3.10 3.11 3.12 3.13 3.14; do
-    if ! "python$version" -c '' >/dev/null 2>&1; then
+    if ! python=$(tools/pythons.sh "$version"); then
         missing+=("$version")
         continue
     fi
-    venv=.venvs/py$version
-    [[ -x $venv/bin/python ]] || "python$version" -m venv "$venv"
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check -e '.[client,service,dev,test]'
-    printf '\n── Python %s\n' "$version" >&2
-    "$venv/bin/python" -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/instrumentation
-    ran+=("$version")
+    say "── Python $version"
+    if run_version "$version" "$python"; then passed+=("$version"); else failed+=("Python $version"); fi
 done
+
+say '── every generation of SDKs'
 SPANREPLAY_TEST_MATRIX=1 tools/agents.sh
-printf '\n── older SDKs\n' >&2
-.venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile tests/end_to_end/test_agents.py \
-    tests/end_to_end/test_record_replay.py tests/end_to_end/test_tool_frameworks.py \
-    tests/end_to_end/test_frameworks_record_replay.py \
-    tests/instrumentation/seams/test_contract.py
-printf '\npassed with Python: %s; not installed here: %s\n' "${ran[*]:-none}" "${missing[*]:-none}" >&2
-[[ ${#ran[@]} -gt 0 ]]
+absent=()
+for requirements in tests/agents/requirements/*.txt; do
+    name=$(basename "$requirements" .txt)
+    [[ -x .venvs/$name/bin/python ]] || absent+=("$name")
+done
+.venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_agents.py tests/end_to_end/test_record_replay.py \
+    tests/end_to_end/test_sdks.py tests/end_to_end/test_envelope.py tests/end_to_end/test_tool_frameworks.py \
+    tests/end_to_end/test_frameworks_record_replay.py tests/instrumentation/seams/test_contract.py ||
+    failed+=('the SDKs')
+
+say ''
+say "passed under Python: ${passed[*]:-none}"
+[[ ${#missing[@]} -eq 0 ]] ||
+    say "not run, not installed here: Python ${missing[*]}; next: install them (pyenv install ${missing[0]}), then make matrix"
+[[ ${#absent[@]} -eq 0 ]] ||
+    say "not run, could not be installed: ${absent[*]}; next: read what pip said above (tests/agents/requirements)"
+if [[ ${#failed[@]} -gt 0 ]]; then
+    printf 'failed: %s\n' "${failed[@]}" >&2
+    say 'next: read the failures above; one version alone: .venvs/pyX.Y/bin/python -m pytest tests/instrumentation'
+    exit 1
+fi
+say 'every SDK and Python that is here passed; next: make test'
+[[ ${#passed[@]} -gt 0 ]]

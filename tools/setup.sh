@@ -43,8 +43,11 @@ install() {
     local pip=(.venv/bin/python -m pip install -q --disable-pip-version-check)
     say "installing spanreplay[all,dev,test] into .venv (some minutes the first time)"
     # The pinned set is what was tested; a Python for which it has no wheels gets the newest that fits.
-    "${pip[@]}" -c tools/constraints.txt -e '.[all,dev,test]' ||
-        { say "the tested versions do not fit this Python; taking the newest"; "${pip[@]}" -e '.[all,dev,test]'; }
+    "${pip[@]}" -c tools/constraints.txt -e '.[all,dev,test]' && return
+    say "the tested versions do not fit this Python; taking the newest"
+    # The pip that comes with Python 3.10 tries versions for an hour where a newer one finds them at once
+    "${pip[@]}" --upgrade pip
+    "${pip[@]}" -e '.[all,dev,test]'
 }
 
 if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -c '' >/dev/null 2>&1; then

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +12,7 @@ import pytest
 
 from spanreplay.call import CallRecord
 from spanreplay.spool import SpoolCatalog
-from support.agents import ROOT
+from support.pythons import NONE, other_pythons
 from support.replaying import Replayed, Workplace
 
 REPLAYS: Final = int(os.environ.get("SPANREPLAY_TEST_REPLAYS", "4"))
@@ -58,20 +55,6 @@ print("drawn", random.random())
 """
 
 
-@cache
-def other_pythons() -> tuple[Path, ...]:
-    """Pythons of other versions that have spanreplay: of `make matrix`, or of SPANREPLAY_TEST_PYTHONS."""
-    named = os.environ.get("SPANREPLAY_TEST_PYTHONS", "")
-    found = [Path(name) for name in named.split(os.pathsep) if name] or sorted(ROOT.glob(".venvs/py3*/bin/python"))
-    mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    return tuple(python for python in found if _version_with_spanreplay(python) not in ("", mine))
-
-
-def _version_with_spanreplay(python: Path) -> str:
-    code = "import sys, spanreplay; print('%d.%d' % sys.version_info[:2])"
-    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False).stdout.strip()
-
-
 def digest_of(workplace: Workplace, replayed: Replayed) -> str:
     """The hash of a replay's final output and of what each call gave, lane by lane."""
     assert replayed.status == 0, replayed.stderr
@@ -90,17 +73,21 @@ def digest(stdout: str, calls: tuple[CallRecord, ...]) -> str:
 
 
 @pytest.mark.slow
-def test_s20_replays_on_two_pythons_give_one_hash(tmp_path: Path) -> None:
-    """Replays under two Pythons and many hash seeds give the recorded output and outcomes."""
-    workplace = Workplace(tmp_path)
-    agent = workplace.write("agent.py", AGENT)
-    recorded = workplace.record(agent, "1", PYTHONHASHSEED="1")
-    wanted = digest(recorded.stdout, workplace.recording().calls)
-    run = workplace.recording().run_id
-    places = [workplace, *(Workplace(tmp_path, python=python) for python in other_pythons()[:1])]
-    for number in range(REPLAYS):
+@pytest.mark.parametrize("is_reversed", [False, True], ids=["recorded_here", "recorded_there"])
+def test_s20_replays_on_two_pythons_give_one_hash(tmp_path: Path, is_reversed: bool) -> None:
+    """Replays under every Python here and many hash seeds give the output and outcomes recorded under one of them."""
+    if not other_pythons():
+        pytest.skip(NONE)
+    places = [Workplace(tmp_path), *(Workplace(tmp_path, python=python) for python in other_pythons().values())]
+    if is_reversed:
+        places.reverse()
+    agent = places[0].write("agent.py", AGENT)
+    recorded = places[0].record(agent, "1", PYTHONHASHSEED="1")
+    recording = places[0].recording()
+    wanted = digest(recorded.stdout, recording.calls)
+    for number in range(max(REPLAYS, len(places))):
         place = places[number % len(places)]
-        replayed = place.replay(agent, "1", source=run, PYTHONHASHSEED=str(number + 2))
+        replayed = place.replay(agent, "1", source=recording.run_id, PYTHONHASHSEED=str(number + 2))
         assert digest_of(place, replayed) == wanted
 
 

@@ -106,7 +106,9 @@ def test_caller_is_the_agents_nearest_line() -> None:
     call = _from_a_library("/x/site-packages/library.py")
     place = call(lambda: call(lambda: ids.find_caller(1)))
     assert place.startswith("tests/instrumentation/test_ids.py:")
-    assert "test_caller_is_the_agents_nearest_line" in place
+    # Python 3.10 knows a code object's name only, without what it is in
+    known = "test_caller_is_the_agents_nearest_line" if sys.version_info >= (3, 11) else "<lambda>"
+    assert known in place
 
 
 def test_caller_is_nobody_where_the_agent_is_not() -> None:

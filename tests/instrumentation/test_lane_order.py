@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import random
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import pytest
 from spanreplay import lane_order
 from spanreplay.run import Run
 from support.in_process import MemoryProcessor, inside, make_run
+from support.pythons import since
 
 DEADLINE_S = 30
 MANY = 40
@@ -88,7 +88,7 @@ def test_s68_pool_futures_that_are_done_come_in_the_order_of_their_ends(run: Run
         assert [future.result() for future in concurrent.futures.wait(futures).done] == list(range(MANY))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="TaskGroup came with 3.11")
+@since(3, 11)
 def test_s68_task_group_cancels_in_the_order_of_creation(run: Run) -> None:
     """Tasks that a failing group cancels are cancelled in the order in which they were created."""
     cancelled: list[int] = []
@@ -145,7 +145,7 @@ def test_task_factory_of_the_agent_makes_the_tasks(run: Run) -> None:
     assert asyncio.run(main())
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with 3.12")
+@since(3, 12)
 def test_s68_eager_tasks_have_their_numbers_before_they_run(run: Run) -> None:
     """Eager tasks, and what they create while they are created, are ordered as others are."""
 

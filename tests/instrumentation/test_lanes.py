@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import functools
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from spanreplay.lanes import Lane, current_lane, label_of
 from spanreplay.run import Run, active_run, carried, root_lane_of_active_run, set_process_run
 from spanreplay.seams import _uvloop
 from support.in_process import MemoryProcessor, inside, make_run
+from support.pythons import since
 
 DEADLINE_S = 30
 HOOKED = (
@@ -90,7 +90,7 @@ def test_n1_tasks_are_named_however_they_are_made(run: Run) -> None:
     assert asyncio.run(main()) == [f"main/t:main#1/t:where#{n}" for n in (1, 2, 3)]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="TaskGroup came with 3.11")
+@since(3, 11)
 def test_n1_task_group_names_its_tasks(run: Run) -> None:
     """Tasks of a TaskGroup are lanes below the task that holds the group."""
 
@@ -102,7 +102,7 @@ def test_n1_task_group_names_its_tasks(run: Run) -> None:
     assert asyncio.run(main()) == ["main/t:main#1/t:where#1", "main/t:main#1/t:where#2"]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with 3.12")
+@since(3, 12)
 def test_n1_eager_tasks_start_in_their_own_lane(run: Run) -> None:
     """A task that runs at once inside create_task is in its lane already."""
 
@@ -113,10 +113,9 @@ def test_n1_eager_tasks_start_in_their_own_lane(run: Run) -> None:
     assert asyncio.run(main()) == "main/t:main#1/t:where#1"
 
 
+@since(3, 11)
 def test_n1_task_with_its_own_context_is_in_its_lane(run: Run) -> None:
     """A Context given to create_task takes the lane with it."""
-    if sys.version_info < (3, 11):
-        pytest.skip("create_task(context=) came with 3.11")
 
     async def main() -> list[str]:
         contexts = [contextvars.copy_context() for _ in range(2)]

@@ -33,8 +33,8 @@ INSTRUMENTORS: Final = frozenset(
     | {"langchain", "llama_index", "mcp", "openai", "openai_agents", "smolagents"}
 )
 """OpenInference's instrumentors in any of these, as OpenTelemetry names them."""
-LITELLM: Final = ROOT / ".venvs" / "litellm" / "bin" / "python"
-"""The interpreter with LiteLLM, whose pins fit no other agent."""
+LITELLM: Final = ENVIRONMENTS["google-adk"]
+"""The interpreter with LiteLLM."""
 
 
 def without_instrumentors(*but: str) -> dict[str, str]:

@@ -1,0 +1,15 @@
+"""What depends most on the version of Python holds under the others that are here."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.pythons import NONE, other_pythons, run_tests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", other_pythons() or [pytest.param((), marks=pytest.mark.skip(NONE))], ids=str)
+def test_n1_s68_lanes_and_their_order_hold_under_another_python(version: tuple[int, int]) -> None:
+    """Names of lanes, and what the order of a replay is taken from, are the same."""
+    files = [f"tests/instrumentation/test_{name}.py" for name in ("lanes", "lane_order")]
+    assert " passed" in run_tests(other_pythons()[version], *files)
