@@ -86,7 +86,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "python",
         ("threading", "queue"),
         "spanreplay.local.meetings",
-        "in which order threads take the locks and queues of the agent's own code",
+        "nothing by itself: keeps the order in which threads take the locks and queues of the agent's own code",
         omits="`queue.SimpleQueue`, attempts with a timeout, lists that threads share without a lock",
     ),
     Seam(
