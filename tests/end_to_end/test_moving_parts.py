@@ -143,3 +143,16 @@ def test_s21_live_model_that_answers_otherwise_names_why(
         monkeypatch.setattr("support.wire_text.MODEL_DATE", date)
     cause = the_cause(workplace.replay(agent, options=["--live", "llm:*"]))
     assert (cause["kind"], cause["part"]) == ("output_changed", part)
+
+
+@pytest.mark.parametrize("now", ["plan-2", ""], ids=["another", "none"])
+def test_s21_engine_that_computes_in_another_way_is_the_serving_stack(
+    now: str, agent: Path, provider: Provider, workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal model and fingerprint, another determinism stated by the engine: it is the serving stack."""
+    provider.fingerprint = "fp_same"
+    provider.determinism = "plan-1"
+    workplace.record(agent)
+    provider.determinism = now
+    cause = the_cause(workplace.replay(agent, options=["--live", "llm:*"]))
+    assert (cause["kind"], cause["part"]) == ("output_changed", "serving")

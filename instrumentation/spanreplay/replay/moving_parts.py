@@ -85,7 +85,8 @@ def part_of_output(kind: str, recorded: Mapping[str, Any], now: Mapping[str, Any
     for name, part in (("response_model", MODEL), ("fingerprint", SERVING)):
         if recorded.get(name) and now.get(name) and recorded[name] != now[name]:
             return part
-    return SAMPLER
+    # An engine that stated how it computes, and now states another way or none, is another serving stack
+    return SERVING if recorded.get("determinism") != now.get("determinism") else SAMPLER
 
 
 def part_of_kind(kind: str) -> str:
