@@ -49,6 +49,26 @@ class Leaf(NamedTuple):
     """Calls the body with other arguments; None where a plan can't change them."""
 
 
+def with_call(leaf: Leaf, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+    """The leaf with a way to call `function` with other arguments, where they are the function's own.
+
+    Arguments that a framework made of something else (a JSON text, a context) can't be changed on their way.
+    """
+    if leaf.call is not None:
+        return leaf
+    own = leaf.arguments
+    is_own = all(value is kwargs.get(name, leaf) for name, value in own.items() if name != "*")
+    if not is_own or (args and list(own.get("*", ())) != list(args)):
+        return leaf
+
+    def call(changed: dict[str, Any]) -> Any:
+        others = {name: value for name, value in kwargs.items() if name not in own}
+        named = {name: value for name, value in changed.items() if name != "*"}
+        return function(*changed.get("*", ()), **others, **named)
+
+    return leaf._replace(call=call)
+
+
 def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
     """The call that `describe` gives, redacted, with its key's fields."""
     leaf = describe()

@@ -90,7 +90,20 @@ class AiohttpSeam:
             return None
         body = await _take_body(req)
         headers = [(str(k), str(v)) for k, v in req.headers.items()]
-        return begin_call(req.method, str(req.url), headers, body, is_stream=True)
+        call = begin_call(req.method, str(req.url), headers, body, is_stream=True)
+        if call is not None and call.patched is not None:
+            await self._change_body(call, req, call.patched)
+        return call
+
+    @staticmethod
+    async def _change_body(call: HttpCall, req: Any, body: bytes) -> None:
+        """Have a request that is built already send another body. Raises: ReplayMiss where aiohttp can't."""
+        if not hasattr(req, "update_body"):  # before aiohttp 3.12.14
+            raise call.broken("this version of aiohttp can't change a request on its way: set its response instead")
+        req.headers.pop("Transfer-Encoding", None)
+        req.chunked = None
+        req.headers["Content-Length"] = str(len(body))
+        await req.update_body(body)
 
     async def _connect_stored(self, call: HttpCall, req: Any, connector: Any) -> Any:
         if call.failing_at == _CONNECT:

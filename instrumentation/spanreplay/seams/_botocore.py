@@ -28,6 +28,9 @@ def _send(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     if call.is_served:
         return _serve(call, request)
+    if call.patched is not None:
+        request.body = call.patched
+        request.headers["Content-Length"] = str(len(call.patched))
     try:
         with call.live():
             response = wrapped(*args, **kwargs)

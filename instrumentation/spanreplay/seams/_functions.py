@@ -16,7 +16,7 @@ from spanreplay import codec, guard
 from spanreplay._json import dump
 from spanreplay._patch import Patches
 from spanreplay.errors import Unserializable
-from spanreplay.leaf import Leaf, call_async, call_sync
+from spanreplay.leaf import Leaf, call_async, call_sync, with_call
 from spanreplay.run import active_run
 
 Describe = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], "Leaf | None"]
@@ -110,7 +110,8 @@ class FunctionAttribute:
             leaf = self._describe(tool, function, args, kwargs)
             if leaf is None:
                 return function(*args, **kwargs)
-            return call_sync(lambda: leaf, lambda: function(*args, **kwargs))
+            made = with_call(leaf, function, args, kwargs) if _is_replay() else leaf
+            return call_sync(lambda: made, lambda: function(*args, **kwargs))
 
         return call
 
@@ -120,9 +121,16 @@ class FunctionAttribute:
             if leaf is None:
                 return await function(*args, **kwargs)
             state = self._state_of(tool, args, kwargs) if self._state_of is not None else None
+            if state is None and _is_replay():
+                leaf = with_call(leaf, function, args, kwargs)
             return await call_with_state(leaf, lambda: function(*args, **kwargs), state)
 
         return call
+
+
+def _is_replay() -> bool:
+    run = active_run()
+    return run is not None and run.session is not None
 
 
 async def call_with_state(leaf: Leaf, live: Callable[[], Awaitable[Any]], state: State | None) -> Any:

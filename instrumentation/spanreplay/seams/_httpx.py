@@ -185,10 +185,9 @@ class _HttpCall:
 
     def _describe(self, run: Run, patches: Any = ()) -> Any:
         request = self._request
-        content = patch_content(request.content, patches) if patches else request.content
-        spec, self._exchange = describe_request(
-            run, request.method, str(request.url), request.headers.multi_items(), content
-        )
+        headers = request.headers.multi_items()
+        content = patch_content(request.content, headers, patches) if patches else request.content
+        spec, self._exchange = describe_request(run, request.method, str(request.url), headers, content)
         if patches:
             self._request = self._with_content(content)
         elif run.session is not None:

@@ -129,7 +129,12 @@ class RequestsSeam:
             return None  # no prepared request: requests refuses it
         body, request.body = take_body(request.body)
         is_stream = bool(kwargs.get("stream", session.stream))
-        return begin_call(str(request.method), str(url), _text_items(headers), body, is_stream=is_stream)
+        call = begin_call(str(request.method), str(url), _text_items(headers), body, is_stream=is_stream)
+        if call is not None and call.patched is not None:
+            request.body = call.patched
+            headers.pop("Transfer-Encoding", None)
+            headers["Content-Length"] = str(len(call.patched))
+        return call
 
     @staticmethod
     def _keep_elapsed(response: Any, call: HttpCall) -> Any:

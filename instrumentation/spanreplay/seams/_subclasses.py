@@ -10,7 +10,7 @@ from typing import Any
 import wrapt
 
 from spanreplay._patch import Patches, Wrapper
-from spanreplay.leaf import Leaf, call_async, call_sync
+from spanreplay.leaf import Leaf, call_async, call_sync, with_call
 from spanreplay.run import active_run
 
 _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf", default=None)
@@ -26,30 +26,40 @@ def leaf_wrappers(
     """
 
     def run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if active_run() is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
+        active = active_run()
+        if active is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
             return wrapped(*args, **kwargs)
 
-        def live() -> Any:
+        def live(*args: Any, **kwargs: Any) -> Any:
             token = _inside.set(instance)
             try:
                 return wrapped(*args, **kwargs)
             finally:
                 _inside.reset(token)
 
-        return call_sync(lambda: describe(instance, args, kwargs), live)
+        def describe_call() -> Leaf:
+            leaf = describe(instance, args, kwargs)
+            return leaf if active.session is None else with_call(leaf, live, args, kwargs)
+
+        return call_sync(describe_call, lambda: live(*args, **kwargs))
 
     async def arun(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if active_run() is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
+        active = active_run()
+        if active is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
             return await wrapped(*args, **kwargs)
 
-        async def live() -> Any:
+        async def live(*args: Any, **kwargs: Any) -> Any:
             token = _inside.set(instance)
             try:
                 return await wrapped(*args, **kwargs)
             finally:
                 _inside.reset(token)
 
-        return await call_async(lambda: describe(instance, args, kwargs), live)
+        def describe_call() -> Leaf:
+            leaf = describe(instance, args, kwargs)
+            return leaf if active.session is None else with_call(leaf, live, args, kwargs)
+
+        return await call_async(describe_call, lambda: live(*args, **kwargs))
 
     return run, arun
 

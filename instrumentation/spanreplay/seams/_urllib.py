@@ -97,7 +97,13 @@ class UrllibSeam:
 def _begin(request: Any) -> HttpCall | None:
     # `request.data = …` would drop the content-length that is set already
     body, request._data = take_body(request.data)
-    return begin_call(request.get_method(), request.full_url, request.header_items(), body, is_stream=True)
+    call = begin_call(request.get_method(), request.full_url, request.header_items(), body, is_stream=True)
+    if call is not None and call.patched is not None:
+        request._data = call.patched
+        for name in ("Content-length", "Transfer-encoding"):
+            request.remove_header(name)
+        request.add_unredirected_header("Content-length", str(len(call.patched)))
+    return call
 
 
 def _note(call: HttpCall, response: Any) -> Any:

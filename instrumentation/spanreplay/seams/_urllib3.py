@@ -14,6 +14,7 @@ from spanreplay._patch import Patches
 from spanreplay.seams._urllib3_wires import TeeResponse, read_head, rebuild_urllib3
 from spanreplay.seams.http_call import HttpCall, begin_call, is_recording, take_body
 
+_FRAMING = ("content-length", "transfer-encoding")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -50,6 +51,8 @@ class Urllib3Seam:
             return wrapped(*args, **kwargs)
         if call.is_served:
             return self._serve(call, given)
+        if call.patched is not None:
+            args, kwargs = _with_patched(args, kwargs, call.patched)
         try:
             with call.live():
                 response = wrapped(*args, **kwargs)
@@ -94,6 +97,15 @@ def _with_body(args: Any, kwargs: Any, body: Any) -> tuple[Any, Any]:
     if len(args) > 2:
         return (*args[:2], body, *args[3:]), kwargs
     return args, {**kwargs, "body": body}
+
+
+def _with_patched(args: Any, kwargs: Any, body: bytes) -> tuple[Any, Any]:
+    args, kwargs = _with_body(args, kwargs, body)
+    headers = args[3] if len(args) > 3 else kwargs.get("headers")
+    if headers is None:
+        return args, kwargs  # the length is worked out
+    kept = {name: value for name, value in headers.items() if name.lower() not in _FRAMING}
+    return ((*args[:3], kept, *args[4:]), kwargs) if len(args) > 3 else (args, {**kwargs, "headers": kept})
 
 
 def _absolute_url(pool: Any, url: str) -> str:

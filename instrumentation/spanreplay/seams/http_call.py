@@ -82,8 +82,8 @@ class HttpCall:
 
     def __init__(self, describe: Callable[[Run, Any], tuple[Spec, HttpExchange]], *, is_stream: bool) -> None:
         self.is_stream = is_stream
-        self.is_amended = False
-        """Whether a plan has changed the request; this seam sends it as it was, so it must not be sent."""
+        self.patched: bytes | None = None
+        """The body to send instead, where a plan has changed the request."""
         self.crossing: Crossing | None = None
         self.is_black_hole = False
         self._describe = describe
@@ -100,8 +100,6 @@ class HttpCall:
         self.crossing = begin(self._build_spec)
         if self.crossing is not None and self.crossing.served is not None:
             self._load(self.crossing)
-        elif self.is_amended:
-            raise self.broken("a request of this library can't be changed on its way: set its response instead")
         return self.crossing is not None
 
     def _build_spec(self, run: Run) -> Spec:
@@ -112,7 +110,6 @@ class HttpCall:
 
     def _amend(self, run: Run, patches: Any) -> Spec:
         spec, self._exchange = self._describe(run, patches)
-        self.is_amended = True
         return spec
 
     @property
@@ -365,7 +362,10 @@ def begin_call(
         return None
 
     def describe(run: Run, patches: Any) -> tuple[Spec, HttpExchange]:
-        return describe_request(run, method, url, headers, patch_content(body, patches) if patches else body)
+        if not patches:
+            return describe_request(run, method, url, headers, body)
+        call.patched = patch_content(body, headers, patches)
+        return describe_request(run, method, url, headers, call.patched)
 
     call = call_class(describe, is_stream=is_stream)
     parts = urlsplit(url)

@@ -31,6 +31,7 @@ from spanreplay.seams.binary import (
 from spanreplay.seams.http_reply import HttpReply, SplitEvents, encode_chunks, encode_events, split_aws, split_text
 
 HTTP_KEYSPEC: Final = "http/1"
+_SIGNED: Final = ("AWS4-", "OAuth ", "Signature ", "Digest ")
 DETERMINISM_HEADER: Final = "x-spanreplay-determinism"
 """How an inference engine states which kernels and plans made an answer."""
 DETERMINISM_CHARS_MAX: Final = 256
@@ -100,10 +101,16 @@ def is_for_a_model(method: str, url: str, content: bytes) -> bool:
     return isinstance(body, dict) and find_dialect(method, url, body) is not None
 
 
-def patch_content(content: bytes, patches: Any) -> bytes:
-    """The body of a request with a plan's patches applied. Raises: ConfigError."""
+def patch_content(content: bytes, headers: Any, patches: Any) -> bytes:
+    """The body of a request with a plan's patches applied. Raises: ConfigError.
+
+    A signed request can't be changed: its signature holds for the body that it was made over.
+    """
     from spanreplay.replay.patched import patch_body
 
+    for name, value in headers:
+        if name.lower() == "authorization" and value.startswith(_SIGNED):
+            raise patches[0].fail("this request is signed, so its body can't be changed on its way: set its response")
     try:
         body = json.loads(content)
     except ValueError:
