@@ -33,6 +33,10 @@ STALL_MS: Final = 500
 """How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
 STALL_BUSY_MS: Final = 2_000
 """The same while other threads work."""
+HANG_MS: Final = 5_000
+"""How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
+HANG_DAEMONS_MS: Final = 60_000
+"""The same where there are daemon threads, of which nobody knows whether they work."""
 REACTION_MS: Final = 200
 """How long other threads may go on, after a result went out, before the next one does; ends when all of them wait."""
 
@@ -69,6 +73,11 @@ class Turns:
         following = {clock: (first, count) for clock, first, count in zip(*[iter(flat)] * 3, strict=False)}
         wanted = frozenset(first for first, _ in following.values())
         return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), wanted)
+
+
+def hang_ms() -> int:
+    """How long a wait of the main thread may last before the program counts as stuck."""
+    return HANG_DAEMONS_MS if any(t.daemon for t in threading.enumerate()) else HANG_MS
 
 
 class OrderGate:
@@ -118,6 +127,8 @@ class OrderGate:
         self._shared: Family | None = None
         self.skipped: list[int] = []
         """Clocks of completions that were waited for in vain."""
+        self.on_stall: Callable[[], BaseException] | None = None
+        """Notes that the program waits for ever, and gives what to raise there."""
 
     # ── what completed ──────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:
@@ -260,6 +271,27 @@ class OrderGate:
             finally:
                 self._waiting -= 1
                 self._state_working()
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """How many completions have gone out in order, and the call that the next one belongs to, or -1."""
+        with self._condition:
+            self._advance()
+            later = (seq for _, seq in self._events[self._head :] if seq != _NO_CALL)
+            return self._head, next(later, _NO_CALL)
+
+    def wait_long(self, wait: Callable[[float], bool]) -> None:
+        """Wait in the main thread for what has no limit; `wait` takes seconds and says whether it has happened.
+
+        Raises: what `on_stall` gives, once nothing has moved for HANG_MS while every thread was waiting.
+        """
+        since, head = time.monotonic(), self.head
+        while not wait(STALL_MS / 1000):
+            now = time.monotonic()
+            if self.working_threads > 0 or self.head != head or self.is_live or self.on_stall is None:
+                since, head = now, self.head
+            elif now - since >= hang_ms() / 1000:
+                raise self.on_stall()
 
     def wait_lane(self, lane: str) -> None:
         """Block until it is the turn of a lane to end; at once in a thread that runs an event loop."""

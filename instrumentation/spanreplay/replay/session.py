@@ -73,6 +73,7 @@ class Session:
             timers if isinstance(timers, dict) else None,
             Turns.read(recording.root.manifest),
         )
+        self.gate.on_stall = self._stall_for_ever
         self._repeats = Repeats(recording)
         self._streams: dict[int, tuple[Crossing, int]] = {}
         self._lock = threading.RLock()  # a debugger may make calls where it stands
@@ -387,6 +388,31 @@ class Session:
         with self._lock:
             detail = "it was cancelled then, and nothing cancels it now"
             return self._stopped(crossing, "order_stall", crossing.paired, detail)
+
+    def _stall_for_ever(self) -> ReplayMiss:
+        """Note that the program waits for what never comes: the next recorded completion is a call nobody makes."""
+        with self._lock:
+            missing, _ = self.unplayed()
+            _, seq = self.gate.head
+            call = next((c for c in (*missing, *self.recording.calls) if c in missing or c.seq == seq), None)
+            message = "the program waits for ever, and everything that was recorded has happened"
+            if call is not None:
+                how = "was not made" if call.seq not in self.index.used else "has not come to its end"
+                message = f"the program waits for ever: call {call.seq} ({call.boundary}, lane {call.lane}) {how}"
+            self.findings.add_outside(
+                Divergence(
+                    kind="order_stall",
+                    boundary="" if call is None else call.boundary,
+                    message=message,
+                    lane="" if call is None else call.lane,
+                    index=0 if call is None else call.index,
+                    seq=0 if call is None else call.seq,
+                    recorded_span_id="" if call is None else call.span_id,
+                )
+            )
+            self.is_stopped = True
+        self.gate.open()
+        return ReplayMiss(message)
 
     def type_changed(self, crossing: Crossing, what: str, why: str) -> ReplayMiss:
         """Note that a recorded value can't be rebuilt, because its class is not what it was."""

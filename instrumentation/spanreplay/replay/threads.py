@@ -22,6 +22,12 @@ _PROCESS_POOLS: Final = "concurrent.futures.process"
 _POOL_WORKER: Final = getattr(concurrent.futures.thread, "_worker", None)
 
 
+def _is_endless(args: Any, kwargs: Any) -> bool:
+    """Whether the main thread waits without a limit: only there can a wait be ended."""
+    timeout = args[0] if args else kwargs.get("timeout")
+    return timeout is None and threading.current_thread() is threading.main_thread()
+
+
 def install(gate: OrderGate, patches: Patches) -> None:
     """Count pool calls and threads from the moment they are asked for until they are done."""
 
@@ -65,11 +71,18 @@ def install(gate: OrderGate, patches: Patches) -> None:
         if gate.owns(condition):
             return wrapped(*args, **kwargs)
         with gate.waiting_elsewhere():
-            return wrapped(*args, **kwargs)
+            if not _is_endless(args, kwargs):
+                return wrapped(*args, **kwargs)
+            # The lock is held between two waits: nobody can tell us anything then
+            gate.wait_long(lambda seconds: bool(wrapped(seconds)))
+            return True
 
     def join(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         with gate.waiting_elsewhere():
-            return wrapped(*args, **kwargs)
+            if not _is_endless(args, kwargs) or thread.ident is None or thread is threading.current_thread():
+                return wrapped(*args, **kwargs)
+            gate.wait_long(lambda seconds: wrapped(seconds) is None and not thread.is_alive())
+            return None
 
     patches.wrap(threading.Condition, "wait", wait)
     patches.wrap(threading.Thread, "join", join)

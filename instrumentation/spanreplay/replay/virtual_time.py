@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.loops import running_loop
-from spanreplay.replay.order import STALL_BUSY_MS, STALL_MS, OrderGate
+from spanreplay.replay.order import STALL_BUSY_MS, STALL_MS, OrderGate, hang_ms
 from spanreplay.run import active_run
 
 TURN_S: Final = 0.00001
@@ -30,6 +30,10 @@ _POLL_S: Final = 0.005
 """How long to look for real input and output while other threads work."""
 
 
+_POLLS_MAX: Final = 100_000
+"""How many timers may fire in a row while nothing that was recorded goes on, before a program counts as stuck."""
+_UNFIRED_MAX: Final = 10
+"""The same for timers that never fired when this was recorded, each of which is waited for in vain first."""
 STARTED_MAX: Final = 10_000
 """Streams whose start on the loop's clock is remembered."""
 
@@ -65,6 +69,9 @@ class LoopClock:
         self._real_time: Callable[[], float] = loop.time
         self._real_select: Callable[[float | None], Any] = loop._selector.select
         self._idle_since = -1.0
+        self._stuck_since = -1.0
+        self._polls = 0
+        self._head = (0, 0)
         self._live_since: float | None = None
         self._started: dict[int, float] = {}
         self._turn = 0
@@ -151,14 +158,14 @@ class LoopClock:
             return self._select_live(timeout)
         self._turn += 1
         if timeout is not None and timeout <= 0:
-            self._idle_since = -1.0
+            self._idle_since = self._stuck_since = -1.0
             self._now_s += TURN_S
             self._release_in_turn()
             return self._real_select(timeout)
         self._noted.clear()  # whatever came before has been reacted to
         events = self._real_select(0)
         if events:
-            self._idle_since = -1.0
+            self._idle_since = self._stuck_since = -1.0
             return events
         if self._gate.is_thread_reacting():
             return self._poll(_POLL_S)
@@ -246,6 +253,7 @@ class LoopClock:
             self._idle_since = now
         waited_ms = (now - self._idle_since) * 1000
         if timer is not None and not others and (head is None or timer < head.due):
+            self._count_poll()
             self._jump(timer)
             return []
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
@@ -264,11 +272,32 @@ class LoopClock:
             self._gate.skip_before(head.clock)
         elif self._unfired:
             when, _, handle = heapq.heappop(self._unfired)
+            self._count_poll(_POLLS_MAX // _UNFIRED_MAX)
             self._jump(when)
             self._loop._ready.append(handle)
         else:
-            return self._poll(_POLL_S * 10)
+            return self._wait_for_nothing()
         return []
+
+    def _wait_for_nothing(self) -> Any:
+        """No timer, no call: only another thread or a socket can make the program go on, if there is one."""
+        now, head = float(self._real_time()), self._gate.head
+        is_alone = self._gate.working_threads <= 1 and len(self._loop._selector.get_map()) <= 1
+        if self._stuck_since < 0 or head != self._head or not is_alone:
+            self._stuck_since, self._head = now, head
+        elif (now - self._stuck_since) * 1000 >= hang_ms() and self._gate.on_stall is not None:
+            raise self._gate.on_stall()
+        return self._poll(_POLL_S * 10)
+
+    def _count_poll(self, weight: int = 1) -> None:
+        """A timer moves the clock: a program that asks again and again for what never comes is stuck too."""
+        self._polls += weight
+        if self._polls < _POLLS_MAX:
+            return
+        head, self._polls = self._gate.head, 0
+        if head == self._head and self._gate.on_stall is not None:
+            raise self._gate.on_stall()
+        self._head = head
 
     def _poll(self, seconds: float) -> Any:
         """Let real time pass for a moment: something outside may need it."""
