@@ -14,6 +14,7 @@ from spanreplay.errors import ConfigError, SpanreplayError
 
 if TYPE_CHECKING:
     from spanreplay.api import Plan
+    from spanreplay.local.surroundings import Surroundings
     from spanreplay.replay.diverge import Divergence
 
 _NO_VERDICT: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
@@ -32,6 +33,8 @@ class ReplaySession:
         is_strict: bool,
         report_path: Path | None,
         warn: Callable[[Warning], None],
+        has_sandbox: bool,
+        surroundings: Callable[[], Surroundings],
     ) -> None:
         self.mode = mode
         """`replay`, `record` or `off`."""
@@ -42,6 +45,8 @@ class ReplaySession:
         self._is_strict = is_strict
         self._report_path = report_path
         self._warn = warn
+        self._has_sandbox = has_sandbox
+        self._surroundings = surroundings
         self._recording: api.RecordBlock | None = None
         self._replay: api.ReplayBlock | None = None
         self.is_outdated = False
@@ -69,11 +74,13 @@ class ReplaySession:
         try:
             if self.mode == "record":
                 self._recording = api.record(name=self._node_id)
+                self._recording.surroundings = self._surroundings()
                 self._recording.__enter__()
                 return
             if Path(self.source).suffix in (".replay", ".jsonl") and not Path(self.source).is_file():
                 raise ConfigError(f"no recording {self.source}", hint=self._how_to_record())
-            self._replay = api.replay(self.source, plan=self.plan)
+            self._replay = api.replay(self.source, plan=self.plan, sandbox=self._has_sandbox)
+            self._replay.surroundings = self._surroundings()
             self._replay.__enter__()
         except SpanreplayError as exc:
             self._recording = self._replay = None
@@ -98,6 +105,7 @@ class ReplaySession:
     def _end_replay(self, block: api.ReplayBlock, exc: BaseException | None) -> None:
         block.__exit__(None if exc is None else type(exc), exc, None)
         verdict = block.verdict()
+        block.forget_files()
         self._write_report(verdict)
         if isinstance(exc, (*_NO_VERDICT, KeyboardInterrupt)):
             return

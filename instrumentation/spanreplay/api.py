@@ -1,7 +1,10 @@
 """Record or replay a block of code in this process: `with record(): …`, `with replay(source): …`.
 
-A block puts seams, lanes and, in a replay, completion order, virtual time and the network guard in place, and takes
-all of it out again: afterwards every patched attribute is the object that it was before. One block at a time.
+A block puts seams, lanes and, in a replay, completion order, virtual time, the network guard and the sandbox in place,
+and takes all of it out again: afterwards every patched attribute is the object that it was before. One block at a time.
+
+What the block writes to files in a replay is seen in the block, and by `read_file` behind it; the world stays as it
+is. Threads that were there before the block and do nothing for it, and the test runner, are left alone.
 
 Standard output and exit status belong to a process, not to a block: they are neither recorded nor compared here.
 A name that was imported before the block (`from time import time`) is not seen by the recording. Where time-machine
@@ -26,6 +29,8 @@ from spanreplay import config, family, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome, Recording
 from spanreplay.errors import ConfigError
+from spanreplay.local.places import set_code
+from spanreplay.local.surroundings import Surroundings, watch_outside
 from spanreplay.replay.plan import Plan
 from spanreplay.run import Run, active_run, carried, root_lane_of_active_run, set_process_run
 
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
     from spanreplay.replay.diverge import Divergence
     from spanreplay.replay.session import Session
+    from spanreplay.replay.world import World
     from spanreplay.seams._installed import InstalledSeams
     from spanreplay.seams._table import Seam
 
@@ -59,15 +65,17 @@ def record(*, name: str = "", directory: str | Path | None = None) -> RecordBloc
     return RecordBlock(name or config.read_app_name(sys.argv[0] if sys.argv else ""), directory)
 
 
-def replay(source: str | Path | Recording, *, plan: Plan | None = None) -> ReplayBlock:
+def replay(source: str | Path | Recording, *, plan: Plan | None = None, sandbox: bool = True) -> ReplayBlock:
     """A block that runs against a recording; `with replay("run.replay") as session:`, then `session.verdict()`.
 
     `source` is a `.replay` file or a run id. In the block a call without a recorded answer raises ReplayMiss, which
     passes out of it; the network is denied. Nothing is written. `plan` says what is served, what runs live and what is
     set otherwise, in the words of `spanreplay replay`: Plan().stub("llm").live("tool:get_*").limit(0.50).
+    Files that the block writes are the replay's own, and programs and files beside the calls are denied; without
+    `sandbox` files and programs are the world's.
     Raises: ConfigError, SourceError and ServiceError on entering; ConfigError also as `record` does.
     """
-    return ReplayBlock(source, plan or Plan())
+    return ReplayBlock(source, plan or Plan(), has_sandbox=sandbox)
 
 
 class _Block:
@@ -81,6 +89,11 @@ class _Block:
         self._seams: InstalledSeams | None = None
         self._context: Token[Any] | None = None
         self._inside: lanes.inside_lane | None = None
+        self._world: World | None = None
+        self._has_sandbox = False
+        self._folder = Path()
+        self.surroundings = Surroundings()
+        """What a test runner knows; set before the block is entered."""
 
     @property
     def run_id(self) -> str:
@@ -92,9 +105,18 @@ class _Block:
 
         _watch_forks()
         self._run = run
+        self._folder = Path.cwd()
         local.attach_reads(run)
+        is_outside = watch_outside(run)
+        local.attach_files(run, self.surroundings, is_outside)
+        set_code(self.surroundings.directory)
         lanes.install(self._lanes, root_lane_of_active_run, carried)
         timers.install(self._lanes)
+        if self._session is not None and self._has_sandbox:
+            from spanreplay.replay import world
+
+            self._world = world.install(self._session, run, Patches(), self.surroundings, is_outside)
+            run.overlay = self._world.files
         self._seams = InstalledSeams(_seam_failed)
         self._seams.register()
         if self._session is not None:
@@ -121,6 +143,9 @@ class _Block:
         self._order.undo()
         if self._seams is not None:
             self._seams.uninstall()
+        if self._world is not None:
+            self._world.remove()
+        set_code("")
         self._lanes.undo()
         if self._run is not None and self._session is not None:
             from spanreplay.replay import netguard
@@ -165,7 +190,7 @@ class RecordBlock(_Block):
         fsync = config.read_setting("SPANREPLAY_FSYNC")
         self._writer = SpoolWriter(self._directory, run_id, fsync=fsync, bytes_max=config.SPOOL_BYTES_MAX)
         chain = RedactingSpanProcessor(redactor, [SpoolSpanProcessor(self._writer)], run_resource=resource)
-        return _build_run(self._app, run_id, [chain], resource, redactor)
+        return _build_run(self._app, run_id, [chain], resource, redactor, is_test=self.surroundings.is_test)
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -202,11 +227,13 @@ class RecordBlock(_Block):
 class ReplayBlock(_Block):
     """A block of code that runs against a recording, or did."""
 
-    def __init__(self, source: str | Path | Recording, plan: Plan) -> None:
+    def __init__(self, source: str | Path | Recording, plan: Plan, *, has_sandbox: bool) -> None:
         super().__init__()
         self._source = source
+        self._has_sandbox = has_sandbox
         self.plan = plan
         self._verdict: dict[str, Any] | None = None
+        self._is_explained = False
 
     def __enter__(self) -> ReplayBlock:
         from spanreplay.replay.session import Session
@@ -220,7 +247,8 @@ class ReplayBlock(_Block):
             self._session = session = Session(recording, self.plan)
             app = session.recording.root.app
             resource = _resource({names.APP: app})
-            self._install(_build_run(app, "", [], resource, _build_redactor(is_made=False), session))
+            redactor = _build_redactor(is_made=False)
+            self._install(_build_run(app, "", [], resource, redactor, session, is_test=self.surroundings.is_test))
         except BaseException:
             self._uninstall()
             _release()
@@ -251,22 +279,50 @@ class ReplayBlock(_Block):
                 self._run.gather()
                 if self._run.reads is not None:
                     self._run.reads.settle()
-                self._verdict = self.verdict()
+                self._verdict = self._judge(self._run)
                 self._run.finish(Outcome.OK if kind is None else Outcome.ERROR)
         finally:
             self._uninstall()
             _release()
 
     def verdict(self) -> dict[str, Any]:
-        """What the replay found, schema divergence/1; inside the block, as of now. Raises: ConfigError before it."""
-        if self._verdict is not None:
-            return self._verdict
-        run, session = self._run, self._session
-        if run is None or session is None:
-            raise ConfigError("there is no verdict before the replay", hint="ask behind the `with` block")
+        """What the replay found, schema divergence/1; inside the block, as of now. Raises: ConfigError before it.
+
+        Behind the block the causes that lie in changed code are in it; git is asked for them once.
+        """
+        if self._verdict is None:
+            if self._run is None:
+                raise ConfigError("there is no verdict before the replay", hint="ask behind the `with` block")
+            return self._judge(self._run)
+        if not self._is_explained and _current is not self:
+            self._is_explained = True
+            if self._verdict["verdict"] == "diverged":
+                self._verdict = _explain(self._verdict, self._folder)
+        return self._verdict
+
+    def _judge(self, run: Run) -> dict[str, Any]:
         from spanreplay.replay.verdict import build_verdict
 
-        return build_verdict(session, run, stdout={}, exit_status=None, ended_ns=ids.now_ns())
+        if self._session is None:
+            raise ConfigError("there is no verdict before the replay", hint="ask behind the `with` block")
+        verdict = build_verdict(self._session, run, stdout={}, exit_status=None, ended_ns=ids.now_ns())
+        if "code" in verdict:  # other agents and tests of this process are no part of this one
+            recorded = self._session.recording.root.manifest.get("code") or {}
+            changed = [each for each in verdict["code"]["changed_files"] if each in recorded]
+            verdict["code"] = {**verdict["code"], "changed_files": changed}
+        return verdict
+
+    def read_file(self, path: str | Path) -> bytes:
+        """What the replay left in a file; without the sandbox, what the world has. Raises: OSError."""
+        if self._world is None or _current is self:
+            return Path(path).read_bytes()
+        whole = os.path.abspath(self._folder / path)  # noqa: PTH100 -- links stay
+        return Path(self._world.files.scratch.find(whole)).read_bytes()
+
+    def forget_files(self) -> None:
+        """Remove what the replay wrote, behind the block; otherwise that is done with the block's last reference."""
+        if self._world is not None and _current is not self:
+            self._world.forget()
 
     @property
     def divergences(self) -> Sequence[Divergence]:
@@ -354,10 +410,13 @@ def _build_run(
     resource: Any,
     redactor: RunRedactor,
     session: Session | None = None,
+    *,
+    is_test: bool = False,
 ) -> Run:
     from spanreplay.env import describe_environment
     from spanreplay.record import Emitter
 
+    environment = describe_environment([] if is_test else list(sys.argv))
     return Run(
         app=app,
         run_id=run_id,
@@ -366,12 +425,19 @@ def _build_run(
         session=session,
         user_id=config.read_setting("SPANREPLAY_USER_ID"),
         session_id=config.read_setting("SPANREPLAY_SESSION_ID"),
-        environment=None if session is not None else _describe(describe_environment(list(sys.argv))),
+        environment=environment if _is_clock_free() else {**environment, _CLOCK: _LIVE},
     )
 
 
-def _describe(environment: dict[str, Any]) -> dict[str, Any]:
-    return environment if _is_clock_free() else {**environment, _CLOCK: _LIVE}
+def _explain(verdict: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A verdict with the causes that lie in the code; asks git."""
+    import json
+
+    from spanreplay.report.codeblame import add_code_causes
+    from spanreplay.report.json import parse
+
+    explained: dict[str, Any] = dict(add_code_causes(parse(json.dumps(verdict)), folder))
+    return explained
 
 
 def _build_redactor(*, is_made: bool) -> RunRedactor:

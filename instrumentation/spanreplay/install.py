@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from spanreplay.redact import RunRedactor
     from spanreplay.replay.session import Session
+    from spanreplay.replay.world import World
     from spanreplay.seams._installed import InstalledSeams
     from spanreplay.seams._table import Seam
 
@@ -51,6 +52,7 @@ class Installation:
         self._pid = os.getpid()
         self._spool: Any = None
         self._not_recorded = ""
+        self._world: World | None = None
 
     def install(self) -> None:
         """Build the way out, start the run, patch. Raises: SpanreplayError where a replay can't be set up."""
@@ -162,7 +164,8 @@ class Installation:
         if self.session is not None and self.run is not None:
             from spanreplay.replay import world
 
-            self.run.overlay = world.install(self.session, self.run, self.patches)
+            self._world = world.install(self.session, self.run, self.patches)
+            self.run.overlay = self._world.files
         self.seams = InstalledSeams(self._seam_missed if self.session is None else self._seam_failed)
         self.seams.register()
         self._watch_exit()

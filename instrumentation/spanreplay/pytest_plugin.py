@@ -24,6 +24,7 @@ import pytest
 if TYPE_CHECKING:
     from spanreplay._pytest_session import ReplaySession
     from spanreplay.api import Plan
+    from spanreplay.local.surroundings import Surroundings
     from spanreplay.mock import MockLLM
 
 MODES: Final = ("replay", "record", "once", "new", "off")
@@ -32,8 +33,8 @@ MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record", "
 _RECORDING: Final = frozenset({"record", "new"})
 _NAME_CHARACTERS_MAX: Final = 120
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.=+-]+")
-_KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode"})
-_SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None)"
+_KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode", "sandbox"})
+_SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None, sandbox=True)"
 _session_key: Final = pytest.StashKey["ReplaySession"]()
 _renewed_key: Final = pytest.StashKey[bool]()
 """On a test in mode `new`: whether its recording did not fit, and it is being recorded anew."""
@@ -67,6 +68,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="HOSTS",
         default="",
         help="with --replay-block-network: hosts that stay open, separated by commas, with * and ?",
+    )
+    group.addoption(
+        "--replay-no-sandbox",
+        action="store_true",
+        help="let replayed tests write files and start programs for real; the network stays denied",
     )
     group.addoption("--replay-report", metavar="DIR", help="write each verdict as JSON into this directory")
 
@@ -141,6 +147,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """Have what a fixture writes be there for the other tests, also where its test asks for it late."""
+    if _session_of(request) is None:
+        return (yield)
+    from spanreplay.local.surroundings import set_aside
+
+    with set_aside():
+        return (yield)
+
+
+def _session_of(request: pytest.FixtureRequest) -> ReplaySession | None:
+    """The replay of the test that asks for a fixture, once there is one."""
+    item = getattr(request, "_pyfuncitem", None)
+    return None if item is None else item.stash.get(_session_key, None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """In mode `new`, run a test whose recording does not fit a second time, and record it then; only that counts."""
@@ -170,7 +193,7 @@ def _may_be_new(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def replay_config() -> dict[str, Any]:
-    """What marks say where they say nothing: `live`, `stub`, `on_change`, `mode`; override it for a module."""
+    """What marks say where they say nothing: any of their keywords; override it for a module."""
     return {}
 
 
@@ -219,9 +242,28 @@ def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_con
         is_strict=bool(config.getoption("--replay-strict")),
         report_path=Path(report) / f"{safe_name(item.nodeid)}.json" if report else None,
         warn=item.warn,
+        has_sandbox=bool(options.get("sandbox", True)) and not config.getoption("--replay-no-sandbox"),
+        surroundings=lambda: _surroundings(item),
     )
     item.stash[_session_key] = session
     return session
+
+
+def _surroundings(item: pytest.Item) -> Surroundings:
+    """What is known of the folders of a test when its body begins."""
+    from spanreplay.local.surroundings import Surroundings
+
+    config, fixtures = item.config, getattr(item, "funcargs", {})
+    root, here = os.path.realpath(config.rootpath), os.path.realpath(Path.cwd())
+    is_moved = here != os.path.realpath(config.invocation_params.dir)
+    aliases: dict[str, str] = {}
+    factory = getattr(config, "_tmp_path_factory", None)
+    if factory is not None:  # the body may ask for a folder below it that is not there yet
+        aliases[os.path.realpath(factory.getbasetemp())] = "<basetemp>"
+    for name in ("tmpdir", "tmp_path"):
+        if name in fixtures:
+            aliases[os.path.realpath(str(fixtures[name]))] = "<tmp_path>"
+    return Surroundings(here if is_moved else root, aliases, is_test=True)
 
 
 def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:

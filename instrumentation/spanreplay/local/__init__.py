@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spanreplay import config
@@ -10,6 +11,7 @@ from spanreplay import config
 if TYPE_CHECKING:
     from spanreplay.local.feed import ReadFeed
     from spanreplay.local.reads import Reads
+    from spanreplay.local.surroundings import Surroundings
     from spanreplay.run import Run
 
 _PURPOSE = b"reads"
@@ -39,11 +41,16 @@ def attach_reads(run: Run) -> None:
     _attach_leaks(run)
 
 
-def attach_files(run: Run) -> None:
+def attach_files(
+    run: Run, surroundings: Surroundings | None = None, is_outside: Callable[[], bool] | None = None
+) -> None:
     """Have the files that the agent writes noted, to be compared when the run ends."""
+    from spanreplay.local.surroundings import Surroundings
     from spanreplay.local.written import Written
 
-    run.written = Written(run, os.path.realpath(os.getcwd()))  # noqa: PTH109 -- text
+    run.written = Written(run, surroundings or Surroundings())
+    if is_outside is not None:
+        run.written.is_outside = is_outside
 
 
 def _attach_leaks(run: Run) -> None:

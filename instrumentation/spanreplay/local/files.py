@@ -80,6 +80,10 @@ def open_recorded(
     return text
 
 
+def _name(run: Run, path: str) -> str:
+    return path if run.written is None else run.written.name(path)
+
+
 def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
     file, mode, buffering, encoding, errors, newline = given
     is_live = False
@@ -95,7 +99,7 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
         return {"sha256": hashlib.sha256(content).hexdigest(), "content": content}
 
     def describe() -> Leaf:
-        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": path, "mode": mode})
+        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": _name(run, path), "mode": mode})
 
     value = call_sync(describe, live)
     if is_live:
@@ -121,7 +125,7 @@ def _seed(run: Run, real: Any, path: str, mode: str) -> None:
         return {"sha256": hashlib.sha256(content).hexdigest(), "content": content}
 
     def describe() -> Leaf:
-        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": path, "mode": mode})
+        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": _name(run, path), "mode": mode})
 
     value = call_sync(describe, live)
     if not is_live and run.overlay is not None and "content" in value:
@@ -139,11 +143,16 @@ def _write(run: Run, real: Any, path: str, mode: str) -> None:
     guard.guarded("noting a file", functools.partial(written.add, path, is_append="a" in mode))
 
 
+def _run_of_files() -> Run | None:
+    run = recorded_run()
+    return None if run is not None and run.written is not None and run.written.is_outside() else run
+
+
 def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: Any) -> Any:
     """What `open` gives to the code in this frame."""
     file, mode = given[0], given[1]
     is_ours = isinstance(file, (str, bytes, os.PathLike)) and isinstance(mode, str) and opener is None
-    run = recorded_run() if is_ours and asks_for_files(frame) else None
+    run = _run_of_files() if is_ours and asks_for_files(frame) else None
     if run is None:
         return real(*given, closefd, opener)
     path = os.fsdecode(file)
@@ -189,7 +198,7 @@ def _install_os(module: Any, patches: Patches) -> None:
 
 
 def _note_descriptor(path: Any, flags: int) -> None:
-    run = recorded_run()
+    run = _run_of_files()
     if run is None or not isinstance(path, (str, bytes, os.PathLike)):
         return
     name = os.fsdecode(path)
@@ -202,7 +211,7 @@ def _note_descriptor(path: Any, flags: int) -> None:
 
 def _note(frame: Any, tell: Callable[[Written], None]) -> None:
     if asks_for_files(frame):
-        run = recorded_run()
+        run = _run_of_files()
         if run is not None and run.written is not None:
             guard.guarded("noting a file", tell, run.written)
 

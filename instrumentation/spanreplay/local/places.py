@@ -31,10 +31,12 @@ _HOME_FOLDERS: Final = (".cache", ".config", ".local", "Library")
 class Places:
     """The folders of one process, as they were when it was asked first."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: str = "") -> None:
+        """`code` is a folder that is code too, besides the one of the script."""
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
         script = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()  # noqa: PTH109, PTH120 -- text
-        own = (find_code_tree(script), sys.prefix, sys.base_prefix, str(config.read_data_dir()))
+        own = [find_code_tree(script), sys.prefix, sys.base_prefix, str(config.read_data_dir())]
+        own += [find_code_tree(code)] if code else []
         self._own = (*DEVICES, *{os.path.realpath(each) + os.sep for each in own})
         home = os.path.realpath(str(Path.home()))
         self._machine = (*_MACHINE, *(os.path.join(home, each) + os.sep for each in _HOME_FOLDERS))  # noqa: PTH118 -- text
@@ -66,13 +68,21 @@ def find_code_tree(folder: str) -> str:
 
 
 _places: list[Places] = []
+_code = ""
 
 
 def places() -> Places:
     """The folders of this process; found out at the first call, when the agent's script is known."""
     if not _places:
-        _places.append(Places())
+        _places.append(Places(_code))
     return _places[0]
+
+
+def set_code(folder: str) -> None:
+    """Say which folder is code too, besides the one of the script; '' is none."""
+    global _code
+    _code = folder
+    forget_places()
 
 
 def forget_places() -> None:

@@ -12,9 +12,10 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.local.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from spanreplay.run import Run
@@ -31,9 +32,12 @@ FILES, DIRECTORIES = "files", "directories"
 class Written:
     """What a run has written so far. Thread-safe."""
 
-    def __init__(self, run: Run, directory: str) -> None:
+    def __init__(self, run: Run, surroundings: Surroundings) -> None:
         self._run = run
-        self._directory = directory
+        self._surroundings = surroundings
+        self.is_outside: Callable[[], bool] = lambda: False
+        """Whether what runs now is no part of this run."""
+        self._directory = os.path.realpath(surroundings.directory or os.getcwd())  # noqa: PTH109 -- text
         self._lock = threading.Lock()
         self._paths: dict[str, bool] = {}
         self._base: dict[str, int] = {}
@@ -101,8 +105,14 @@ class Written:
             count = names[name] = names.get(name, 0) + 1
             yield (name if count == 1 else f"{name}#{count}"), path, is_new
 
+    def name(self, path: str) -> str:
+        """A path as calls name it: a folder that is made anew each time has one name."""
+        return self._surroundings.name(path) if self._surroundings.aliases else path
+
     def _show(self, path: str) -> str:
-        below = path[len(self._directory) + 1 :] if path.startswith(self._directory + os.sep) else path
+        below = self._surroundings.name(path)
+        if below is path and path.startswith(self._directory + os.sep):
+            below = path[len(self._directory) + 1 :]
         return self._run.redactor.text(below)
 
     def _read(self, path: str, base: int, room: int) -> dict[str, Any] | None:
@@ -135,11 +145,11 @@ class Written:
         return self._run.redactor.derive(b"files")
 
 
-def made_by(manifest: Mapping[str, Any], directory: Path) -> Iterator[str]:
+def made_by(manifest: Mapping[str, Any], surroundings: Surroundings) -> Iterator[str]:
     """The files and directories that a recorded run made where nothing was before, as whole names."""
     files, made = manifest.get(FILES), manifest.get(DIRECTORIES)
     names = [n for n, f in files.items() if isinstance(f, dict) and f.get("new")] if isinstance(files, dict) else []
     names += [str(each) for each in made] if isinstance(made, list) else []
-    base = os.path.realpath(directory)
+    base = os.path.realpath(surroundings.directory or os.getcwd())  # noqa: PTH109 -- text
     for name in names:
-        yield os.path.normpath(os.path.join(base, name))  # noqa: PTH118 -- text
+        yield os.path.normpath(os.path.join(base, surroundings.path(name)))  # noqa: PTH118 -- text

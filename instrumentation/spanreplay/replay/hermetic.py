@@ -120,10 +120,11 @@ class _Asking(threading.local):
 class Sandbox:
     """What one replay denies. Thread-safe."""
 
-    def __init__(self, session: Session, run: Run, is_own: IsOwn) -> None:
+    def __init__(self, session: Session, run: Run, is_own: IsOwn, is_outside: Callable[[], bool]) -> None:
         self._session = session
         self._run = run
         self._is_own = is_own
+        self._is_outside = is_outside
         self._asking = _Asking()
 
     def listen(self) -> None:
@@ -139,6 +140,8 @@ class Sandbox:
             return
         self._asking.is_now = True
         try:
+            if self._is_outside():
+                return
             frame = sys._getframe().f_back  # the hook
             self._check(event, args, None if frame is None else frame.f_back)
         finally:
@@ -179,8 +182,8 @@ class Sandbox:
         raise block(self._session, self._run, "file:write", f"changing {os.path.basename(text)} with {event}")  # noqa: PTH119 -- text
 
 
-def install(session: Session, run: Run, is_own: IsOwn) -> Sandbox:
+def install(session: Session, run: Run, is_own: IsOwn, is_outside: Callable[[], bool] = lambda: False) -> Sandbox:
     """Deny effects until the run ends."""
-    made = Sandbox(session, run, is_own)
+    made = Sandbox(session, run, is_own, is_outside)
     made.listen()
     return made

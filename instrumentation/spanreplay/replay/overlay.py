@@ -61,6 +61,8 @@ class Overlay:
         self._lock = threading.RLock()
         self._getcwd = os.getcwd
         self._real_open: Any = builtins.open
+        self.abilities: list[tuple[set[Any], Any]] = []
+        """(set of `os.supports_…`, function of ours in it)."""
 
     # ── Which path ──────────────────────────────────────────────────────────────────────────────────
     def _cwd(self) -> str:
@@ -126,6 +128,12 @@ class Overlay:
             return path
         with self._lock, self._inside():
             return self.scratch.take(whole)
+
+    def close(self) -> None:
+        """Behind the end of the replay: nothing in the standard library knows our functions any more."""
+        for supported, function in self.abilities:
+            supported.discard(function)
+        self.abilities.clear()
 
     def put(self, path: str, content: bytes) -> None:
         """Have a file with this content, as if the world had it."""
@@ -419,7 +427,7 @@ def install(overlay: Overlay, patches: Patches) -> None:
     for name, handler in overlay.handlers().items():
         real = getattr(os, name, None)
         if real is not None:
-            _replace(patches, os, name, real, handler)
+            overlay.abilities += _replace(patches, os, name, real, handler)
     real_open = builtins.open
 
     def call(
@@ -441,11 +449,17 @@ def install(overlay: Overlay, patches: Patches) -> None:
                 patches.replace(accessor, name, staticmethod(getattr(os, name)))
 
 
-def _replace(patches: Patches, owner: Any, name: str, real: Any, handler: Handler) -> None:
+def _replace(patches: Patches, owner: Any, name: str, real: Any, handler: Handler) -> list[tuple[set[Any], Any]]:
     def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
         return handler(real, *args, **kwargs)
 
     install_patch(patches, owner, name, call, Patch(owner.__name__, name, real))
-    for supported in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
-        if real in supported:  # the standard library asks by identity what a function can do
-            supported.add(getattr(owner, name))
+    made: Any = getattr(owner, name)
+    # The standard library asks by identity what a function can do
+    kinds: tuple[set[Any], ...] = (
+        os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids,
+    )  # fmt: skip
+    found = [(kind, made) for kind in kinds if real in kind]
+    for kind, _ in found:
+        kind.add(made)
+    return found

@@ -1,15 +1,20 @@
-"""Sets up the files of a replayed process: a scratch folder, what the recording's run made is not there yet."""
+"""Sets up the files of a replay: a scratch folder, what the recording's run made is not there yet, the rest is denied.
+
+A replay may be a part of a process that goes on: what threads do that were there before, and have no lane of the run,
+and what a test runner does for itself, is none of its business.
+"""
 
 from __future__ import annotations
 
-import atexit
 import os
 import tempfile
-from pathlib import Path
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spanreplay import config
 from spanreplay._patch import Patches
+from spanreplay.local.surroundings import Surroundings
 from spanreplay.local.written import made_by
 from spanreplay.replay import hermetic, overlay
 
@@ -29,16 +34,44 @@ def own_paths() -> list[str]:
     return [str(config.read_data_dir()), *(os.path.abspath(each) for each in named if each)]  # noqa: PTH100 -- text
 
 
-def install(session: Session, run: Run, patches: Patches) -> overlay.Overlay:
-    """Put the overlay beneath everything, and deny what goes past it."""
+class World:
+    """The files of one replay and the guard around them, until it is removed."""
+
+    def __init__(self, files: overlay.Overlay, sandbox: hermetic.Sandbox, patches: Patches) -> None:
+        self.files = files
+        self._sandbox = sandbox
+        self._patches = patches
+        # At the latest when the process ends
+        self._forget = weakref.finalize(self, files.scratch.forget)
+
+    def remove(self) -> None:
+        """Take the replaced functions back; what the replay wrote can still be read, until `forget`."""
+        self._sandbox.close()
+        self._patches.undo()
+        self.files.close()
+
+    def forget(self) -> None:
+        """Remove what the replay wrote."""
+        self._forget()
+
+
+def install(
+    session: Session,
+    run: Run,
+    patches: Patches,
+    surroundings: Surroundings | None = None,
+    is_outside: Callable[[], bool] = lambda: False,
+) -> World:
+    """Put the overlay beneath everything, and deny what goes past it; not for what `is_outside` of the run."""
     root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-"))
     own = own_paths()
     shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text
-    made = overlay.Overlay(root, own, lambda: hermetic.is_live(run), lambda: session.has_gone_on, shared)
-    for path in made_by(session.recording.root.manifest, Path.cwd()):
+    made = overlay.Overlay(
+        root, own, lambda: hermetic.is_live(run), lambda: session.has_gone_on or is_outside(), shared
+    )
+    for path in made_by(session.recording.root.manifest, surroundings or Surroundings()):
         made.scratch.hide(path)
     overlay.install(made, patches)
     allowed = (root + os.sep, *shared, *(os.path.realpath(each) for each in own))
-    hermetic.install(session, run, lambda path: path == root or path.startswith(allowed))
-    atexit.register(made.scratch.forget)
-    return made
+    sandbox = hermetic.install(session, run, lambda path: path == root or path.startswith(allowed), is_outside)
+    return World(made, sandbox, patches)
