@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Outcome
+from spanreplay.errors import ReplayMiss
 from spanreplay.loops import running_loop
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ class OrderGate:
         """Clocks of completions that were waited for in vain."""
         self.on_stall: Callable[[], BaseException] | None = None
         """Notes that the program waits for ever, and gives what to raise there."""
+        self.stalled: str | None = None
+        """Why no thread waits any longer, once the program has turned out to be stuck."""
 
     # ── what completed ──────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:
@@ -281,14 +284,18 @@ class OrderGate:
             return self._head, next(later, _NO_CALL)
 
     def wait_long(self, wait: Callable[[float], bool]) -> None:
-        """Wait in the main thread for what has no limit; `wait` takes seconds and says whether it has happened.
+        """Wait for what has no limit; `wait` takes seconds and says whether it has happened.
 
-        Raises: what `on_stall` gives, once nothing has moved for HANG_MS while every thread was waiting.
+        Raises: what `on_stall` gives, in the main thread once nothing has moved for HANG_MS while every thread was
+        waiting, in the others then too: the process could not end.
         """
         since, head = time.monotonic(), self.head
+        is_main = threading.current_thread() is threading.main_thread()
         while not wait(STALL_MS / 1000):
             now = time.monotonic()
-            if self.working_threads > 0 or self.head != head or self.is_live or self.on_stall is None:
+            if self.stalled is not None:
+                raise ReplayMiss(self.stalled)
+            if not is_main or self.working_threads > 0 or self.head != head or self.is_live or self.on_stall is None:
                 since, head = now, self.head
             elif now - since >= hang_ms() / 1000:
                 raise self.on_stall()

@@ -23,9 +23,9 @@ _POOL_WORKER: Final = getattr(concurrent.futures.thread, "_worker", None)
 
 
 def _is_endless(args: Any, kwargs: Any) -> bool:
-    """Whether the main thread waits without a limit: only there can a wait be ended."""
+    """Whether a thread that the process waits for waits without a limit."""
     timeout = args[0] if args else kwargs.get("timeout")
-    return timeout is None and threading.current_thread() is threading.main_thread()
+    return timeout is None and not threading.current_thread().daemon
 
 
 def install(gate: OrderGate, patches: Patches) -> None:
