@@ -370,7 +370,7 @@ class Session:
                 return
             for _, (crossing, read) in sorted(streams.items()):
                 call = crossing.served
-                parts = 0 if call is None or call.outcome != Outcome.OK.value else _count_parts(call)
+                parts = 0 if call is None else _count_parts(call)
                 if read < parts:
                     detail = f"{read} of {parts} recorded parts were read"
                     self.findings.note_call(crossing, "stream_underrun", call, detail)
@@ -411,6 +411,7 @@ class Session:
                 )
             )
             self.is_stopped = True
+        self.gate.stalled = message
         self.gate.open()
         return ReplayMiss(message)
 
@@ -458,10 +459,12 @@ def _is_open_ended(recording: Recording) -> bool:
 
 
 def _count_parts(call: CallRecord) -> int:
-    """How many parts of a stream the agent read when it was recorded: chunks, or items of a generator."""
+    """How many parts of a stream the agent read when it was recorded: chunks, items, or messages of both sides."""
     try:
         response = json.loads(call.response)
-        parts = response.get("chunks", response.get("items"))
+        # What broke off broke off elsewhere; a conversation is given up by who reads it, and read that far
+        kinds = ("chunks", "items", "messages") if call.outcome == Outcome.OK.value else ("messages",)
+        parts = next((response[each] for each in kinds if each in response), None)
     except (ValueError, AttributeError):
         return 0
     count = len(parts) if isinstance(parts, list) else 0

@@ -128,6 +128,8 @@ class _SyncMethod(_Method):
 
     def _serve(self, conversation: Conversation, request: Any) -> ServedCall:
         requests: Iterator[bytes] | None = map(self._encode, request) if self._takes_stream else None
+        if self._gives_stream:
+            conversation.follow(is_said_at_once=True)
         return ServedCall(self._grpc, conversation, self._decode, requests)
 
 
@@ -170,6 +172,8 @@ class _AioMethod(_Method):
 
         if not is_unary:
             end_stream(crossing)
+        if self._gives_stream:
+            conversation.follow(is_said_at_once=True)
         requests = None if request is None or not self._takes_stream else self._iterate(request)
         return ServedAioCall(self._grpc, conversation, self._decode, requests, self._encode, wait)
 

@@ -308,6 +308,7 @@ def _serve(conversation: Conversation, served_class: Callable[[Conversation], An
     end_stream(conversation.crossing)
     if conversation.end == "refused":
         raise _restore_error(conversation)
+    conversation.follow()
     return served_class(conversation)
 
 

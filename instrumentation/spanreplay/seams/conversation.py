@@ -52,6 +52,8 @@ class Conversation:
         self._waiters: list[Callable[[], Any]] = []
         self._said = 0
         self._heard = 0
+        self._is_followed = False
+        self._said_at_once = 0
         self.end, self.error, self.extra = "", {}, {}  # type: tuple[str, dict[str, Any], dict[str, Any]]
         if crossing.served is not None:
             self._load(crossing.served.response)
@@ -154,6 +156,20 @@ class Conversation:
             if side != SENT:
                 self._got.append((said, _decode(message) if side == GOT else Quit()))
 
+    def follow(self, *, is_said_at_once: bool = False) -> None:
+        """Have it noted how far the agent gets; not for one answer, which comes whether anybody reads it or not.
+
+        `is_said_at_once` is for a library that reads what the agent says ahead of what the agent is told.
+        """
+        self._is_followed = True
+        self._said_at_once = len(self._sent) if is_said_at_once else 0
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        if self._is_followed:
+            said = self._said_at_once or min(self._said, len(self._sent))
+            self._session.read_part(self.crossing, said + self._heard)
+
     @property
     def _session(self) -> Session:
         session = self.crossing.run.session
@@ -170,6 +186,7 @@ class Conversation:
             waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
+        self._note_progress()
         now = self._encode(SENT, message)
         recorded = self._sent[number][2] if number < len(self._sent) else None
         if recorded != now and (recorded is not None or self.end != "closed"):
@@ -214,6 +231,7 @@ class Conversation:
             raise self._session.changed_message(self.crossing, number, _text(self._sent[number][2]), "(nothing)")
         message = self._got[self._heard][1]
         self._heard += 1
+        self._note_progress()
         return message
 
     def overrun(self) -> ReplayMiss:

@@ -161,6 +161,37 @@ def test_s28_changed_grpc_message_is_named(there: Workplace) -> None:
     assert replayed.verdict["divergences"][0]["diff"][0]["path"].startswith("sent[1]")
 
 
+READS = {
+    "threads": """
+stream = methods(grpc.insecure_channel(target))[1]({"n": 3})
+for _ in range(int(os.environ["TIMES"])):
+    next(stream)
+""",
+    "asyncio": """
+async def main():
+    async with grpc.aio.insecure_channel(target) as channel:
+        call = methods(channel)[1]({"n": 3})
+        for _ in range(int(os.environ["TIMES"])):
+            await call.read()
+asyncio.run(main())
+""",
+}
+
+
+@pytest.mark.parametrize("way", READS)
+def test_s28_grpc_stream_read_less_or_further_is_named(way: str, there: Workplace) -> None:
+    """A stream that is read less far than recorded is an underrun, one that is read further an overrun."""
+    agent = there.write("agent.py", PREAMBLE + READS[way])
+    there.record(agent, TIMES="2")
+    assert there.replay(agent, TIMES="2").status == 0
+    name = "http:grpc test.Oracle/Many"
+    less = there.replay(agent, TIMES="1")
+    assert (less.status, less.causes()) == (3, [("stream_underrun", name)])
+    if way == "threads":  # closing an asyncio channel cancels its calls, which is how the recorded one went on
+        further = there.replay(agent, TIMES="3")
+        assert (further.status, further.causes()) == (3, [("stream_overrun", name)])
+
+
 def test_grpc_telemetry_suppressed_and_own_calls_are_no_calls(oracle: GrpcServer) -> None:
     """OTLP, calls under OTel's suppression and spanreplay's own service are not recorded."""
     from opentelemetry.instrumentation.utils import suppress_instrumentation

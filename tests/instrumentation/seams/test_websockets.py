@@ -158,6 +158,28 @@ with connect(os.environ["WS"]) as ws:
     assert replayed.verdict["sockets_denied"] == []
 
 
+PARTS = """
+import os
+from websockets.sync.client import connect
+ws = connect(os.environ["WS"])
+for word in ("one", "two")[: int(os.environ["SENT"])]:
+    ws.send(word)
+for _ in range(int(os.environ["READ"])):
+    ws.recv()
+ws.close()
+"""
+
+
+def test_s28_websocket_used_less_or_further_is_named(there: Workplace) -> None:
+    """Messages that are not read, or not said any more, are an underrun; more than were recorded an overrun."""
+    agent = there.write("agent.py", PARTS)
+    there.record(agent, SENT="2", READ="3")
+    assert there.replay(agent, SENT="2", READ="3").status == 0
+    found = [there.replay(agent, SENT=sent, READ=read) for sent, read in (("2", "1"), ("1", "0"), ("2", "4"))]
+    assert [f.status for f in found] == [3, 3, 3]
+    assert [f.causes()[0][0] for f in found] == ["stream_underrun", "stream_underrun", "stream_overrun"]
+
+
 def test_realtime_websocket_is_an_llm_call(server: _Server) -> None:
     """A realtime model's connection is recorded as a call of that model."""
 
