@@ -286,6 +286,11 @@ class Crossing:
         except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
             guard.report_failure("recording a call", exc)
 
+    def write_open(self, response: str) -> None:
+        """Record what a stream has given so far; a later record of this call takes its place."""
+        if not self._is_closed:
+            self._emit(_OPEN, response)
+
     def abandon(self) -> None:
         """Close a call that nobody ended, when its run ends."""
         if self.on_abandon is not None and not self._is_closed:

@@ -35,6 +35,7 @@ from spanreplay.seams.http_wire import (
     patch_content,
     read_meta,
 )
+from spanreplay.seams.so_far import SoFar
 from spanreplay.seams.telemetry import is_telemetry
 
 _TEST_CLIENT: Final = "_TestClientTransport"
@@ -177,6 +178,7 @@ class _HttpCall:
         self._is_returned = False
         self._pending: deque[HttpReply] = deque()
         self._start_ns = ids.monotonic_ns()
+        self._so_far = SoFar()
 
     def begin(self) -> Crossing | None:
         """Open the call; None if nothing is recorded here."""
@@ -280,14 +282,7 @@ class _HttpCall:
         return read_meta(self._exchange, reply, texts, is_stream=self.is_stream)
 
     def _reply(self, hop: _Hop) -> HttpReply:
-        response, tee = hop.response, hop.tee
-        reply = HttpReply(
-            status=response.status_code,
-            reason=response.reason_phrase,
-            http_version=response.http_version,
-            headers=[(k, v) for k, v in response.headers.multi_items()],
-            url=hop.url,
-        )
+        response, tee, reply = hop.response, hop.tee, _head(hop)
         if tee is None:
             content = getattr(response, "_content", None)
             reply.chunks = [(hop.ms, content)] if content else []
@@ -340,6 +335,15 @@ class _HttpCall:
         """A part of a live stream has come."""
         if self.is_stream and self._crossing is not None:
             self._crossing.mark()
+            self._so_far.note(self._crossing, self.elapsed_ms(), self._read_so_far)
+
+    def _read_so_far(self) -> HttpReply | None:
+        tee = self._hops[-1].tee if self._hops else None
+        if tee is None:
+            return None
+        reply = _head(self._hops[-1])
+        reply.chunks, _ = _decoded(self.seam.hx, self._hops[-1].response, list(tee.chunks))
+        return reply
 
     # ── served: what the wires ask ──────────────────────────────────────────────────────────────────
     def load(self) -> None:
@@ -457,6 +461,18 @@ def _overrun(crossing: Crossing | None) -> ReplayMiss:
     if crossing is None or session is None:
         return ReplayMiss("more was read than was recorded")
     return session.overrun(crossing)
+
+
+def _head(hop: _Hop) -> HttpReply:
+    """A response without its body."""
+    response = hop.response
+    return HttpReply(
+        status=response.status_code,
+        reason=response.reason_phrase,
+        http_version=response.http_version,
+        headers=[(k, v) for k, v in response.headers.multi_items()],
+        url=hop.url,
+    )
 
 
 def _decoded(

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -33,6 +34,7 @@ from spanreplay.seams.http_wire import (
     patch_content,
     read_meta,
 )
+from spanreplay.seams.so_far import SoFar
 from spanreplay.seams.telemetry import is_telemetry
 
 Headers = Iterable[tuple[str, str]]
@@ -94,6 +96,7 @@ class HttpCall:
         self._pending: deque[HttpReply] = deque()
         self._final: HttpReply | None = None
         self._start_ns = ids.monotonic_ns()
+        self._so_far = SoFar()
 
     def open(self) -> bool:
         """Enter the call in the run's books; False if it is not recorded. Raises: ReplayMiss."""
@@ -150,6 +153,13 @@ class HttpCall:
         """A part of a stream has come."""
         if self.is_stream and self.crossing is not None:
             self.crossing.mark()
+            self._so_far.note(self.crossing, self.elapsed_ms(), self._read_so_far)
+
+    def _read_so_far(self) -> HttpReply | None:
+        if not self._bodies or self._kept_bytes > config.BODY_BYTES_MAX:
+            return None
+        reply = self._bodies[-1].reply
+        return replace(reply, chunks=reply.chunks[:-1], hops=[body.reply for body in self._bodies[:-1]])
 
     def broke(self, exc: BaseException, at: str = "") -> None:
         """The network gave no response but this."""

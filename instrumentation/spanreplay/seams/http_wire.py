@@ -31,6 +31,9 @@ from spanreplay.seams.binary import (
 from spanreplay.seams.http_reply import HttpReply, SplitEvents, encode_chunks, encode_events, split_aws, split_text
 
 HTTP_KEYSPEC: Final = "http/1"
+HELD_CHUNKS: Final = 32
+HELD_BYTES: Final = 16 * 1024
+"""What is held back of the end of a stream that goes on: so many chunks, or of large ones so many bytes."""
 _SIGNED: Final = ("AWS4-", "OAuth ", "Signature ", "Digest ")
 DETERMINISM_HEADER: Final = "x-spanreplay-determinism"
 """How an inference engine states which kernels and plans made an answer."""
@@ -169,6 +172,20 @@ def encode_reply(run: Run, reply: HttpReply, spec: Spec) -> tuple[str, list[str]
         spec.hole = UNREDACTABLE
         return dump({"truncated": sum(len(c) for _, c in reply.chunks), "why": UNREDACTABLE}), []
     return dump(value), texts
+
+
+def encode_so_far(run: Run, reply: HttpReply) -> str:
+    """A response whose body still comes, without the last of it, as redacted JSON text; '' if nothing can be shown."""
+    try:
+        value, _ = _reply_value(run, reply, {})
+    except HoldsSecret:
+        return ""
+    chunks, held = value.get("chunks") or [], 0
+    while chunks and held < HELD_BYTES and len(value["chunks"]) - len(chunks) < HELD_CHUNKS:
+        held += len(str(chunks[-1][1]))
+        chunks = chunks[:-1]
+    text = dump({**value, "chunks": chunks, "end": "open"}) if chunks else ""
+    return text if len(text) <= config.BODY_BYTES_MAX else ""
 
 
 def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[dict[str, Any], list[str]]:
