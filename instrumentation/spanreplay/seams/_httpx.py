@@ -25,6 +25,7 @@ from spanreplay.own_servers import is_own
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.run import Run, active_run
+from spanreplay.seams._httpx_bodies import decode_chunks
 from spanreplay.seams._httpx_wires import RecordingTransport, ReplayTransport, build_streams
 from spanreplay.seams.http_reply import HttpReply, Truncated, decode_reply
 from spanreplay.seams.http_wire import (
@@ -289,7 +290,7 @@ class _HttpCall:
             reply.end = "closed" if content is None else "complete"
             return reply
         reply.end = tee.end or "closed"
-        reply.chunks, error = _decoded(self.seam.hx, response, tee.chunks)
+        reply.chunks, error = decode_chunks(self.seam.hx, response, tee.chunks)
         tee.chunks = []
         error = tee.error or error
         if error is not None:
@@ -342,7 +343,7 @@ class _HttpCall:
         if tee is None:
             return None
         reply = _head(self._hops[-1])
-        reply.chunks, _ = _decoded(self.seam.hx, self._hops[-1].response, list(tee.chunks))
+        reply.chunks, _ = decode_chunks(self.seam.hx, self._hops[-1].response, list(tee.chunks))
         return reply
 
     # ── served: what the wires ask ──────────────────────────────────────────────────────────────────
@@ -473,30 +474,6 @@ def _head(hop: _Hop) -> HttpReply:
         headers=[(k, v) for k, v in response.headers.multi_items()],
         url=hop.url,
     )
-
-
-def _decoded(
-    hx: Any, response: Any, chunks: list[tuple[int, bytes]]
-) -> tuple[list[tuple[int, bytes]], BaseException | None]:
-    """The body's chunks without their content-encoding, and what the decoder raised."""
-    if not response.headers.get("content-encoding"):
-        return chunks, None
-    decoder = hx.Response(200, headers=response.headers)._get_content_decoder()
-    found: list[tuple[int, bytes]] = []
-    try:
-        for ms, chunk in chunks:
-            found.extend((ms, piece) for piece in _pieces(decoder.decode(chunk)))
-        if chunks:
-            found.extend((chunks[-1][0], piece) for piece in _pieces(decoder.flush()))
-    except hx.DecodingError as exc:
-        return found, exc
-    return found, None
-
-
-def _pieces(decoded: Any) -> list[bytes]:
-    """What a decoder gave: bytes in httpx, pieces of bounded size in httpx2."""
-    pieces = [decoded] if isinstance(decoded, bytes) else decoded
-    return [piece for piece in pieces if piece]
 
 
 def _describe_error(hx: Any, exc: BaseException) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""The bodies of httpx responses without their content-encoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def decode_chunks(
+    hx: Any, response: Any, chunks: list[tuple[int, bytes]]
+) -> tuple[list[tuple[int, bytes]], BaseException | None]:
+    """The body's chunks without their content-encoding, and what the decoder raised."""
+    if not response.headers.get("content-encoding"):
+        return chunks, None
+    decoder = hx.Response(200, headers=response.headers)._get_content_decoder()
+    found: list[tuple[int, bytes]] = []
+    try:
+        for ms, chunk in chunks:
+            found.extend((ms, piece) for piece in _pieces(decoder.decode(chunk)))
+        if chunks:
+            found.extend((chunks[-1][0], piece) for piece in _pieces(decoder.flush()))
+    except hx.DecodingError as exc:
+        return found, exc
+    return found, None
+
+
+def _pieces(decoded: Any) -> list[bytes]:
+    """What a decoder gave: bytes in httpx, pieces of bounded size in httpx2."""
+    pieces = [decoded] if isinstance(decoded, bytes) else decoded
+    return [piece for piece in pieces if piece]
