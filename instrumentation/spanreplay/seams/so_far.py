@@ -2,7 +2,7 @@
 
 Nothing is written in a stream's first second. All of the text is redacted each time, then its end is held back: a
 secret that has only begun to come is not recognised yet. When it is written next depends on how long it took
-(docs/decisions/0014-streams-that-go-on.md).
+(docs/decisions/0015-streams-that-go-on.md).
 """
 
 from __future__ import annotations
