@@ -6,15 +6,30 @@ import contextlib
 import hashlib
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay import config, guard, printed
 from spanreplay.handovers import STDOUT
 from spanreplay.lanes import thread_lane
 from spanreplay.run import active_run
 
+_FRAMES_MAX: Final = 4
+
 if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
+
+
+def _comes_through(frame: FrameType | None) -> bool:
+    """Whether a text that is written here was given to the object in `sys.stdout`'s place."""
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return False
+        first = frame.f_code.co_varnames[:1]
+        if frame.f_code.co_argcount and frame.f_locals.get(first[0]) is sys.stdout:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class OutputCapture:
@@ -71,6 +86,11 @@ class OutputCapture:
                 self._kept_bytes += len(piece)
             self._hash.update(piece)
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the agent has put another object in the place of `sys.stdout`."""
+        return sys.stdout is not self._stdout
+
     def write(self, text: str, times: int = 1) -> Any:
         """`sys.stdout.write`: in a replay when it is this thread's turn; it stands for so many recorded writes."""
         real = self._real if self._real is not None else sys.stdout.write
@@ -82,7 +102,7 @@ class OutputCapture:
             count = handovers.pass_through(STDOUT, thread_lane(run.root_lane).path, lambda: real(text), times)
         else:
             count = real(text)
-        guard.guarded("what a call prints", printed.note, text)
+        guard.guarded("what a call prints", printed.note, text, self.is_replaced and _comes_through(sys._getframe(1)))
         return count
 
     def note(self, text: str) -> None:

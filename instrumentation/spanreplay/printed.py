@@ -1,7 +1,8 @@
 """What a call prints: kept with its record, and printed again where a replay serves the call and its body does not run.
 
 In a call's meta, under `printed`: rows of text, how many writes made it, and where it stands: behind so many items of a
-generator, or so many milliseconds after the start of a coroutine, whose row n is part n of `clocks`.
+generator, or so many milliseconds after the start of a coroutine, whose row n is part n of `clocks`. A fourth member
+says that the agent had put an object of its own in the place of `sys.stdout`: it is given the text again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from spanreplay.run import Run
 
 MEMBER: Final = "printed"
+_REPLACED: Final = 3
 
 
 class Printed:
@@ -31,7 +33,7 @@ class Printed:
         self.rows: list[list[Any]] = []
         self.characters = 0
 
-    def add(self, crossing: Crossing, text: str) -> None:
+    def add(self, crossing: Crossing, text: str, *, is_replaced: bool) -> None:
         """The body has written this."""
         self.characters += len(text)
         if self.characters > config.PRINTED_CHARACTERS_MAX:
@@ -39,7 +41,7 @@ class Printed:
             return
         at, before = crossing.spec.part, self._run
         self._run = crossing.run.handovers.count_runs(STDOUT)
-        is_new = not self.rows or self._run != before
+        is_new = not self.rows or self._run != before or is_replaced != (len(self.rows[-1]) > _REPLACED)
         if crossing.opened_in >= 0:  # a coroutine: each row is a part of its own
             is_new = is_new or not crossing.run.is_now(crossing.clocks[-1])
             at = crossing.mark_printed() if is_new else at
@@ -49,10 +51,10 @@ class Printed:
             self.rows[-1][0] += text
             self.rows[-1][1] += 1
             return
-        self.rows.append([text, 1, at])
+        self.rows.append([text, 1, at, 1] if is_replaced else [text, 1, at])
 
 
-def note(text: str) -> None:
+def note(text: str, is_replaced: bool) -> None:
     """Standard output was written to: every call that the writing code is inside of has printed it."""
     run = active_run()
     crossing = None if run is None else current_crossing(run.root_lane)
@@ -61,7 +63,7 @@ def note(text: str) -> None:
         if spec is not None and spec.prints and crossing.served is None:
             if spec.printed is None:
                 spec.printed = Printed()
-            spec.printed.add(crossing, text)
+            spec.printed.add(crossing, text, is_replaced=is_replaced)
         crossing = getattr(crossing, "parent", None)
 
 
@@ -74,7 +76,7 @@ def keep(crossing: Crossing) -> None:
     whole = "".join(row[0] for row in rows)
     redacted = crossing.run.redactor.text(whole, spec.redactions)
     if redacted != whole:  # a secret may lie across rows
-        rows = [[redacted, sum(row[1] for row in rows), rows[0][2]], *(["", 0, row[2]] for row in rows[1:])]
+        rows = [[redacted, sum(row[1] for row in rows), *rows[0][2:]], *(["", 0, row[2]] for row in rows[1:])]
     spec.meta[MEMBER] = rows
 
 
@@ -88,7 +90,7 @@ def rows_of(crossing: Crossing) -> list[list[Any]]:
 def write_row(run: Run, row: list[Any]) -> None:
     """Print one row again."""
     text, writes = row[0], row[1]
-    if run.output is not None:
+    if run.output is not None and not (len(row) > _REPLACED and run.output.is_replaced):
         run.output.write(text, writes)
     elif sys.stdout is not None:
         sys.stdout.write(text)

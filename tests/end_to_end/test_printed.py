@@ -126,6 +126,45 @@ def test_s20_tools_that_print_replay_byte_for_byte(workplace: Workplace) -> None
     assert replayed.verdict["counts"]["served"] == 5
 
 
+TEE = """
+import sys
+import spanreplay
+
+class Tee:
+    def __init__(self, *files):
+        self.files = files
+    def write(self, text):
+        for file in self.files:
+            file.write(text)
+    def flush(self):
+        for file in self.files:
+            file.flush()
+
+@spanreplay.boundary("tool")
+def order(n):
+    print("ordering", n)
+    sys.__stdout__.write("straight\\n")
+    return n
+
+log = open("agent.log", "w")
+sys.stdout = Tee(sys.__stdout__, log)
+print(order(1), order(2))
+sys.stdout = sys.__stdout__
+log.close()
+print(repr(open("agent.log").read()))
+"""
+
+
+def test_s20_what_a_tool_prints_goes_to_the_object_that_the_agent_put_there(workplace: Workplace) -> None:
+    """An agent that copies its output into a log file finds there what its tools printed, in a replay too."""
+    agent = workplace.write("agent.py", TEE)
+    recorded = workplace.record(agent)
+    assert r"'ordering 1\nordering 2\n1 2\n'" in recorded.stdout
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
 def test_s2_what_a_live_call_prints_is_printed_once(workplace: Workplace) -> None:
     """The body of a live call prints for itself; the calls inside of it that are served are printed again."""
     agent = workplace.write("agent.py", TOOLS)
