@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 from spanreplay import ids
 
 _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
+RANDOM: Final = "random"
 CODE_FILES_MAX: Final = 200
 _CODE_BYTES_MAX: Final = 1024 * 1024
 _PACKAGES: Final = (
@@ -40,9 +42,18 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
         "implementation": sys.implementation.name,
         "platform": sys.platform,
         "machine": platform.machine(),
+        "hash_seed": read_hash_seed(),
         "git_sha": read_git_sha(Path.cwd()),
         "packages": _read_versions(),
     }
+
+
+def read_hash_seed() -> str:
+    """The seed of the hashes of texts, which give a set its order; `random` where Python chose one and keeps it."""
+    seed = os.environ.get("PYTHONHASHSEED", "")
+    if not sys.flags.hash_randomization:
+        return "0"
+    return seed if seed.isdecimal() and not sys.flags.ignore_environment else RANDOM
 
 
 def _read_versions() -> dict[str, str]:

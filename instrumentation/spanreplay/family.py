@@ -47,6 +47,8 @@ class Ticket:
     """Where it was started."""
     is_worker: bool = False
     """A pool's worker: it works only while it has something to do."""
+    takes_any: bool = False
+    """Takes whatever work comes next (`multiprocessing.Pool`): its lane does not say which."""
     is_helper: bool = False
     """Starts others in our place (forkserver): it has no part in the run itself."""
 
@@ -174,8 +176,14 @@ class Family:
 
 def find_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[str]:
     """Why calls may be missing: processes that have said nothing."""
-    known = [*tickets, *(Ticket(**ticket) for part in parts.values() for ticket in part["tickets"])]
-    return [
+    known: list[Ticket] = [*tickets, *(Ticket(**ticket) for part in parts.values() for ticket in part["tickets"])]
+    shared = {
+        f"workers of the multiprocessing.Pool made at {ticket.place or 'an unknown place'} made calls: which of them "
+        "took which item is not kept; that of concurrent.futures.ProcessPoolExecutor is"
+        for ticket in known
+        if ticket.takes_any and ticket.number in parts and parts[ticket.number]["manifest"]["calls"]
+    }
+    return sorted(shared) + [
         f"a process was started at {ticket.place or 'an unknown place'} and told nothing of its calls: "
         "it was killed, is still running, or is not recorded"
         for ticket in known

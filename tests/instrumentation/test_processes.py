@@ -107,6 +107,33 @@ def test_s68_divergence_of_a_child_is_in_the_verdict(tmp_path: Path) -> None:
     assert replayed.status == 3
 
 
+POOL = """
+import multiprocessing, sys
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question
+
+if __name__ == "__main__":
+    work = ask if sys.argv[1] == "calls" else abs
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(work, [1, 2, 3]))
+        pool.close()
+        pool.join()
+    ask("last")
+"""
+
+
+@pytest.mark.parametrize("what", ["calls", "nothing"])
+def test_n3_pool_of_multiprocessing_is_a_hole_if_its_workers_make_calls(tmp_path: Path, what: str) -> None:
+    """Which worker of such a pool takes which item is not kept: a run in which they make calls says where."""
+    workplace = Workplace(tmp_path)
+    workplace.record(workplace.write("agent.py", POOL), what)
+    reasons = workplace.recording().completeness().reasons
+    assert any("multiprocessing.Pool made at agent.py:11" in reason for reason in reasons) == (what == "calls")
+
+
 KILLED = """
 import multiprocessing, os, signal
 import spanreplay

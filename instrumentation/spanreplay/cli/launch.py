@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from spanreplay.call import Recording
 from spanreplay.errors import ConfigError
 
 BOOT: Final = Path(__file__).resolve().parent / "boot"
 _PYTHON_NAME: Final = re.compile(r"(?:python|pypy)[0-9.]*\Z")
+HASH_SEED_MAX: Final = 2**32 - 1
 _SHEBANG_BYTES_MAX: Final = 512
 _TAKES_VALUE: Final = frozenset("WXcm")
 _EXPORTERS: Final = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
@@ -94,8 +97,23 @@ def check_not_isolated(agent: Agent) -> None:
         )
 
 
-def build_environ(environ: Mapping[str, str], settings: Mapping[str, str], *, is_replay: bool) -> dict[str, str]:
+def choose_hash_seed() -> str:
+    """A seed for the hashes of texts that a replay can set again; Python does not tell the one that it chooses."""
+    return str(secrets.randbelow(HASH_SEED_MAX) + 1)
+
+
+def recorded_hash_seed(recording: Recording) -> str:
+    """The seed that a recording states, '' if it states none that can be set."""
+    seed = str(recording.root.env.get("hash_seed", ""))
+    return seed if seed.isdecimal() else ""
+
+
+def build_environ(
+    environ: Mapping[str, str], settings: Mapping[str, str], *, is_replay: bool, hash_seed: str = ""
+) -> dict[str, str]:
     """The environment that an agent runs with; pure but for the working directory.
+
+    `hash_seed` is used unless PYTHONHASHSEED is set already.
 
     OpenTelemetry's own configuration fails where a distro is installed and an exporter is not, before we are asked,
     so no exporter is named unless the user names one. A replay exports nothing and is never switched off.
@@ -106,6 +124,8 @@ def build_environ(environ: Mapping[str, str], settings: Mapping[str, str], *, is
             result[name] = "none"
     if is_replay:
         result.pop("OTEL_SDK_DISABLED", None)
+    if hash_seed and not result.get("PYTHONHASHSEED"):
+        result["PYTHONHASHSEED"] = hash_seed
     result.update(settings)
     before = [p for p in result.get("PYTHONPATH", "").split(os.pathsep) if p]
     # As opentelemetry-instrument does, for programs that are started by an executable of their own.

@@ -15,7 +15,7 @@ import click
 
 from spanreplay.cli import runs
 from spanreplay.cli.child import describe_end
-from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent
+from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent, recorded_hash_seed
 from spanreplay.cli.replay import Source, open_source, work_folder
 from spanreplay.cli.settle import settle
 from spanreplay.cli.terminal import open_console, print_json, say
@@ -92,7 +92,9 @@ def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...],
     try:
         done = subprocess.run(
             agent.argv,
-            env=build_environ(os.environ, _with_key(told), is_replay=True),
+            env=build_environ(
+                os.environ, _with_key(told), is_replay=True, hash_seed=recorded_hash_seed(found.recording)
+            ),
             stdin=quiet,
             stdout=quiet,
             stderr=quiet,

@@ -11,7 +11,7 @@ import click
 from spanreplay import config
 from spanreplay.catalog import RunQuery
 from spanreplay.cli.child import as_shell_status, run_child
-from spanreplay.cli.launch import build_environ, find_agent
+from spanreplay.cli.launch import build_environ, choose_hash_seed, find_agent
 from spanreplay.cli.terminal import say
 from spanreplay.errors import SpanreplayError
 
@@ -43,7 +43,8 @@ def record_command(ctx: click.Context, *, command: tuple[str, ...]) -> None:
     """Run an agent and record it; CMD is the agent's whole command.
 
     Does what opentelemetry-instrument does, with settings under which OpenTelemetry's own configuration cannot fail.
-    Ends with the agent's exit status.
+    Ends with the agent's exit status. PYTHONHASHSEED is chosen where it is not set, so that sets of texts have the same
+    order in a replay.
 
     \b
     spanreplay record -- python agent.py
@@ -52,7 +53,8 @@ def record_command(ctx: click.Context, *, command: tuple[str, ...]) -> None:
     if agent.is_isolated:
         say(f"spanreplay: Python runs with -{agent.python_flags} and loads no spanreplay: nothing is recorded")
     since_ns = time.time_ns()
-    environ = build_environ(os.environ, {"SPANREPLAY_MODE": "record"}, is_replay=False)
+    settings = {"SPANREPLAY_MODE": "record"}
+    environ = build_environ(os.environ, settings, is_replay=False, hash_seed=choose_hash_seed())
     status = run_child(agent.argv, environ)
     _say_recorded(since_ns)
     ctx.exit(as_shell_status(status))

@@ -18,7 +18,7 @@ from spanreplay.call import Completeness, Recording
 from spanreplay.catalog import Catalog
 from spanreplay.cli import runs
 from spanreplay.cli.child import describe_end, run_child
-from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent
+from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent, recorded_hash_seed
 from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.settle import settle
 from spanreplay.cli.terminal import open_console, say
@@ -140,7 +140,8 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
         "SPANREPLAY_REPLAY_PID": "",
         **settings,
     }
-    status = run_child(agent.argv, build_environ(os.environ, told, is_replay=True))
+    seed = recorded_hash_seed(found.recording)
+    status = run_child(agent.argv, build_environ(os.environ, told, is_replay=True, hash_seed=seed))
     return _read_verdict(report_path, status), status
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord
+from spanreplay.env import RANDOM
 from spanreplay.replay.diverge import Cause, Diff, Divergence, with_causes
 from spanreplay.replay.ignored import IgnoredDiff
 from spanreplay.replay.index import RecordingIndex
@@ -29,6 +32,7 @@ FRAGMENT_CHARACTERS_MIN: Final = 3
 """A shorter text is found everywhere by chance."""
 _UPSTREAM_MAX: Final = 500
 _NAMES_MAX: Final = 10
+_WORD: Final = re.compile(r"\w+")
 _ABSENT: Final = "(absent)"
 
 
@@ -101,6 +105,7 @@ class Blame:
         if divergence.kind != "output_changed":
             for diff in divergence.diff[:3]:
                 causes += self._by_value(divergence, diff)
+        causes += self._by_hashes(divergence)
         causes += self._beside(divergence)
         return list({(c.kind, c.ref, c.evidence): c for c in causes}.values())
 
@@ -175,6 +180,20 @@ class Blame:
                     name,
                 )
 
+    def _by_hashes(self, divergence: Divergence) -> Iterable[Cause]:
+        """The order of a set of texts, where the same words stand in another order and hashes were not the same."""
+        seed = str(self._env.get("hash_seed", ""))
+        if not seed or (seed == self._run.environment.get("hash_seed") and seed != RANDOM):
+            return
+        before, now = [_as_text(d.recorded) for d in divergence.diff], [_as_text(d.now) for d in divergence.diff]
+        if before != now and _count_words(before) == _count_words(now):
+            why = "were seeded at random" if seed == RANDOM else f"had the seed {seed}"
+            evidence = (
+                "the same words stand in another order: if a set of texts gives it, record with `spanreplay record` "
+                f"or set PYTHONHASHSEED (the recording's hashes {why})"
+            )
+            yield Cause("hash_seed", evidence, "beside", "PYTHONHASHSEED")
+
     def _from_ignored(self, divergence: Divergence, now: str) -> Iterable[Cause]:
         for each in self._findings.ignored:
             place = next((d.path for d in each.diff if now in _as_text(d.now)), "")
@@ -204,6 +223,10 @@ def _ignored_cause(each: IgnoredDiff, path: str, strength: str, words: str) -> C
     if strength == "beside":
         evidence = f"{path} of call {each.seq} ({each.boundary}) differs, and is not in its key"
     return Cause("ignored_field", evidence, strength, each.recorded_span_id)
+
+
+def _count_words(texts: Iterable[str]) -> Counter[str]:
+    return Counter(word for text in texts for word in _WORD.findall(text))
 
 
 def _holds(text: str, fragment: str) -> bool:

@@ -32,8 +32,9 @@ class Diff:
 class Cause:
     """Where a changed value may come from.
 
-    `kind` is upstream_output, code, argument, environment, plan, clock, ignored_field or versions. `strength` says how
-    it is known: `value` (the changed text itself is there), `place` (on the call's stack), `beside` (it changed too).
+    `kind` is upstream_output, code, argument, environment, plan, clock, hash_seed, ignored_field or versions.
+    `strength` says how it is known: `value` (the changed text itself is there), `place` (on the call's stack), `beside`
+    (it changed too).
     """
 
     kind: str

@@ -19,6 +19,7 @@ from spanreplay.lanes import Lane, _peel, current_crossing, current_lane, inside
 from spanreplay.run import Run, active_run, set_process_run
 
 _TICKET = "_spanreplay_ticket"
+_POOL = "multiprocessing.pool"
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -99,6 +100,7 @@ def _issue(run: Run, process: Any) -> Ticket:
         owner=-1 if owner is None else owner.seq,
         place=ids.find_caller(3),
         is_worker=is_worker,
+        takes_any=getattr(target, "__module__", "") == _POOL,
     )
     shared.tickets.append(ticket)
     return ticket

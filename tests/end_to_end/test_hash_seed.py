@@ -1,0 +1,51 @@
+"""Sets of texts have the order of their hashes: a recorded run states the seed, and a replay sets it again."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from support.replaying import BIN, TIMEOUT_S, Workplace
+
+AGENT = """
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question.upper()
+
+print(ask(" ".join({f"colour{number}" for number in range(12)})))
+"""
+
+
+def test_n2_recorded_command_and_its_replay_have_the_same_sets(tmp_path: Path) -> None:
+    """`spanreplay record` chooses a seed and states it, and `spanreplay replay` starts the agent with it."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", AGENT)
+    command = [str(BIN / "spanreplay"), "record", "--", str(workplace.python), str(agent)]
+    recorded = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=workplace.environ,
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    seed = workplace.recording().root.env["hash_seed"]
+    assert int(seed) > 0
+    replayed = workplace.replay(agent)
+    assert replayed.status == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+
+
+def test_n2_other_order_of_a_set_is_named_as_what_may_have_caused_a_divergence(tmp_path: Path) -> None:
+    """Where hashes were seeded at random, a call whose words stand in another order says so."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", AGENT)
+    workplace.record(agent)
+    assert workplace.recording().root.env["hash_seed"] == "random"
+    replayed = workplace.replay(agent)  # one of twelve factorial orders is the recorded one
+    assert replayed.causes() == [("changed_call", "tool:ask")]
+    causes = replayed.verdict["divergences"][0]["causes"]
+    assert "hash_seed" in [cause["kind"] for cause in causes]
