@@ -29,6 +29,7 @@ from spanreplay.timers import guarded_name
 
 _POLLED: Final = "|polled"
 """Marks a deadline that the program noticed before trio did."""
+_CANCEL: Final = "_cancel" if hasattr(core.CancelScope, "_cancel") else "cancel"  # until 0.31
 _CURRENT_TIME: Final = source("clock", "trio.current_time", family="trio")
 
 
@@ -166,7 +167,7 @@ def _install_deadlines(patches: Patches) -> None:
         clock: Any = vars(loop)["_spanreplay_clock"]
         clock._jump(deadline)  # whoever is woken up may look at the clock
         loop.deadlines.handles.pop(scope, None)
-        scope._cancel(*cancel_args)
+        getattr(scope, _CANCEL)(*cancel_args)
 
     def cancel_called(scope: Any) -> Any:
         """In a replay a deadline passes when it did, not when the clock says so."""
@@ -174,12 +175,18 @@ def _install_deadlines(patches: Patches) -> None:
         if loop is not None and scope in loop.deadlines.handles:
             _fire_if_polled(loop, scope)
             return scope._cancel_called
-        return real.fget(scope)
+        if loop is None:
+            return real.fget(scope)
+        before, loop.deadlines.is_polled = loop.deadlines.is_polled, True
+        try:
+            return real.fget(scope)
+        finally:
+            loop.deadlines.is_polled = before
 
     patches.wrap(core.Deadlines, "add", partial(_add_deadline, fire))
     patches.wrap(core.Deadlines, "remove", _remove_deadline)
     patches.wrap(core.Deadlines, "expire", _expire)
-    patches.wrap(core.CancelScope, "_cancel", _cancel)
+    patches.wrap(core.CancelScope, _CANCEL, _cancel)
     patches.replace(core.CancelScope, "cancel_called", property(cancel_called, doc=real.__doc__))
 
 
@@ -239,7 +246,7 @@ def _cancel(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     if run is None or loop is None or run.session is not None or scope._cancel_called:
         return wrapped(*args, **kwargs)
     is_expiring = loop.deadlines.is_expiring
-    is_deadline = is_expiring or (bool(args) and getattr(args[0], "source", "") == "deadline")
+    is_deadline = is_expiring or loop.deadlines.is_polled
     name = loop.deadlines.names.get(scope) if is_deadline else None
     if not name:
         return wrapped(*args, **kwargs)

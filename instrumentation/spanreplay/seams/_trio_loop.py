@@ -239,6 +239,8 @@ class Deadlines(trio.abc.Instrument):
         self._noted: set[str] = set()
         self.is_expiring = False
         """Whether trio is looking for deadlines that have passed."""
+        self.is_polled = False
+        """Whether somebody asks if a scope is cancelled, which looks at the clock."""
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self.handles: weakref.WeakKeyDictionary[Any, asyncio.TimerHandle] = weakref.WeakKeyDictionary()
 
