@@ -150,7 +150,8 @@ class ReadFeed:
             return
         for (lane, name), queue in sorted(self._queues.items()):
             source = SOURCES.get(name)
-            if source is None or queue.at >= queue.end or self._goes_live(source) or not self._owns(lane):
+            is_passed = source is None or source.is_loose or queue.at >= queue.end
+            if source is None or is_passed or self._goes_live(source) or not self._owns(lane):
                 continue
             session.add_divergence(
                 Divergence(
