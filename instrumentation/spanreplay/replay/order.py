@@ -34,6 +34,8 @@ STALL_MS: Final = 500
 """How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
 STALL_BUSY_MS: Final = 2_000
 """The same while other threads work."""
+LOOK_MS: Final = 50
+"""How often a thread that waits looks whether anything moves."""
 HANG_MS: Final = 5_000
 """How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
 HANG_DAEMONS_MS: Final = 60_000
@@ -79,6 +81,26 @@ class Turns:
 def hang_ms() -> int:
     """How long a wait of the main thread may last before the program counts as stuck."""
     return HANG_DAEMONS_MS if any(t.daemon for t in threading.enumerate()) else HANG_MS
+
+
+class _Patience:
+    """Tells when nothing has moved for so long that nothing will.
+
+    Looks count, not time alone: on a busy machine a process may not run at all for a while, which says nothing.
+    """
+
+    def __init__(self, state: object) -> None:
+        self._state = state
+        self._since = time.monotonic()
+        self._looks = 0
+
+    def is_over(self, state: object, *, is_busy: bool) -> bool:
+        """Whether the state has been the same for too long; `is_busy` while other threads work."""
+        self._looks += 1
+        if state != self._state:
+            self._state, self._since, self._looks = state, time.monotonic(), 0
+        limit_ms = STALL_BUSY_MS if is_busy else STALL_MS
+        return self._looks * LOOK_MS >= limit_ms and (time.monotonic() - self._since) * 1000 >= limit_ms
 
 
 class OrderGate:
@@ -331,24 +353,19 @@ class OrderGate:
                 self._state_working()
 
     def _block(self, clock: int) -> None:
-        head = self._head
-        since = turn_since = time.monotonic()
+        patience = _Patience(self._head)
+        looks = 0
         while True:
-            now = time.monotonic()
             if self._is_turn(clock):
                 # Others may still be on their way to a wait for this very result
-                if self.working_threads <= 0 or now - turn_since >= REACTION_MS / 1000:
+                if self.working_threads <= 0 or looks * LOOK_MS >= REACTION_MS:
                     return
-                self._pause(REACTION_MS / 1000)
+                looks += 1
+                self._pause(LOOK_MS / 1000)
                 continue
-            turn_since = now
-            self._pause(STALL_MS / 1000)
-            now = time.monotonic()
-            if self._head != head:
-                head, since = self._head, now
-                continue
-            is_anyone_working = self.working_threads > 0
-            if now - since >= (STALL_BUSY_MS if is_anyone_working else STALL_MS) / 1000:
+            looks = 0
+            self._pause(LOOK_MS / 1000)
+            if patience.is_over(self._head, is_busy=self.working_threads > 0):
                 self.skip_before(clock)
 
     def wait_until(self, is_free: Callable[[], bool]) -> bool:
@@ -364,16 +381,13 @@ class OrderGate:
                 self._state_working()
 
     def _wait_until(self, is_free: Callable[[], bool]) -> bool:
-        state, since = (self._head, self._moves), time.monotonic()
+        patience = _Patience((self._head, self._moves))
         self._condition.notify_all()  # one thread less is at work
         while not self._is_open:
-            self._pause(STALL_MS / 1000)
-            now = time.monotonic()
+            self._pause(LOOK_MS / 1000)
             if is_free():
                 return True
-            if (self._head, self._moves) != state:
-                state, since = (self._head, self._moves), now
-            elif now - since >= (STALL_BUSY_MS if self.working_threads > 0 else STALL_MS) / 1000:
+            if patience.is_over((self._head, self._moves), is_busy=self.working_threads > 0):
                 return False
         return False
 
