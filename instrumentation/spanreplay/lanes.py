@@ -27,6 +27,7 @@ from spanreplay.lane_order import LaneEnd, adopt_future, create_numbered
 LABEL_CHARACTERS_MAX: Final = 80
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
 _counting = threading.Lock()
+_making = threading.RLock()  # the lane around a lane may be made with it
 
 
 class Lane:
@@ -120,14 +121,18 @@ class _CallLane(Lane):
         self.number = 0
 
     def __getattr__(self, name: str) -> Any:
-        made: Any = {}
-        if name == "path":
-            label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
-            made = f"{self.owner.lane.path}/{label}"
-        elif name not in Lane.__slots__:
+        if name not in Lane.__slots__:
             raise AttributeError(name)
-        setattr(self, name, made)
-        return made
+        with _making:
+            try:
+                return object.__getattribute__(self, name)  # another thread was faster
+            except AttributeError:
+                made: Any = {}
+            if name == "path":
+                label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
+                made = f"{self.owner.lane.path}/{label}"
+            setattr(self, name, made)
+            return made
 
 
 CrossingTokens = tuple[contextvars.Token[Any], contextvars.Token[Lane | None]]

@@ -450,6 +450,21 @@ def test_named_children_are_the_same_lane_and_go_on_counting() -> None:
     assert [lane.next_index("tool:a"), lane.next_index("tool:b"), lane.next_index("tool:a")] == [0, 0, 1]
 
 
+def test_n1_lane_inside_of_a_call_is_named_when_somebody_asks(run: Run) -> None:
+    """It is below the lane that the call was made in, counts by itself, and is given up with the call."""
+
+    class Call:
+        boundary, index, lane = "tool:outer", 1, run.root_lane
+
+    tokens = lanes.enter_crossing(Call)
+    lane = current_lane(run.root_lane)
+    assert [lane.next_index("tool:inner") for _ in range(2)] == [0, 1]
+    assert [lane.path, lane.child("t:f").path] == ["main/tool:outer#2", "main/tool:outer#2/t:f#1"]
+    assert (lane.owner, hasattr(lane, "unheard_of")) == (Call, False)
+    lanes.leave_crossing(Call, tokens)
+    assert current_lane(run.root_lane) is run.root_lane
+
+
 def test_counting_is_safe_between_threads(run: Run) -> None:
     """A thousand children made by eight threads at once have a thousand different names."""
     root = Lane("main")
