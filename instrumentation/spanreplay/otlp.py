@@ -128,7 +128,7 @@ def read_call(span: Span, attributes: Mapping[str, Any]) -> CallRecord:
     """A boundary span as a call. Raises: NewerSchema, DamagedRecording."""
     check_schema(attributes)
     get = attributes.get
-    return CallRecord(
+    return CallRecord.assemble(
         run_id=str(get(names.RUN_ID, "")),
         seq=int(get(names.SEQ, 0)),
         kind=str(get(names.KIND, "")),
