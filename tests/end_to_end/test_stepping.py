@@ -16,7 +16,6 @@ from support.ports import free_port
 from support.replaying import BIN, TIMEOUT_S, Workplace
 
 AGENT = """
-import sys
 import spanreplay
 
 @spanreplay.boundary("tool", name="double", effect="read")
@@ -24,7 +23,7 @@ def double(n):
     return n * 2
 
 total = 0
-for line in sys.stdin:
+for line in ("1\\n", "2\\n", "3\\n"):
     total += double(int(line))
     print("total", total)
 """
@@ -75,18 +74,17 @@ class Terminal:
 
 @pytest.fixture
 def recorded(workplace: Workplace) -> list[int]:
-    """The numbers of the three calls of a recorded agent that reads its standard input."""
+    """The numbers of the three calls of a recorded agent."""
     workplace.write("agent.py", AGENT)
-    workplace.write("numbers", "1\n2\n3\n")
-    process = f"{BIN / 'opentelemetry-instrument'} {workplace.python} agent.py < numbers > recorded"
+    process = f"{BIN / 'opentelemetry-instrument'} {workplace.python} agent.py < /dev/null > recorded"
     assert os.waitstatus_to_exitcode(os.system(f"cd {workplace.path} && {process}")) == 0  # noqa: S605 -- fixed words
     return [c.seq for c in workplace.recording().calls]
 
 
 def open_terminal(workplace: Workplace, *options: str, **environ: str) -> Terminal:
-    """`spanreplay replay` at a terminal, with the agent's input from a file, its output and talk into files."""
+    """`spanreplay replay` at a terminal, with nothing on the agent's input, its output and talk into files."""
     command = [str(BIN / "spanreplay"), "replay", "latest", *options, "--", str(workplace.python), "agent.py"]
-    line = f"{shlex.join(command)} < numbers > out 2> talk"
+    line = f"{shlex.join(command)} < /dev/null > out 2> talk"
     return Terminal(line, workplace.path, {**workplace.environ, **environ})
 
 
@@ -185,7 +183,7 @@ def test_s63_editor_stops_at_the_call(workplace: Workplace, recorded: list[int])
 def test_s63_stepping_without_a_terminal_is_refused(workplace: Workplace, recorded: list[int]) -> None:
     """Where there is no terminal nothing is started, and the error says what to do instead."""
     command = [str(BIN / "spanreplay"), "replay", "latest", "--step", "--", str(workplace.python), "agent.py"]
-    line = f"setsid -w {shlex.join(command)} < numbers > out 2> talk"
+    line = f"setsid -w {shlex.join(command)} < /dev/null > out 2> talk"
     assert os.waitstatus_to_exitcode(os.system(f"cd {workplace.path} && {line}")) == 1  # noqa: S605 -- fixed words
     talk = (workplace.path / "talk").read_text()
     assert "stepping needs a terminal" in talk
