@@ -16,6 +16,7 @@ from support.ports import free_port
 from support.replaying import BIN, TIMEOUT_S, Workplace
 
 AGENT = """
+# Doubles three numbers
 import spanreplay
 
 @spanreplay.boundary("tool", name="double", effect="read")
