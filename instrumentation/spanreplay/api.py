@@ -120,10 +120,10 @@ class _Block:
         self._seams = InstalledSeams(_seam_failed)
         self._seams.register()
         if self._session is not None:
-            from spanreplay.replay import netguard, threads, virtual_time
+            from spanreplay.replay import netguard, step_clock, threads
 
             threads.install(self._session.gate, self._order)
-            virtual_time.install(self._session.gate, self._order)
+            step_clock.install(self._session.gate, self._order)
             netguard.install(self._session, run, netguard.OwnEndpoint())
         self._context = otel_context.attach(run.context)
         self._inside = lanes.inside_lane(run.root_lane)

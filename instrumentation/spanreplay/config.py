@@ -51,6 +51,8 @@ HANDOVERS_MAX: Final = 20_000
 """Changes of the thread at places where threads meet (standard output, locks) that are kept in order."""
 PRINTED_CHARACTERS_MAX: Final = 1024 * 1024
 """What one call prints is printed again in a replay; a call that prints more is a hole."""
+STEPS_MAX: Final = 60_000
+"""Numbers that say how many steps of a loop lie between completions; of more, the rest is not kept."""
 LANE_ENDS_MAX: Final = 20_000
 """Threads and pool calls whose end is kept in order."""
 OTLP_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024

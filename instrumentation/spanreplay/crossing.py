@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import Token
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,14 @@ from spanreplay import config, guard, ids, printed
 from spanreplay.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.errors import ConfigError, ReplayMiss
 from spanreplay.keys import Key, compute_key
-from spanreplay.lanes import CrossingTokens, current_crossing, current_place, enter_crossing, leave_crossing
+from spanreplay.lanes import (
+    CrossingTokens,
+    current_crossing,
+    current_place,
+    enter_crossing,
+    is_plumbing_here,
+    leave_crossing,
+)
 from spanreplay.leafkey import LEAF_KEYSPECS, derive_key, is_derivable, leaf_key_fields
 from spanreplay.nesting import enter_span, find_place, is_suppressed, leave_span, make_span_context
 from spanreplay.run import Run, active_run
@@ -61,22 +68,19 @@ class Spec:
     """What runs instead of the body, where a patch changed its arguments."""
 
 
-_is_plumbing: ContextVar[bool] = ContextVar("spanreplay_plumbing", default=False)
-
-
 @contextmanager
 def plumbing() -> Iterator[None]:
     """A block whose calls, and those of tasks started in it, carry another boundary's traffic: not recorded."""
-    token = _is_plumbing.set(True)
+    token = is_plumbing_here.set(True)
     try:
         yield
     finally:
-        _is_plumbing.reset(token)
+        is_plumbing_here.reset(token)
 
 
 def is_plumbing(run: Run) -> bool:
     """Whether a transport call made here belongs to a boundary above it (an MCP session's HTTP)."""
-    if _is_plumbing.get():
+    if is_plumbing_here.get():
         return True
     crossing = current_crossing(run.root_lane)
     return crossing is not None and crossing.spec.kind == _MCP
@@ -253,9 +257,14 @@ class Crossing:
         """When each part of a stream came; in a replay, as it was recorded."""
         return tuple(self.clocks) if self.served is None else self.served.clocks
 
+    def note_opened(self) -> None:
+        """A coroutine's call begins, or its next part is asked for: if it never waits, it does not in a replay."""
+        if self.run.turns is not None:
+            self.opened_in = self.run.turns.turn()
+
     def mark(self) -> None:
         """A part of a stream has come."""
-        self.clocks.append(self.run.complete(is_part=True)[0])
+        self.clocks.append(self.run.complete(self.opened_in, is_part=True)[0])
 
     def mark_printed(self) -> int:
         """A coroutine has begun to print; milliseconds since it was called."""

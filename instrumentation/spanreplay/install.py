@@ -171,10 +171,10 @@ class Installation:
         self._watch_exit()
         os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
         if self.session is not None and self.run is not None:
-            from spanreplay.replay import netguard, threads, virtual_time
+            from spanreplay.replay import netguard, step_clock, threads
 
             threads.install(self.session.gate, self.patches)
-            virtual_time.install(self.session.gate, self.patches)
+            step_clock.install(self.session.gate, self.patches)
             netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
 
     def _seam_failed(self, seam: Seam, exc: Exception) -> None:

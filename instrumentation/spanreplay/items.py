@@ -15,6 +15,7 @@ from spanreplay.crossing import Crossing
 from spanreplay.errors import ReplayMiss, Unserializable
 from spanreplay.leaf import Leaf, begin_leaf, decode_error, decode_value, load_response
 from spanreplay.replay.cancel import await_cancellation, is_cancellation
+from spanreplay.replay.turns import await_item, await_turn, end_stream, wait_item, wait_turn
 
 _HOLE = "$unserializable"
 
@@ -39,6 +40,7 @@ class _Recorded:
         guard.guarded("recording an item", self._yielded, item)
 
     def _yielded(self, item: Any) -> None:
+        self._crossing.mark()
         self._items.append(self._encode(f"item {len(self._items)}", codec.encode, item))
         self._crossing.spec.part = len(self._items)
 
@@ -94,69 +96,75 @@ class _Served:
     """A recorded generator, item by item."""
 
     def __init__(self, crossing: Crossing) -> None:
-        self._crossing = crossing
+        self.crossing = crossing
         self._response = load_response(crossing)
         self._items: list[Any] = self._response.get("items", [])
         self._sent: dict[str, Any] = self._response.get("sent", {})
-        self._position = 0
+        self.position = 0
+        """How many items have been given."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was left early when it was recorded."""
+        return bool(self._response.get("end") == "closed")
 
     @property
     def has_item(self) -> bool:
         """Whether another item was recorded."""
-        return self._position < len(self._items)
+        return self.position < len(self._items)
 
     def next_item(self) -> Any:
         """The next recorded item. Raises: ReplayMiss if it can't be rebuilt."""
-        encoded = self._checked(self._items[self._position], f"item {self._position}")
-        printed.write(self._crossing, self._position)
-        self._position += 1
-        if self._crossing.run.session is not None:
-            self._crossing.run.session.read_part(self._crossing, self._position)
-        return decode_value(self._crossing, encoded)
+        encoded = self._checked(self._items[self.position], f"item {self.position}")
+        printed.write(self.crossing, self.position)
+        self.position += 1
+        if self.crossing.run.session is not None:
+            self.crossing.run.session.read_part(self.crossing, self.position)
+        return decode_value(self.crossing, encoded)
 
     def resumed(self, sent: Any, thrown: BaseException | None = None) -> None:
         """Compare what came back at the latest item with what came back then. Raises: ReplayMiss if it differs."""
-        at = self._position - 1
+        at = self.position - 1
         if at < 0:
             return
         try:
             now = _encode_sent(sent, thrown)
         except Unserializable as exc:
             now = {_HOLE: exc.path, "type": exc.type_name}
-        session = self._crossing.run.session
-        now = self._crossing.run.redactor.value(now)
+        session = self.crossing.run.session
+        now = self.crossing.run.redactor.value(now)
         if session is not None and now != self._sent.get(str(at)):
-            session.check_sent(self._crossing, f"sent[{at}]", self._sent.get(str(at)), now)
+            session.check_sent(self.crossing, f"sent[{at}]", self._sent.get(str(at)), now)
 
     def finish(self, thrown: BaseException | None = None) -> Any:
         """What the generator returned. Raises: what it raised, or ReplayMiss if it was left early."""
         error = self.find_error(thrown)
         if error is not None:
             raise error
-        return decode_value(self._crossing, self._checked(self._response.get("value"), "value"))
+        return decode_value(self.crossing, self._checked(self._response.get("value"), "value"))
 
     def find_error(self, thrown: BaseException | None = None) -> BaseException | None:
         """What is raised behind the last item: `thrown` itself where that is what the body let through."""
-        printed.write(self._crossing, self._position)
-        session = self._crossing.run.session
+        printed.write(self.crossing, self.position)
+        session = self.crossing.run.session
         if self._response.get("end") == "closed" and session is not None:
-            return session.overrun(self._crossing)
+            return session.overrun(self.crossing)
         if "error" not in self._response:
             return None
-        error = decode_error(self._crossing, self._checked(self._response["error"], "exception"))
+        error = decode_error(self.crossing, self._checked(self._response["error"], "exception"))
         is_same = thrown is not None and type(thrown) is type(error) and thrown.args == error.args
         return thrown if is_same else error
 
     def close(self) -> None:
         """The generator is left here. Raises: what it raised when it was left here."""
         if self._response.get("end") == "closed" and "error" in self._response and not self.has_item:
-            raise decode_error(self._crossing, self._checked(self._response["error"], "exception"))
+            raise decode_error(self.crossing, self._checked(self._response["error"], "exception"))
 
     def _checked(self, encoded: Any, what: str) -> Any:
-        session = self._crossing.run.session
+        session = self.crossing.run.session
         if session is not None and isinstance(encoded, dict) and _HOLE in encoded:
             raise session.at_hole(
-                f"{what} of call {self._crossing.seq} ({self._crossing.boundary}) was not recorded: "
+                f"{what} of call {self.crossing.seq} ({self.crossing.boundary}) was not recorded: "
                 f"{encoded.get('type')} at {encoded[_HOLE]}"
             )
         return encoded
@@ -207,17 +215,20 @@ def _serve(served: _Served) -> Generator[Any, Any, Any]:
     thrown: BaseException | None = None
     while served.has_item:
         sent = thrown = None
+        wait_item(served.crossing, served.position)
         item = served.next_item()
         try:
             sent = yield item
         except ReplayMiss:
             raise
         except GeneratorExit:
+            end_stream(served.crossing)
             served.close()
             raise
         except BaseException as exc:  # noqa: BLE001 -- the recording says what the body made of it
             thrown = exc
         served.resumed(sent, thrown)
+    wait_turn(served.crossing)
     return served.finish(thrown)
 
 
@@ -284,7 +295,11 @@ class _ServedAsync:
 
     async def _step(self, thrown: BaseException | None) -> Any:
         if self._served.has_item:
+            await await_item(self._crossing, self._served.position)
             return self._served.next_item()
+        recorded = self._crossing.served
+        if recorded is not None and recorded.outcome != Outcome.CANCELLED.value:
+            await await_turn(self._crossing)
         error = self._served.find_error(thrown)
         if is_cancellation(error) and error is not thrown:
             await await_cancellation(self._crossing)
@@ -294,7 +309,15 @@ class _ServedAsync:
 
     async def aclose(self) -> None:
         """The generator is left here."""
+        await self._await_close()
         self._served.close()
+
+    async def _await_close(self) -> None:
+        recorded, session = self._crossing.served, self._crossing.run.session
+        is_here = recorded is not None and session is not None and len(recorded.clocks) == self._served.position
+        if is_here and self._served.is_closed:
+            await await_turn(self._crossing)
+        end_stream(self._crossing)
 
 
 def open_async_generator(describe: Callable[[], Leaf], live: Callable[[], AsyncGenerator[Any, Any]]) -> Any:

@@ -13,22 +13,24 @@ if TYPE_CHECKING:
 class LaneEnd:
     """The end of what was done in a lane: `wait` for its turn, `note` it, and `release` what comes behind it."""
 
-    def __init__(self, run: Run, lane: str, *, is_remote: bool = False) -> None:
-        self._run = run
-        self._lane = lane
+    def __init__(self, run: Run, lane: str, *, is_remote: bool = False, is_inside: bool = False) -> None:
+        self.run = run
+        self.lane = lane
+        self.is_inside = is_inside
+        """Whether the lane lies inside a call."""
         self._is_remote = is_remote
 
     def wait(self) -> None:
         """In a replay, block until it is its turn; what another process did was waited for there."""
-        if self._run.session is not None and not self._is_remote:
-            self._run.session.gate.wait_lane(self._lane)
+        if self.run.session is not None and not self._is_remote:
+            self.run.session.gate.wait_lane(self.lane)
 
     def note(self) -> None:
         """Take a value of the run's clock."""
-        guard.guarded("the end of a lane", self._run.note_lane_end, self._lane, self._is_remote)
+        guard.guarded("the end of a lane", self.run.note_lane_end, self.lane, self._is_remote)
 
     def release(self) -> None:
         """In a replay, let go on what waits for this end."""
-        if self._run.session is not None:
-            gate = self._run.session.gate
-            gate.complete(gate.lane_ends.get(self._lane, -1))
+        if self.run.session is not None:
+            gate = self.run.session.gate
+            gate.complete(gate.lane_ends.get(self.lane, -1))

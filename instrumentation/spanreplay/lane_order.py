@@ -115,7 +115,7 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
 
 
 class LaneEnd(Protocol):
-    """The end of a lane; see `run.LaneEnd`."""
+    """The end of a lane; see `lane_end.LaneEnd`."""
 
     def wait(self) -> None: ...
 

@@ -25,6 +25,8 @@ from spanreplay.guard import guarded
 from spanreplay.lane_order import LaneEnd, adopt_future, create_numbered
 
 LABEL_CHARACTERS_MAX: Final = 80
+HANDED_OVER: Final = "|>"
+"""In the name of what a thread makes an event loop do, in front of what is called."""
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
 _counting = threading.Lock()
 _making = threading.RLock()  # the lane around a lane may be made with it
@@ -72,6 +74,36 @@ _lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_
 _crossing: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_crossing", default=None)
 
 
+is_plumbing_here: contextvars.ContextVar[bool] = contextvars.ContextVar("spanreplay_plumbing", default=False)
+"""Whether what runs carries the traffic of another boundary."""
+
+
+def is_of_agent(context: contextvars.Context) -> bool:
+    """Whether what runs in a Context is the agent's own: no boundary's body and no plumbing."""
+    if context.get(_crossing) is not None or context.get(is_plumbing_here):
+        return False
+    lane = context.get(_lane)
+    return lane is None or lane.owner is None
+
+
+class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(crossing):`
+    """A block in which a call waits for its outcome; it is no step of the agent that this ends."""
+
+    __slots__ = ("_crossing", "_token")
+
+    def __init__(self, crossing: Any) -> None:
+        self._crossing = crossing
+
+    def __enter__(self) -> None:
+        self._token = _crossing.set(self._crossing)
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            _crossing.reset(self._token)
+        except ValueError:  # left in another Context than it was entered in
+            _crossing.set(None)
+
+
 class _Thread(threading.local):
     lane: Lane | None = None
     """The lane that this thread, or the pool call that it runs, began in."""
@@ -91,6 +123,11 @@ def current_lane(root: Lane) -> Lane:
     if forced is not None and lane is forced[0]:
         return forced[1]
     return lane
+
+
+def has_lane() -> bool:
+    """Whether the calling code is in a lane that was made for it: no thread of a library that nobody saw start."""
+    return _lane.get() is not None or _thread.forced is not None
 
 
 def current_place(root: Lane) -> tuple[Lane, Any]:

@@ -313,8 +313,7 @@ async def _print_in_turn(crossing: Crossing) -> None:
 
 
 async def _run_async(crossing: Crossing, live: Callable[[], Awaitable[Any]]) -> tuple[BaseException | None, Any]:
-    if crossing.run.turns is not None:
-        crossing.opened_in = crossing.run.turns.turn()
+    crossing.note_opened()
     try:
         with crossing:
             result = await (live() if crossing.spec.live is None else crossing.spec.live())

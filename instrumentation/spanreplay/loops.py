@@ -1,4 +1,4 @@
-"""Turns of asyncio's event loops, numbered while a run is recorded.
+"""Turns of event loops, numbered while a run is recorded; of asyncio's own loops, their steps (see `steps`).
 
 A turn is one pass of a loop through what is ready to run. What completes a few turns behind another completion has come
 while the program still reacted to that one; how many turns lie between them decides who is first to cancel whom, and
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay import config
+from spanreplay.steps import Owner, StepBook, can_count
 
 _STATE: Final = "_spanreplay_turns"
 
@@ -50,7 +51,8 @@ class _LoopTurns:
 class TurnBook:
     """How many turns of a loop lie between the completions of one run. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Owner) -> None:
+        self._steps = StepBook(run)
         self._following: list[int] = []
         self._at_once: list[int] = []
         self._loops: weakref.WeakSet[_LoopTurns] = weakref.WeakSet()
@@ -59,8 +61,13 @@ class TurnBook:
         self._is_over = False
 
     def turn(self) -> int:
-        """The number of the turn that the calling thread's loop is in; -1 without a loop that counts."""
+        """The number of the turn that the calling thread's loop is in; -1 without a loop that counts.
+
+        Of asyncio's loops: of the callback that it runs.
+        """
         loop = running_loop()
+        if loop is not None and can_count(loop):
+            return self._steps.now(loop)
         turns = None if loop is None else self._turns_of(loop)
         return -1 if turns is None else turns.turn
 
@@ -72,6 +79,9 @@ class TurnBook:
         loop = running_loop()
         if loop is None:
             return -1
+        first = self._steps.note(loop, clock, opened_in) if can_count(loop) else None
+        if first is not None:
+            return first
         turns = self._turns_of(loop)
         if turns is None:
             return self._note_without_turns(loop, clock)
@@ -88,7 +98,8 @@ class TurnBook:
 
     def describe(self) -> dict[str, Any]:
         """Members for the manifest: (clock, clock before, turns between) in one list; calls that never waited."""
-        members = {"turns": self._following, "at_once": self._at_once}
+        members = {**self._steps.describe(), "turns": self._following}
+        members["at_once"] = [*members.get("at_once", ()), *self._at_once]
         return {name: list(values) for name, values in members.items() if values}
 
     def finish(self) -> None:
@@ -96,6 +107,7 @@ class TurnBook:
         with self._lock:
             self._is_over = True
             loops = list(self._loops)
+        self._steps.finish()
         for turns in loops:
             turns.release()
 

@@ -24,6 +24,7 @@ from spanreplay.loops import TurnBook
 from spanreplay.root import build_root_attributes
 from spanreplay.seal.leaves import Leaves
 from spanreplay.seal.tree import LEAF_VERSION, hash_root
+from spanreplay.steps import RUN
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
@@ -81,7 +82,9 @@ class Run:
         self.context = trace.set_span_in_context(NonRecordingSpan(self.span_context), otel_context.Context())
         self.root_lane = Lane("main")
         self.key_memo = _new_key_memo()
-        self.turns = None if session is not None else TurnBook()
+        self.is_entered = False
+        """Whether it is the run of a block, not of the process."""
+        self.turns = None if session is not None else TurnBook(self)
         """How the turns of event loops are numbered; None in a replay, which makes them."""
         self.handovers: Handovers = HandoverBook() if session is None else _recorded_handovers(session)
         """Who comes next where threads meet."""
@@ -177,7 +180,7 @@ class Run:
 
             parts.join(self.session, self.family, is_worker=ticket.is_worker)
         else:
-            self.turns = TurnBook()
+            self.turns = TurnBook(self)
         if self.reads is not None:
             from spanreplay.local import attach_reads
 
@@ -414,7 +417,7 @@ def _new_digester(redactor: RunRedactor) -> Any:
     return Digester(lambda purpose: redactor.derive(purpose))  # the key file is made at first use
 
 
-_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("spanreplay_run", default=None)
+_run: contextvars.ContextVar[Run | None] = RUN
 _process_run: Run | None = None
 
 
@@ -439,6 +442,7 @@ class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`
         self._run = run
 
     def __enter__(self) -> Run:
+        self._run.is_entered = True
         self._token = _run.set(self._run)
         self._context_token = otel_context.attach(self._run.context)
         return self._run
@@ -464,7 +468,7 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
     def end_of(self, lane: Lane) -> LaneEnd | None:
         """The end of a lane of the run that this carries; None without one."""
         run = self._run or active_run()
-        return None if run is None else LaneEnd(run, lane.path)
+        return None if run is None else LaneEnd(run, lane.path, is_inside=lane.owner is not None)
 
     def __enter__(self) -> None:
         self._token = None if self._run is None else _run.set(self._run)

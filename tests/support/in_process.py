@@ -22,7 +22,7 @@ from spanreplay.errors import ReplayMiss
 from spanreplay.otlp import build_recording
 from spanreplay.record import Emitter
 from spanreplay.redact import Redactor
-from spanreplay.replay import threads, virtual_time
+from spanreplay.replay import step_clock, threads
 from spanreplay.replay.plan import Plan
 from spanreplay.replay.session import Session
 from spanreplay.replay.verdict import build_verdict
@@ -95,7 +95,7 @@ def inside(run: Run, seams: Seams = ()) -> Iterator[Run]:
             install(module, patches)
         if run.session is not None:
             threads.install(run.session.gate, patches)
-            virtual_time.install(run.session.gate, patches)
+            step_clock.install(run.session.gate, patches)
         with entered(run):
             yield run
     finally:

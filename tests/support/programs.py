@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 import spanreplay
+from support import program_steps
+from support.program_steps import Refused, Step, Tools
 
-Step = tuple[Any, ...]
 UNIT_S = 10.0
 """One unit of delay; costs nothing, because a program is recorded on an instant loop."""
 
@@ -31,7 +34,7 @@ class World:
         return f"{random.SystemRandom().getrandbits(48):012x}"
 
 
-def build(program: list[Step], world: World, unit_s: float = UNIT_S) -> Callable[[], Any]:
+def build(program: list[Step], world: World, unit_s: float = UNIT_S, *, is_eager: bool = False) -> Callable[[], Any]:
     """The program as a coroutine function; `unit_s` is how long one unit of delay takes."""
 
     @spanreplay.boundary("tool", name="ask")
@@ -39,6 +42,27 @@ def build(program: list[Step], world: World, unit_s: float = UNIT_S) -> Callable
         answer = world.answer()
         await asyncio.sleep(units * unit_s)
         return answer
+
+    @spanreplay.boundary("tool", name="ask_sync")
+    def ask_sync(question: str) -> str:
+        answer = world.answer()
+        time.sleep(random.SystemRandom().random() / 2000)
+        return answer
+
+    @spanreplay.boundary("tool", name="refuse")
+    async def refuse(question: str, units: float) -> str:
+        answer = await ask("inside", units)
+        if int(answer, 16) % 2:
+            raise Refused(answer)
+        return answer
+
+    @spanreplay.boundary("llm", name="stream")
+    async def stream(question: str, delays: list[float]) -> AsyncGenerator[str, None]:
+        for delay in delays:
+            await asyncio.sleep(delay * unit_s)
+            yield world.answer()
+
+    tools = Tools(ask, ask_sync, refuse, stream, unit_s)
 
     async def run_steps(steps: list[Step], path: str) -> str:
         last = ""
@@ -78,18 +102,24 @@ def build(program: list[Step], world: World, unit_s: float = UNIT_S) -> Callable
                 return await asyncio.wait_for(ask("same question", parts[0]), parts[1] * unit_s)
             except asyncio.TimeoutError:
                 return "timeout"
-        raise AssertionError(kind)
+        return await program_steps.run(tools, step)
 
     async def main() -> list[Any]:
+        if is_eager and sys.version_info >= (3, 12):
+            asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
         await run_steps(program, "main")
         return world.observed
 
     return main
 
 
-def random_program(rng: random.Random, depth: int = 2) -> list[Step]:
+CORE = ("ask", "as_completed", "first", "timeout", "sleep", "race")
+ALL = (*CORE, *program_steps.KINDS, *program_steps.KINDS, *program_steps.THREAD_KINDS)
+
+
+def random_program(rng: random.Random, depth: int = 2, kinds: tuple[str, ...] = CORE) -> list[Step]:
     """A program of one to three steps; delays within one race differ, so that only its schedule decides it."""
-    return [_random_step(rng, depth) for _ in range(rng.randint(1, 3))]
+    return [_random_step(rng, depth, kinds) for _ in range(rng.randint(1, 3))]
 
 
 def _delay(rng: random.Random, most: int) -> float:
@@ -100,13 +130,14 @@ def _delays(rng: random.Random) -> list[float]:
     return [_delay(rng, 7) for _ in range(rng.randint(2, 5))]
 
 
-def _random_step(rng: random.Random, depth: int) -> Step:
-    kinds = ["ask", "as_completed", "first", "timeout", "sleep", "race"] + (["gather"] * 2 if depth else [])
-    kind = rng.choice(kinds)
+def _random_step(rng: random.Random, depth: int, kinds: tuple[str, ...]) -> Step:
+    kind = rng.choice([*kinds, *(["gather"] * (len(kinds) // 3) if depth else [])])
+    if kind not in CORE and kind != "gather":
+        return program_steps.draw(rng, kind)
     if kind == "ask":
         return ("ask", _delay(rng, 4))
     if kind == "gather":
-        return ("gather", [random_program(rng, depth - 1) for _ in range(rng.randint(2, 4))])
+        return ("gather", [random_program(rng, depth - 1, kinds) for _ in range(rng.randint(2, 4))])
     if kind == "sleep":
         return ("sleep", _delay(rng, 3))
     if kind in ("timeout", "race"):

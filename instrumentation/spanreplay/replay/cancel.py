@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from spanreplay import config
+from spanreplay.lanes import inside_call
 from spanreplay.loops import running_loop
 from spanreplay.replay.turns import complete
 from spanreplay.replay.virtual_time import clock_of_running_loop
@@ -37,12 +38,14 @@ async def await_cancellation(crossing: Crossing) -> None:
     timer = loop.call_later(limit_s, _end, waits)
     try:
         for future in waits:
-            await future
+            with inside_call(crossing):
+                await future
             if hasattr(loop, "raise_if_cancelled"):  # trio raises at the next checkpoint only
                 loop.raise_if_cancelled()
     except BaseException:
         if loop_clock is not None:
-            await loop_clock.settle(recorded.end_seq)
+            with inside_call(crossing):
+                await loop_clock.settle(recorded.end_seq)
         raise
     finally:
         timer.cancel()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Outcome
 from spanreplay.errors import ReplayMiss
+from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import running_loop
 
 if TYPE_CHECKING:
@@ -103,6 +104,30 @@ class _Patience:
         return self._looks * LOOK_MS >= limit_ms and (time.monotonic() - self._since) * 1000 >= limit_ms
 
 
+@dataclass(frozen=True)
+class Steps:
+    """What a recording says about the steps of its event loops; empty where it says nothing."""
+
+    following: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Clock of a completion → one before it on its loop, and how many steps behind that one it came."""
+    at_once: frozenset[int] = frozenset()
+    """Clocks of calls of coroutines that never waited for anything."""
+
+    behind: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """Clock of a completion → those that came behind it, in their order, and how many steps."""
+
+    @classmethod
+    def read(cls, manifest: Mapping[str, Any]) -> Steps:
+        """The steps that a manifest states."""
+        steps, at_once = manifest.get("steps"), manifest.get("at_once")
+        flat = steps if isinstance(steps, list) else []
+        following = {clock: (first, count) for clock, first, count in zip(*[iter(flat)] * 3, strict=False)}
+        behind: dict[int, list[tuple[int, int]]] = {}
+        for clock, (first, count) in sorted(following.items()):
+            behind.setdefault(first, []).append((clock, count))
+        return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), behind)
+
+
 class OrderGate:
     """Walks through the recorded completions; thread-safe.
 
@@ -116,6 +141,7 @@ class OrderGate:
         lane_ends: Mapping[str, int] | None = None,
         timers: Mapping[str, Sequence[int]] | None = None,
         turns: Turns | None = None,
+        steps: Steps | None = None,
     ) -> None:
         finished = [call for call in calls if call.outcome != Outcome.OPEN.value]
         events = [(clock, call.seq) for call in finished for clock in (*call.clocks, call.end_seq) if clock >= 0]
@@ -127,11 +153,15 @@ class OrderGate:
         events += [(clock, last_of_lane.get(lane, _NO_CALL)) for lane, clock in self.lane_ends.items()]
         self.timers = None if timers is None else {name: fired[0] for name, fired in timers.items()}
         """Name → clock of every timer that fired; None if the recording does not say."""
+        self.handed_over = frozenset(clock for name, clock in (self.timers or {}).items() if HANDED_OVER in name)
+        """Clocks of what other threads made an event loop do."""
         events += [(clock, _NO_CALL) for clock in (self.timers or {}).values()]
         self._events = sorted(events)
         self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
         self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
         self.turns = turns or Turns()
+        self.steps = steps or Steps()
+        self._seqs = dict(self._events)
         self._joint.update({clock: first for clock, (first, count) in self.turns.following.items() if count == 0})
         self._is_covered = is_covered
         self._head = 0
@@ -217,6 +247,19 @@ class OrderGate:
                 if self._joint.get(late, late) != first and not is_gone:
                     return False
             return True
+
+    def is_over(self, clock: int) -> bool:
+        """Whether this completion has gone out, or never will by itself."""
+        with self._condition:
+            self._advance()
+            is_behind = self._head >= len(self._events) or clock < self._events[self._head][0]
+            seq = self._seqs.get(clock, _NO_CALL)
+            return is_behind or clock in self._gone or self._is_covered(seq) or self._is_gone_elsewhere(clock)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is ordered any more."""
+        return self._is_open
 
     def has_come(self, clock: int) -> bool:
         """Whether what came first in the same turn as this completion has gone out."""

@@ -103,7 +103,7 @@ class Continuation:
         if self.has_gone_on:
             return
         self.has_gone_on = True
-        run.turns = TurnBook()
+        run.turns = TurnBook(run)
         os.environ["SPANREPLAY_MODE"] = "record"  # for its children
         for name in ("SPANREPLAY_REPLAY_SOURCE", "SPANREPLAY_REPLAY_PLAN", "SPANREPLAY_REPLAY_PID"):
             os.environ.pop(name, None)
@@ -123,6 +123,6 @@ class Continuation:
             merged.pop("timers", None)
         else:
             merged["timers"] = {**manifest.get("timers", {}), **self.timers}
-        for name in ("turns", "at_once"):
+        for name in ("steps", "turns", "at_once"):
             merged[name] = [*(old.get(name) or ()), *(manifest.get(name) or ())]
         return merged

@@ -25,7 +25,7 @@ from spanreplay.replay.diverge import Diff, Divergence, diff_json
 from spanreplay.replay.findings import DIVERGENCES_MAX, Findings, place
 from spanreplay.replay.index import Moved, RecordingIndex
 from spanreplay.replay.kinds import find_unserializable
-from spanreplay.replay.order import OrderGate, Turns
+from spanreplay.replay.order import OrderGate, Steps, Turns
 from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
 from spanreplay.replay.repeats import Repeats
@@ -72,6 +72,7 @@ class Session:
             lane_ends if isinstance(lane_ends, dict) else None,
             timers if isinstance(timers, dict) else None,
             Turns.read(recording.root.manifest),
+            Steps.read(recording.root.manifest),
         )
         self.gate.on_stall = self._stall_for_ever
         self._repeats = Repeats(recording)
@@ -469,4 +470,4 @@ def _count_parts(call: CallRecord) -> int:
         return 0
     count = len(parts) if isinstance(parts, list) else 0
     # Of a compressed body there are more pieces on the network, which are counted in `clocks`, than the agent saw
-    return min(count, len(call.clocks) - 1) if call.clocks else count
+    return min(count, len(call.clocks) - 1) if call.clocks and "chunks" in response else count

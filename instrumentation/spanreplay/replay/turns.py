@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spanreplay.call import CallRecord
+from spanreplay.lanes import inside_call
 from spanreplay.loops import running_loop
 from spanreplay.replay.order import OrderGate
 from spanreplay.replay.virtual_time import clock_of_running_loop
@@ -62,15 +63,30 @@ async def await_clock(crossing: Crossing, clock: int, ms: int | None = None) -> 
     if recorded is None or session is None:
         return
     loop_clock = clock_of_running_loop()
-    if clock in session.gate.turns.at_once:
-        complete(session.gate, clock)
-        return
+    at_once = session.gate.turns.at_once
     try:
-        if loop_clock is not None and clock >= 0:
+        if loop_clock is not None and clock >= 0 and clock not in at_once:
             seconds = (recorded.end_ns - recorded.start_ns) / 1e9 if ms is None else ms / 1e3
-            await loop_clock.wait_turn(clock, max(0.0, seconds - loop_clock.since(crossing)))
+            with inside_call(crossing):
+                await loop_clock.wait_turn(clock, max(0.0, seconds - loop_clock.since(crossing)))
     finally:
         complete(session.gate, clock)
+
+
+def wait_item(crossing: Crossing, number: int) -> None:
+    """Block until an item of a served generator may go out; at once in a thread that runs an event loop."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is not None and session is not None:
+        clock = _clock(recorded, number)
+        if running_loop() is None:
+            session.gate.wait_turn(clock)
+        complete(session.gate, clock)
+
+
+async def await_item(crossing: Crossing, number: int) -> None:
+    """Suspend until an item of a served generator may go out."""
+    if crossing.served is not None:
+        await await_clock(crossing, _clock(crossing.served, number), 0)
 
 
 def end_stream(crossing: Crossing) -> None:

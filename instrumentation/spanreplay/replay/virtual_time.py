@@ -18,21 +18,19 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay._patch import Patches
 from spanreplay.loops import running_loop
 from spanreplay.replay.order import STALL_BUSY_MS, STALL_MS, OrderGate, hang_ms
-from spanreplay.run import active_run
 
 TURN_S: Final = 0.00001
 """How far the clock moves in a turn of the loop that had something to do: the processor's own time would let timers
 overtake calls, and none at all would let a program that polls the clock run for ever."""
-_POLL_S: Final = 0.005
+POLL_S: Final = 0.005
 """How long to look for real input and output while other threads work."""
 
 
-_POLLS_MAX: Final = 100_000
+POLLS_MAX: Final = 100_000
 """How many timers may fire in a row while nothing that was recorded goes on, before a program counts as stuck."""
-_UNFIRED_MAX: Final = 10
+UNFIRED_MAX: Final = 10
 """The same for timers that never fired when this was recorded, each of which is waited for in vain first."""
 STARTED_MAX: Final = 10_000
 """Streams whose start on the loop's clock is remembered."""
@@ -168,7 +166,7 @@ class LoopClock:
             self._idle_since = self._stuck_since = -1.0
             return events
         if self._gate.is_thread_reacting():
-            return self._poll(_POLL_S)
+            return self._poll(POLL_S)
         head = self._find_head()
         timer = None if timeout is None else self._time() + timeout
         if head is not None and self._gate.is_turn(head.clock) and self._is_caused(head):
@@ -257,12 +255,12 @@ class LoopClock:
             self._jump(timer)
             return []
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
-            return self._poll(_POLL_S)
+            return self._poll(POLL_S)
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
             return []
         if waited_ms < STALL_MS:
-            return self._poll(_POLL_S)
+            return self._poll(POLL_S)
         return self._give_up(head)
 
     def _give_up(self, head: _Entry | None) -> Any:
@@ -272,7 +270,7 @@ class LoopClock:
             self._gate.skip_before(head.clock)
         elif self._unfired:
             when, _, handle = heapq.heappop(self._unfired)
-            self._count_poll(_POLLS_MAX // _UNFIRED_MAX)
+            self._count_poll(POLLS_MAX // UNFIRED_MAX)
             self._jump(when)
             self._loop._ready.append(handle)
         else:
@@ -287,12 +285,12 @@ class LoopClock:
             self._stuck_since, self._head = now, head
         elif (now - self._stuck_since) * 1000 >= hang_ms() and self._gate.on_stall is not None:
             raise self._gate.on_stall()
-        return self._poll(_POLL_S * 10)
+        return self._poll(POLL_S * 10)
 
     def _count_poll(self, weight: int = 1) -> None:
         """A timer moves the clock: a program that asks again and again for what never comes is stuck too."""
         self._polls += weight
-        if self._polls < _POLLS_MAX:
+        if self._polls < POLLS_MAX:
             return
         head, self._polls = self._gate.head, 0
         if head == self._head and self._gate.on_stall is not None:
@@ -312,24 +310,6 @@ class LoopClock:
 
 def _nothing() -> None:
     return None
-
-
-def install(gate: OrderGate, patches: Patches) -> None:
-    """Take over every asyncio loop of the standard library that is run from now on."""
-    import asyncio.base_events
-
-    def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-        run = active_run()
-        if run is None or run.session is None or not hasattr(loop, "_selector"):
-            return wrapped(*args, **kwargs)
-        clock = loop.__dict__.setdefault("_spanreplay_clock", LoopClock(loop, gate))
-        clock.attach()
-        try:
-            return wrapped(*args, **kwargs)
-        finally:
-            clock.release()
-
-    patches.wrap(asyncio.base_events.BaseEventLoop, "run_forever", run_forever)
 
 
 def clock_of_running_loop() -> LoopClock | None:

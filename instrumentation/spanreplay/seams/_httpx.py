@@ -21,6 +21,7 @@ from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.crossing import Crossing, begin, is_plumbing
 from spanreplay.errors import ReplayMiss, SpanreplayError, Unserializable
+from spanreplay.lanes import inside_call
 from spanreplay.own_servers import is_own
 from spanreplay.replay.cancel import await_cancellation
 from spanreplay.replay.turns import RESPONSE, WHOLE, await_turn, end_stream, wait_turn
@@ -140,10 +141,8 @@ class HttpxSeam:
         """Whether this process answers by itself, with an application that is no model's provider."""
         url, transport = request.url, client._transport_for_url(request.url)
         is_app = isinstance(transport, self._apps) and _is_made_up(url.host)
-        is_app = is_app or type(transport).__name__ == _TEST_CLIENT
-        if not is_app and not is_own(url.host, url.port):
-            return False
-        return not is_for_a_model(request.method, str(request.url), request.content)
+        is_here = is_app or type(transport).__name__ == _TEST_CLIENT or is_own(url.host, url.port)
+        return is_here and not is_for_a_model(request.method, str(request.url), request.content)
 
     @staticmethod
     def _is_black_hole(run: Run, request: Any) -> bool:
@@ -332,6 +331,10 @@ class _HttpCall:
         if self._crossing is not None:
             end_stream(self._crossing)
 
+    def waiting(self) -> inside_call:
+        """A block in which the network is waited for."""
+        return inside_call(self._crossing)
+
     def mark(self) -> None:
         """A part of a live stream has come."""
         if self.is_stream and self._crossing is not None:
@@ -419,10 +422,9 @@ class _HttpCall:
             found: BaseException = cls(message, request=self._request)
             return found
         if isinstance(cls, type) and issubclass(cls, Exception):
-            with contextlib.suppress(TypeError):
-                return cls(message)
-            with contextlib.suppress(TypeError):
-                return cls()
+            for args in ((message,), ()):
+                with contextlib.suppress(TypeError):
+                    return cls(*args)
         failure: BaseException = hx.TransportError(message, request=self._request)
         return failure
 
@@ -458,10 +460,9 @@ def _at_hole(crossing: Crossing, message: str) -> ReplayMiss:
 
 
 def _overrun(crossing: Crossing | None) -> ReplayMiss:
-    session = crossing.run.session if crossing is not None else None
-    if crossing is None or session is None:
+    if crossing is None or crossing.run.session is None:
         return ReplayMiss("more was read than was recorded")
-    return session.overrun(crossing)
+    return crossing.run.session.overrun(crossing)
 
 
 def _head(hop: _Hop) -> HttpReply:

@@ -18,6 +18,9 @@ class Recorder(Protocol):
     def elapsed_ms(self) -> int:
         """Milliseconds since the request."""
 
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which the network is waited for."""
+
     def mark(self) -> None:
         """A part of a stream has come."""
 
@@ -157,8 +160,9 @@ def _build_tee(hx: Any) -> Any:
             self.finish("complete")
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
+            chunks = aiter(self._inner)
             try:
-                async for chunk in self._inner:
+                while (chunk := await self._next(chunks)) is not None:
                     self._keep(chunk)
                     yield chunk
             except GeneratorExit:
@@ -169,13 +173,18 @@ def _build_tee(hx: Any) -> Any:
                 raise
             self.finish("complete")
 
+        async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+            with self._call.waiting():
+                return await anext(chunks, None)
+
         def close(self) -> None:
             self.finish("closed")
             self._inner.close()
 
         async def aclose(self) -> None:
             self.finish("closed")
-            await self._inner.aclose()
+            with self._call.waiting():
+                await self._inner.aclose()
 
     return Tee
 
