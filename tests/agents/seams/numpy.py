@@ -1,0 +1,14 @@
+"""Random numbers of numpy that nobody seeded, and a call behind which their seeds are written."""
+
+import numpy
+
+import spanreplay
+
+
+@spanreplay.boundary("compute")
+def mark():
+    return "here"
+
+
+def use():
+    return numpy.random.default_rng().integers(10**9), float(numpy.random.rand()), mark()
