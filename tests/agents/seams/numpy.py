@@ -1,6 +1,6 @@
 """Random numbers of numpy that nobody seeded, and a call behind which their seeds are written."""
 
-import numpy
+import numpy as np
 
 import spanreplay
 
@@ -11,4 +11,4 @@ def mark():
 
 
 def use():
-    return numpy.random.default_rng().integers(10**9), float(numpy.random.rand()), mark()
+    return np.random.default_rng().integers(10**9), float(np.random.rand()), mark()
