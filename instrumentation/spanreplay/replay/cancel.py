@@ -35,7 +35,12 @@ async def await_cancellation(crossing: Crossing) -> None:
     loop, loop_clock = running_loop(), clock_of_running_loop()
     waits: list[asyncio.Future[None]] = [] if loop_clock is None else [loop_clock.make_wake(recorded.end_seq)]
     waits.append(loop.create_future())
-    timer = loop.call_later(limit_s, _end, waits)
+    if loop_clock is not None and isinstance(loop, asyncio.AbstractEventLoop):
+        # Virtual time may not jump there while anything else can happen: another thread may be about to cancel it
+        timer = asyncio.TimerHandle(loop.time() + limit_s, _end, (waits,), loop)
+        loop_clock.keep_unfired(timer)
+    else:
+        timer = loop.call_later(limit_s, _end, waits)
     try:
         for future in waits:
             with inside_call(crossing):

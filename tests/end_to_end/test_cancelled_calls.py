@@ -1,0 +1,54 @@
+"""Calls that an agent gives up, while threads of its SDK are still at work."""
+
+from __future__ import annotations
+
+from support.provider import Provider
+from support.replaying import Workplace
+
+AGENT = """
+import asyncio
+from openai import AsyncOpenAI
+
+client = AsyncOpenAI()
+
+async def ask(question):
+    done = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": question}])
+    return done.choices[0].message.content
+
+async def fail():
+    await asyncio.sleep(0.05)
+    raise ValueError("enough")
+
+async def main():
+    # The client's first requests find out about its platform in threads
+    tasks = [asyncio.create_task(ask("slow")) for _ in range(3)]
+    try:
+        await asyncio.gather(fail(), *tasks)
+    except ValueError as error:
+        for task in tasks:
+            task.cancel()
+        print(error, [type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True)])
+    try:
+        print(await asyncio.wait_for(ask("slow"), 0.05))
+    except asyncio.TimeoutError:
+        print("timeout")
+    tasks = [asyncio.create_task(ask(question)) for question in ("a", "slow", "b")]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    print([task in done for task in tasks], await asyncio.gather(*done))
+
+asyncio.run(main())
+"""
+
+
+def test_n2_calls_that_are_given_up_are_given_up_again(workplace: Workplace, provider: Provider) -> None:
+    """Requests cancelled by a failure beside them, by a timeout and by a faster one: the same paths, the same bytes."""
+    workplace.environ.update(provider.environ())
+    agent = workplace.write("agent.py", AGENT)
+    recorded = workplace.record(agent)
+    assert "timeout" in recorded.stdout
+    provider.stop()
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
