@@ -191,6 +191,18 @@ def find_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[s
     ]
 
 
+def is_of_process(lane: str) -> bool:
+    """Whether a lane is that of another process than the run's first, or below it."""
+    return any(label.startswith(("p:", "px:")) for label in lane.split("/"))
+
+
+def count_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> int:
+    """How many processes have said nothing: their calls may be there, and are not in the manifest."""
+    known = [ticket.number for ticket in tickets]
+    known += [ticket["number"] for part in parts.values() for ticket in part["tickets"]]
+    return sum(number not in parts for number in known)
+
+
 def add_parts(manifest: dict[str, Any], parts: dict[int, dict[str, Any]]) -> None:
     """Add what other processes recorded to the first one's manifest; not its hash and not its holes."""
     for number in sorted(parts):

@@ -15,8 +15,8 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from spanreplay import config, guard, ids
-from spanreplay.call import Outcome
-from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, find_lost
+from spanreplay.call import LOST, Outcome
+from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
 from spanreplay.handovers import HandoverBook, Handovers, read_handovers
 from spanreplay.lane_end import LaneEnd
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
@@ -218,6 +218,9 @@ class Run:
             for number in sorted(self._parts):
                 parts.add_part(self.session, self._parts[number]["session"])
             return
+        lost = count_lost(self.family.tickets, self._parts)
+        if lost:
+            self.count(LOST, lost)
         for reason in find_lost(self.family.tickets, self._parts):
             self._is_started = True
             self.hole(reason)

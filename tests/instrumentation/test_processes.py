@@ -160,6 +160,33 @@ def test_n3_killed_child_makes_the_run_incomplete(tmp_path: Path) -> None:
     recording = workplace.recording()
     assert [call.lane for call in recording.calls] == ["main/p:work#1"]
     assert any("a process was started at agent.py:15" in reason for reason in recording.completeness().reasons)
+    replayed = workplace.replay("agent.py")
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+
+
+ENDED = """
+import multiprocessing
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(n):
+    return n * n
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(ask, range(4)))
+"""
+
+
+def test_n3_calls_of_workers_that_were_ended_are_no_tampering(tmp_path: Path) -> None:
+    """Leaving a pool's block ends its workers before they can say what they did: incomplete, and nothing worse."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", ENDED)
+    recorded = workplace.record(agent)
+    assert len(workplace.recording().calls) == 4
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert replayed.stdout == recorded.stdout
 
 
 def test_shared_folder_is_gone_at_the_end(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from spanreplay.call import CallRecord, Outcome, Recording
+from spanreplay.call import LOST, CallRecord, Outcome, Recording
 from spanreplay.errors import ConfigError, ReplayMiss
+from spanreplay.family import is_of_process
 from spanreplay.replay.budget import CostMeter, is_paid
 from spanreplay.replay.directions import Direction, Directions
 from spanreplay.replay.diverge import Diff, Divergence, diff_json
@@ -448,6 +449,8 @@ class Session:
         with self._lock:
             left = [c for c in self.recording.calls if c.seq not in self.index.used]
             missing = [c for c in left if c.seq not in self.index.covered]
+            if self.recording.root.manifest.get(LOST):  # nor does such a process say now what it has made
+                missing = [c for c in missing if not is_of_process(c.lane)]
             return missing, len(left) - len(missing)
 
 

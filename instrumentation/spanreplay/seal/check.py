@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spanreplay.call import Outcome, Recording
+from spanreplay.call import LOST, Outcome, Recording
 from spanreplay.leafkey import DerivedKey, derive_key_hex, is_derivable
 from spanreplay.seal.tree import LEAF_VERSION, hash_leaf, hash_root
 
@@ -24,6 +24,8 @@ def find_tampering(recording: Recording) -> str:
     finished = [c for c in recording.calls if c.outcome != Outcome.OPEN.value]
     if len(finished) < leaves:
         return ""
+    if len(finished) > leaves and manifest.get(LOST):
+        return ""  # calls of a process that was killed: the run is incomplete, and says so
     if len(finished) > leaves:
         return f"{len(finished)} finished calls are here, the manifest counts {leaves}"
     actual = hash_root(hash_leaf(call, version) for call in finished)
