@@ -128,7 +128,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "processes that the agent's code starts; in a replay none is started",
         kind="`tool`",
         effect="`irreversible`",
-        omits="processes that a tool starts (the tool's result is recorded); what one writes to an output that it inherits",
+        omits="processes that a tool starts (its result is recorded); what one writes to an output that it inherits",
     ),
     Seam(
         "sqlite3",
