@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from spanreplay import guard
+from spanreplay.lanes import HANDED_OVER
 
 if TYPE_CHECKING:
     from spanreplay.run import Run
+
+LANE_END: Final = "_spanreplay_lane"
+"""Attribute of a pool's future, and of a thread that is about to hand over a result."""
 
 
 class LaneEnd:
@@ -34,3 +39,17 @@ class LaneEnd:
         if self.run.session is not None:
             gate = self.run.session.gate
             gate.complete(gate.lane_ends.get(self.lane, -1))
+
+
+class HandedEnd(LaneEnd):
+    """The end of a call whose thread is about to hand the result to an event loop."""
+
+    def __init__(self, run: Run, lane: str, leave: Callable[[], None], *, is_inside: bool) -> None:
+        super().__init__(run, lane, is_inside=is_inside)
+        self.leave = leave
+        """To be called once the loop has been given the result."""
+
+    @property
+    def name(self) -> str:
+        """The name of what the loop does with it."""
+        return f"{self.lane}{HANDED_OVER}result"

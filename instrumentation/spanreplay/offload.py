@@ -1,7 +1,8 @@
 """Work that an event loop hands to a thread of its own pool, and waits for (trio's and anyio's `to_thread.run_sync`).
 
-The thread is one of many that are used again: the lane follows the call. When the call has returned takes a value of
-the run's clock in the thread of the loop, right before whoever waits for it goes on; a replay lets it go on then.
+The thread is one of many that are used again: the lane follows the call. On trio the end of the call takes a value of
+the run's clock in the thread of the loop, right before whoever waits for it goes on; a replay lets it go on then. On
+asyncio the thread hands the result to the loop, which `timers` gives its place in the order; it is named here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from spanreplay.lane_end import LANE_END, HandedEnd
 from spanreplay.lanes import _enter, _inside_thread, _peel, current_crossing, current_lane, label_of
 from spanreplay.loops import running_loop
 from spanreplay.replay.cancel import is_cancellation
@@ -27,7 +29,7 @@ WAIT_S: float = 60.0
 class _Work:
     """One call that a thread makes."""
 
-    def __init__(self, run: Run, function: Any, args: tuple[Any, ...]) -> None:
+    def __init__(self, run: Run, function: Any, args: tuple[Any, ...], *, is_handed: bool = False) -> None:
         work, contexts = _peel(function, args)
         self._parent = current_lane(run.root_lane)
         self._lane = self._parent.child(label_of("x", work), current_crossing(run.root_lane))
@@ -37,7 +39,9 @@ class _Work:
         self._carried.ends_lane = False
         self._gate: OrderGate | None = None if run.session is None else run.session.gate
         self._lock = threading.Lock()
-        self._left = 2  # the thread and the task that waits for it
+        self._left = 2  # the thread, and the task that waits for it or the loop that is given the result
+        self._is_handed = is_handed
+        self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)
         self.has_started = False
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
@@ -54,6 +58,8 @@ class _Work:
             counted.is_here = False
             if self._gate is not None:
                 self._gate.deliver()
+            if self._is_handed:
+                setattr(threading.current_thread(), LANE_END, self.end)
             self._leave()
 
     def left_by_task(self) -> None:
@@ -68,6 +74,20 @@ class _Work:
             is_last = self._left == 0
         if is_last and self._gate is not None:
             self._gate.delivered()
+
+
+async def offload_handed(
+    run: Run, function: Any, args: tuple[Any, ...], start: Callable[[Any], Awaitable[Any]], *, can_abandon: bool
+) -> Any:
+    """What `start(work)` gives, which has a thread call `work` instead of `function` and hand its result to asyncio."""
+    work = _Work(run, function, args, is_handed=True)
+    gate = None if run.session is None else run.session.gate
+    try:
+        return await start(work)
+    finally:
+        is_known = gate is None or gate.timers is None or gate.is_open or work.end.name in gate.timers
+        if can_abandon and work.has_started and not is_known and not work.end.is_inside:
+            await _await_cancellation()
 
 
 async def offload(
@@ -103,7 +123,7 @@ async def _await_end(
     gate: OrderGate, name: str, shield: Callable[[], AbstractContextManager[Any]], *, can_abandon: bool
 ) -> None:
     """Suspend until it is the turn of a call's end to be seen, as it was recorded."""
-    loop_clock, loop = clock_of_running_loop(), running_loop()
+    loop_clock = clock_of_running_loop()
     if gate.timers is None or gate.is_live or loop_clock is None:
         return
     clock = gate.timers.get(name, -1)
@@ -114,9 +134,15 @@ async def _await_end(
         finally:
             complete(gate, clock)
     elif can_abandon:  # it was cancelled before its end
-        future = loop.create_future()
-        timer = loop.call_later(WAIT_S, lambda: future.done() or future.set_result(None))
-        try:
-            await future
-        finally:
-            timer.cancel()
+        await _await_cancellation()
+
+
+async def _await_cancellation() -> None:
+    """Suspend: nobody saw the end of this call, because the task was cancelled before."""
+    loop = running_loop()
+    future = loop.create_future()
+    timer = loop.call_later(WAIT_S, lambda: future.done() or future.set_result(None))
+    try:
+        await future
+    finally:
+        timer.cancel()

@@ -38,8 +38,14 @@ class Outer:
     def __init__(self, callback: Callable[..., Any]) -> None:
         self._callback = callback
 
-    def __call__(self, *args: Any) -> None:
-        self._callback(*args)
+    def __call__(self, *args: Any) -> Any:
+        return self._callback(*args)
+
+
+class Retry(Outer):
+    """A callback that is run in every turn until something has happened: with only such ones a loop is idle."""
+
+    __slots__ = ()
 
 
 class Place:
@@ -100,9 +106,14 @@ class StepQueue(deque[Any]):
 
     def is_step(self, handle: Any) -> bool:
         """Whether a callback is a step; one that was cancelled is not run."""
-        if handle._cancelled or type(handle._callback) is Outer or not is_of_agent(handle._context):
+        if handle._cancelled or isinstance(handle._callback, Outer) or not is_of_agent(handle._context):
             return False
         return not self._from_outside or id(handle) not in self._from_outside
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing but retries is left."""
+        return bool(self) and all(type(handle._callback) is Retry for handle in self)
 
     def place_of(self, run: Owner) -> Place:
         """Where a run is."""
@@ -155,7 +166,7 @@ class Watched:
 
     def _select(self, timeout: float | None = None) -> Any:
         queue = self.queue
-        if timeout is None or timeout > 0:
+        if timeout is None or timeout > 0 or queue.is_idle:
             for place in list(queue.places.values()):
                 place.first = -1
                 place.first_of_turn = -1

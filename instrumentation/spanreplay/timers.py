@@ -8,12 +8,13 @@ timeouts) are left out: in a replay that body does not run.
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, Final
 
 from spanreplay import guard
 from spanreplay._patch import Patches
 from spanreplay.crossing import is_plumbing
-from spanreplay.lane_end import LaneEnd
+from spanreplay.lane_end import LANE_END, HandedEnd, LaneEnd
 from spanreplay.lanes import HANDED_OVER, current_crossing, current_lane, has_lane
 from spanreplay.replay.step_clock import clock_of
 from spanreplay.run import Run, active_run
@@ -53,41 +54,56 @@ def install(patches: Patches) -> None:
 
         return wrapped(when, Outer(fire), *rest, **kwargs)
 
-    def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-        if not args or type(args[0]) is Outer:
-            return wrapped(*args, **kwargs)
-        callback, *rest = args
-        if asyncio._get_running_loop() is loop and not _is_pool_call(rest):
-            return wrapped(*args, **kwargs)
-        run, name = guard.guarded("naming what a thread hands over", name_handed, callback, rest) or (None, "")
+    patches.wrap(asyncio.base_events.BaseEventLoop, "call_at", call_at)
+    patches.wrap(asyncio.base_events.BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe)
+
+
+def _call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+    if not args or type(args[0]) is Outer:
+        return wrapped(*args, **kwargs)
+    callback, *rest = args
+    end = guard.guarded("naming what a thread hands over", _end_of, callback, rest)
+    if end is None and asyncio._get_running_loop() is loop:
+        return wrapped(*args, **kwargs)
+    run, name = guard.guarded("naming what a thread hands over", name_handed, callback, end) or (None, "")
+
+    def fire(*values: Any) -> None:
+        if run is not None and name and run.session is None and not run.is_ended:
+            run.end_timer(name)
+        callback(*values)
+
+    try:
         if run is not None and name and run.session is not None:
             handle = _hand_over(run, name, loop, callback, rest, kwargs.get("context"))
             if handle is not None:
                 return handle
-
-        def fire(*values: Any) -> None:
-            if run is not None and name and run.session is None and not run.is_ended:
-                run.end_timer(name)
-            callback(*values)
-
         return wrapped(Outer(fire), *rest, **kwargs)
-
-    patches.wrap(asyncio.base_events.BaseEventLoop, "call_at", call_at)
-    patches.wrap(asyncio.base_events.BaseEventLoop, "call_soon_threadsafe", call_soon_threadsafe)
-
-
-def _is_pool_call(args: list[Any]) -> bool:
-    """Whether a pool's future is handed over, which was done already: that is a matter of timing, too."""
-    return bool(args) and isinstance(getattr(args[-1], "_spanreplay_lane", None), LaneEnd)
+    finally:
+        if isinstance(end, HandedEnd):
+            end.leave()
 
 
-def name_handed(callback: Any, args: list[Any]) -> tuple[Run | None, str]:
+def _end_of(callback: Any, args: list[Any]) -> LaneEnd | None:
+    """The end of what is handed over: of a pool's future that is done, or of a call that a thread has made.
+
+    A future may have been done already and be handed over by the loop's own thread: that is a matter of timing, too.
+    """
+    thread = getattr(callback, "__self__", None)
+    if isinstance(thread, threading.Thread):
+        end = vars(thread).pop(LANE_END, None)
+    else:
+        end = getattr(args[-1], LANE_END, None) if args else None
+    return end if isinstance(end, LaneEnd) else None
+
+
+def name_handed(callback: Any, end: LaneEnd | None) -> tuple[Run | None, str]:
     """The run that a thread hands something to its loop in, and the name of that; '' if it is not the agent's.
 
-    A pool's future that is done is named by the lane of its work, in whichever thread that is noticed.
+    What ends a lane is named by that lane, in whichever thread that is noticed.
     """
-    end = getattr(args[-1], "_spanreplay_lane", None) if args else None
-    if isinstance(end, LaneEnd):
+    if isinstance(end, HandedEnd):
+        return end.run, "" if end.is_inside else end.name
+    if end is not None:
         return end.run, "" if end.is_inside else f"{end.lane}{HANDED_OVER}{_label_of(callback)}"
     run = active_run()
     if run is None or not has_lane() or current_crossing(run.root_lane) is not None or is_plumbing(run):

@@ -26,6 +26,22 @@ from spanreplay.steps import Outer, StepQueue, Watched, watch
 _CLOCK = "_spanreplay_clock"
 
 
+class _Certain(asyncio.Future[None]):
+    """What a task waits for that was recorded as going on, whoever may have wanted to cancel it before.
+
+    Anyio leaves a task alone whose future is done, and asks again in the next turn; who calls `Task.cancel` is served.
+    """
+
+    def done(self) -> bool:
+        """For anyio; see `is_over`."""
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been set or cancelled."""
+        return super().done()
+
+
 class _Due(_Entry):
     """A call's completion, a timer, or what another thread hands over."""
 
@@ -37,7 +53,7 @@ class _Due(_Entry):
         super().__init__(clock, due, self._go, self._is_over, is_own=False)
 
     def _is_over(self) -> bool:
-        return bool(self.future.done()) if self.handle is None else self.handle.cancelled()
+        return bool(self.future.is_over) if self.handle is None else self.handle.cancelled()
 
     def _go(self) -> None:
         if self.handle is not None:
@@ -90,7 +106,7 @@ class StepClock(LoopClock):
 
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
-        future = self._loop.create_future()
+        future = _Certain(loop=self._loop)
         heapq.heappush(self._waiting, _Due(clock, self._time() + seconds, future=future))
         await future
 
@@ -208,6 +224,8 @@ class StepClock(LoopClock):
         if self._gate.is_live:
             return self._select_live(timeout)
         self._queue.next_turn()
+        if timeout is not None and timeout <= 0 and self._queue.is_idle:
+            timeout = self._find_timeout()
         if timeout is not None and timeout <= 0:
             self._idle_since = self._stuck_since = -1.0
             self._now_s += TURN_S
@@ -229,6 +247,11 @@ class StepClock(LoopClock):
                 self._jump(timer)
             return []
         return self._idle(head, timer)
+
+    def _find_timeout(self) -> float | None:
+        """Seconds until the loop's own next timer; None if there is none."""
+        scheduled = self._loop._scheduled
+        return max(0.0, float(scheduled[0].when()) - self._time()) if scheduled else None
 
     def _look(self, timeout: float | None) -> Any:
         events = self._real_select(timeout)

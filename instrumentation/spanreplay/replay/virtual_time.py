@@ -303,8 +303,12 @@ class LoopClock:
         with self._gate.waiting_elsewhere():
             return self._real_select(seconds)
 
-    def _jump(self, moment: float) -> None:
+    def reach(self, moment: float) -> None:
+        """It was at least this late on the loop's clock."""
         self._now_s = max(self._now_s, moment)
+
+    def _jump(self, moment: float) -> None:
+        self.reach(moment)
         self._idle_since = -1.0
 
 

@@ -6,15 +6,22 @@ are used again: on asyncio the lane follows the call here, on trio in trio's own
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from wrapt import FunctionWrapper
 
 from spanreplay import lanes
 from spanreplay._patch import Patches
-from spanreplay.offload import offload
+from spanreplay.offload import offload_handed
 from spanreplay.replay.order import SERVICE
+from spanreplay.replay.turns import complete
+from spanreplay.replay.virtual_time import clock_of_running_loop
 from spanreplay.run import active_run
+from spanreplay.steps import Retry
+from spanreplay.timers import guarded_name
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -33,8 +40,43 @@ def install(module: Any, patches: Patches) -> None:
 
             patches.wrap(module, "run_sync", run_in_thread)
         return
+    patches.replace(module.CancelScope, "_deliver_cancellation", _Delivery(module.CancelScope._deliver_cancellation))
+    patches.wrap(module.CancelScope, "_timeout", _time_out)
     patches.wrap(module.WorkerThread, "start", _start_worker)
     patches.wrap(module.AsyncIOBackend, "run_sync_in_worker_thread", _in_worker)
+
+
+class _Delivery:
+    """Stands for the method that cancels the tasks of a scope, and has itself called again until they have ended.
+
+    How often that is depends on what they clean up, which does not happen in a replay.
+    """
+
+    def __init__(self, deliver: Callable[..., Any]) -> None:
+        self._deliver = deliver
+
+    def __get__(self, scope: Any, owner: Any = None) -> Any:
+        return self._deliver if scope is None else Retry(partial(self._deliver, scope))
+
+
+def _time_out(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
+    """A scope is entered or gets a deadline: one that has passed already cancels it there and then."""
+    run = active_run()
+    is_entered = run is not None and scope._timeout_handle is None and scope._deadline != math.inf
+    name = guarded_name(run, scope.__class__) if run is not None and is_entered else ""
+    if run is None or not name:
+        return wrapped(*args, **kwargs)
+    if run.session is None:
+        result = wrapped(*args, **kwargs)
+        if scope.cancel_called:
+            run.end_timer(name)
+        return result
+    loop_clock, gate = clock_of_running_loop(), run.session.gate
+    passed = (gate.timers or {}).get(name, -1)
+    if loop_clock is not None and passed >= 0:
+        loop_clock.reach(scope._deadline)
+        complete(gate, passed)
+    return wrapped(*args, **kwargs)
 
 
 def _of_handle(work: Any) -> Any:
@@ -58,14 +100,11 @@ def _in_worker(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     if run is None or len(args) < 2:
         return wrapped(*args, **kwargs)
-    from anyio import CancelScope
-
     function, given, *rest = args
-    return offload(
+    return offload_handed(
         run,
         function,
         given,
         lambda work: wrapped(work, given, *rest, **kwargs),
-        lambda: CancelScope(shield=True),
         can_abandon=bool(rest[0] if rest else kwargs.get("abandon_on_cancel", kwargs.get("cancellable"))),
     )

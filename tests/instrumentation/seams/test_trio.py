@@ -77,6 +77,21 @@ def test_n2_random_structured_program_observes_the_same(flavour: str, seed: int)
     assert outcome.kinds() == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_n2_random_anyio_program_observes_the_same_in_real_time(seed: int) -> None:
+    """On asyncio, where time can't be made exact: timers, answers and cancellations race within half a millisecond."""
+    steps = [("ask", 0.5), *random_steps(random.Random(seed))]
+    world, again = World(random.Random(seed)), World(random.Random(seed + 1))
+    main, main_again = (Program("anyio-asyncio", steps, one).main for one in (world, again))
+    recording = recorded(lambda: run_flavour("anyio-asyncio", main), SEAMS)
+    outcome = replayed(lambda: run_flavour("anyio-asyncio", main_again), recording, seams=SEAMS)
+    assert outcome.error is None
+    assert again.observed == world.observed
+    assert again.bodies == 0
+    assert outcome.kinds() == []
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_n1_each_task_and_thread_call_has_the_lane_of_where_it_was_started(flavour: str) -> None:
     """Tasks and calls of worker threads, which are used again, are named by what they run and by their number."""
@@ -108,6 +123,30 @@ def test_n1_each_task_and_thread_call_has_the_lane_of_where_it_was_started(flavo
     below = [path.replace(main_lane, "…").replace(call.__qualname__.rpartition(".")[2], "call") for path in found[1:]]
     tasks = ["…/t:ready#1", "…/t:task#1", "…/t:task#2"]
     assert sorted(below) == [*tasks, "…/x:call#1 …/x:call#1", "…/x:call#2 …/x:call#2"]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_n2_a_deadline_that_has_passed_when_its_scope_is_entered(flavour: str) -> None:
+    """It cancels the first thing that is waited for, in a replay as well, where no time has gone by."""
+    api: Any = trio if flavour == "trio" else anyio
+
+    @spanreplay.boundary("tool", name="ask")
+    async def ask() -> str:
+        await api.sleep(0)
+        return "an answer"
+
+    async def main() -> str:
+        with api.move_on_after(1e-9):
+            return await ask()
+        return "too late"
+
+    seen: list[str] = []
+    recording = recorded(lambda: seen.append(run_flavour(flavour, main)), SEAMS)
+    assert seen == ["too late"]
+    outcome = replayed(lambda: run_flavour(flavour, main), recording, seams=SEAMS)
+    assert outcome.error is None
+    assert outcome.result == "too late"
+    assert outcome.kinds() == []
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
