@@ -35,30 +35,33 @@ def install(patches: Patches) -> None:
     """Patch `call_at` and `call_soon_threadsafe`, which everything of the sort goes through in asyncio's own loops."""
     import asyncio.base_events
 
-    def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-        run = active_run()
-        if run is None or len(args) < 2:
-            return wrapped(*args, **kwargs)
-        when, callback, *rest = args
-        name = guarded_name(run, callback)
-        if not name:
-            return wrapped(*args, **kwargs)
-        if run.session is not None:
-            clock = clock_of(loop)
-            handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
-            return wrapped(*args, **kwargs) if handle is None else handle
-
-        def fire(*values: Any) -> None:
-            run.end_timer(name)
-            callback(*values)
-
-        return wrapped(when, Outer(fire), *rest, **kwargs)
-
     patches.wrap(asyncio.base_events.BaseEventLoop, "call_at", call_at)
-    patches.wrap(asyncio.base_events.BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe)
+    patches.wrap(asyncio.base_events.BaseEventLoop, "call_soon_threadsafe", call_soon_threadsafe)
 
 
-def _call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+    """Name a timer and note when it fires; in a replay, let it fire then. For a loop's `call_later`, too."""
+    run = active_run()
+    if run is None or len(args) < 2 or type(args[1]) is Outer:
+        return wrapped(*args, **kwargs)
+    when, callback, *rest = args
+    name = guarded_name(run, callback)
+    if not name:
+        return wrapped(*args, **kwargs)
+    if run.session is not None:
+        clock = clock_of(loop)
+        handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
+        return wrapped(*args, **kwargs) if handle is None else handle
+
+    def fire(*values: Any) -> None:
+        run.end_timer(name)
+        callback(*values)
+
+    return wrapped(when, Outer(fire), *rest, **kwargs)
+
+
+def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+    """Name what another thread hands over and note when it is done; in a replay, have it done then."""
     if not args or type(args[0]) is Outer:
         return wrapped(*args, **kwargs)
     callback, *rest = args

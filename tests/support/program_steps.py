@@ -143,7 +143,7 @@ async def _scope(tools: Tools, delays: list[float], limit: float) -> str:
             seen.append(await tools.ask("in a scope", delay))
 
     try:
-        if sys.version_info >= (3, 11):
+        if sys.version_info >= (3, 11, 7):  # before, it may let go of its own cancellation behind a failed group
             async with asyncio.timeout(limit * tools.unit_s):
                 await work()
         else:

@@ -293,7 +293,10 @@ class StepClock(LoopClock):
         """Let the head go on, and with it what came in the same turn of a loop whose steps nobody counted."""
         while True:
             heapq.heappop(self._waiting)
-            if not head.is_over():
+            if head.handle is not None:
+                head.handle._callback = Outer(head.handle._callback)  # type: ignore[attr-defined]  # not in the stubs
+                self._queue.append(head.handle)
+            elif not head.is_over():
                 head.fire()
             self.note(head.clock)
             self._gate.complete(head.clock)

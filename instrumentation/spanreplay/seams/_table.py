@@ -23,10 +23,10 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "uvloop",
         ("uvloop",),
         "spanreplay.seams._uvloop",
-        "nothing by itself: names the lane of each task",
+        "nothing by itself: names the lane of each task, and notes timers; a replay runs on asyncio's own loop",
         lanes="each task that a loop creates: its coroutine's name and a counter",
         versions=">=0.17",
-        omits="the order of completion: uvloop keeps its own time",
+        omits="who is first of what comes within one reaction of the program: uvloop's steps can't be counted",
     ),
     Seam(
         "multiprocessing",

@@ -1,0 +1,97 @@
+"""uvloop: what completes, fires and is handed over comes in the recorded order, on a loop that passes for uvloop's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import spanreplay
+from spanreplay.seams import _uvloop
+from support.in_process import MemoryProcessor, Seams, inside, make_run, recorded, replayed
+
+uvloop = pytest.importorskip("uvloop")
+SEAMS: Seams = ((_uvloop.install, uvloop),)
+BRANCHES = 3
+GAP_S = 0.003
+
+
+def _run_new_loop(main: Coroutine[Any, Any, Any]) -> Any:
+    loop = uvloop.new_event_loop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+WAYS: dict[str, Callable[[Coroutine[Any, Any, Any]], Any]] = {"run": uvloop.run, "new_event_loop": _run_new_loop}
+
+
+def _program(delays: list[float], seen: list[Any]) -> Callable[[], Coroutine[Any, Any, Any]]:
+    """Answers, sleeps and threads of several tasks, and two races against the clock."""
+    bodies: list[str] = []
+
+    @spanreplay.boundary("tool", name="ask")
+    async def ask(seconds: float) -> str:
+        bodies.append("ask")
+        await asyncio.sleep(seconds)
+        return f"{random.SystemRandom().getrandbits(40):x}"
+
+    @spanreplay.boundary("tool", name="compute")
+    def compute(seconds: float) -> str:
+        bodies.append("compute")
+        time.sleep(seconds)
+        return f"{random.SystemRandom().getrandbits(40):x}"
+
+    async def branch(number: int) -> None:
+        seen.append((number, await ask(delays[number])))
+        await asyncio.sleep(delays[BRANCHES + number])
+        seen.append((number, "slept"))
+        seen.append((number, await asyncio.to_thread(compute, delays[2 * BRANCHES + number])))
+
+    async def main() -> list[str]:
+        await asyncio.gather(*(branch(number) for number in range(BRANCHES)))
+        for future in asyncio.as_completed([ask(delays[number]) for number in range(BRANCHES)]):
+            seen.append(await future)
+        for seconds in (GAP_S, 60.0):
+            try:
+                seen.append(await asyncio.wait_for(ask(seconds), 10 * GAP_S))
+            except asyncio.TimeoutError:
+                seen.append("too late")
+        seen.append(isinstance(asyncio.get_running_loop(), uvloop.Loop))
+        return bodies
+
+    return main
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", range(4))
+def test_n2_order_on_uvloop_is_the_recorded_one(way: str, seed: int) -> None:
+    """Answers, timers and threads that end in any order are seen in that order again, without waiting."""
+    places = random.Random(seed).sample(range(3 * BRANCHES), 3 * BRANCHES)
+    seen: list[Any] = []
+    again: list[Any] = []
+    delays = [GAP_S * place for place in places]
+    recording = recorded(lambda: WAYS[way](_program(delays, seen)()), SEAMS)
+    outcome = replayed(lambda: WAYS[way](_program(delays, again)()), recording, seams=SEAMS)
+    assert outcome.error is None
+    assert again == seen
+    assert seen[-3:] == [seen[-3], "too late", True]
+    assert outcome.result == []  # no body has run
+    assert outcome.kinds() == []
+
+
+def test_n2_loops_are_uvloops_own_where_nothing_is_replayed() -> None:
+    """While a run is recorded, and afterwards, a loop is what uvloop makes."""
+    with inside(make_run(MemoryProcessor()), SEAMS):
+        recorded_on = uvloop.new_event_loop()
+    after = uvloop.new_event_loop()
+    recorded_on.close()
+    after.close()
+    assert type(recorded_on) is type(after) is uvloop.Loop
+    assert not {"__new__", "call_at", "call_later", "call_soon_threadsafe"} & set(vars(uvloop.Loop))
