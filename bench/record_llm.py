@@ -91,17 +91,29 @@ class Conversation:
         return len(json.dumps({"messages": self.messages, "tools": self.tools}))
 
 
-def time_turns(client: Any, conversation: Conversation) -> list[float]:
-    """Thread CPU time of each turn but the first, which has no history, in microseconds."""
-    times = []
-    for _ in range(TURNS + 1):
-        start = thread_time_ns()
-        client.chat.completions.create(
-            model="gpt-x", messages=conversation.messages, tools=conversation.tools, temperature=0.2
-        )
-        times.append((thread_time_ns() - start) / 1000)
-        conversation.grow()
-    return times[1:]
+def time_turn(client: Any, conversation: Conversation) -> float:
+    """Thread CPU time of one turn, in microseconds."""
+    start = thread_time_ns()
+    client.chat.completions.create(
+        model="gpt-x", messages=conversation.messages, tools=conversation.tools, temperature=0.2
+    )
+    took = (thread_time_ns() - start) / 1000
+    conversation.grow()
+    return took
+
+
+def time_conversation(client: Any, cases: dict[str, Callable[[], Any]], seed: int) -> Iterator[dict[str, float]]:
+    """Each turn in every case, one right after the other, in an order of its own; not the first, without history."""
+    conversations = {name: Conversation(seed) for name in cases}
+    order = list(cases)
+    for turn in range(TURNS + 1):
+        order.append(order.pop(0))
+        times = {}
+        for name in order:
+            with cases[name]():
+                times[name] = time_turn(client, conversations[name])
+        if turn:
+            yield times
 
 
 @contextmanager
@@ -168,24 +180,23 @@ def measure() -> Sequence[Figure]:
             "spanreplay": lambda: recorded_by_us(run),
         }
         client = make_client()
-        best: dict[str, list[float]] = {name: [float("inf")] * TURNS for name in cases}
+        turns: list[dict[str, float]] = []
         for seed in range(CONVERSATIONS + 1):
-            for name, instrument in cases.items():
-                with instrument():
-                    times = time_turns(client, Conversation(seed))
-                if seed:  # the first one warms up
-                    best[name] = [min(a, b) for a, b in zip(best[name], times, strict=True)]
+            times = list(time_conversation(client, cases, seed))
+            turns += times if seed else []  # the first one warms up
         if installed._spool._writer.appended < (CONVERSATIONS + 1) * TURNS or run.emitter.dropped:
             raise RuntimeError(f"only {installed._spool._writer.appended} records were written")
-    mean = {name: statistics.mean(times) for name, times in best.items()}
-    ours, theirs = (mean[name] - mean["plain"] for name in ("spanreplay", "OpenInference"))
+    ours, theirs = (
+        statistics.median(times[name] - times["plain"] for times in turns) for name in ("spanreplay", "OpenInference")
+    )
+    plain = statistics.median(times["plain"] for times in turns)
     sizes = Conversation(1), Conversation(1)
     for _ in range(TURNS):
         sizes[1].grow()
     detail = (
-        f"{ours:.0f} µs beside OpenInference's {theirs:.0f} µs on a call of {mean['plain']:.0f} µs; request"
-        f" {sizes[0].size() / 1000:.0f} to {sizes[1].size() / 1000:.0f} KB, {TURN_BYTES / 1000:g} KB new; best of"
-        f" {CONVERSATIONS}, thread CPU"
+        f"{ours:.0f} µs beside OpenInference's {theirs:.0f} µs on a call of {plain:.0f} µs; request"
+        f" {sizes[0].size() / 1000:.0f} to {sizes[1].size() / 1000:.0f} KB, {TURN_BYTES / 1000:g} KB new; medians of"
+        f" {len(turns)} turns, each beside a bare one, thread CPU"
     )
     return [Figure("record an LLM call, over OpenInference's overhead", ours / theirs, "x", 1.0, detail)]
 

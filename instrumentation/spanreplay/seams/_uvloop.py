@@ -1,7 +1,8 @@
 """Seam: uvloop's event loop, which is none of asyncio's.
 
-Records nothing; names the lane of each task, and notes when timers fire and when threads are heard. uvloop keeps its own
-time and lets nobody see what it does next, so a replay runs the program on asyncio's own loop, which passes for uvloop's.
+Records nothing; names the lane of each task, and notes when timers fire and when threads are heard. uvloop keeps its
+own time and lets nobody see what it does next, so a replay runs the program on asyncio's own loop, which passes for
+uvloop's.
 """
 
 from __future__ import annotations
