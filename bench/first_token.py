@@ -64,7 +64,7 @@ def time_first_token(client: Any, messages: list[dict[str, str]]) -> float:
 
 
 def measure() -> Sequence[Figure]:
-    """Recorded minus live, medians."""
+    """How much later the text comes, median of pairs."""
     import openai
 
     rng = random.Random(5)  # noqa: S311 - a corpus, no key
@@ -88,12 +88,13 @@ def measure() -> Sequence[Figure]:
         if installed._spool._writer.appended < ROUNDS:
             raise RuntimeError("the calls were not recorded")
     before, after = statistics.median(live), statistics.median(recorded)
+    later = statistics.median(b - a for a, b in zip(live, recorded, strict=True))
     quick = min(recorded) - min(live)
     detail = (
         f"live {before:.2f} ms, recorded {after:.2f} ms, median wall of {ROUNDS} pairs; best against best"
         f" {quick:+.2f} ms; request {MESSAGES * 3 + 3} KB, 3 KB new"
     )
-    return [Figure("first token while recording, later than live", after - before, "ms", GOAL_MS, detail)]
+    return [Figure("first token while recording, later than live", later, "ms", GOAL_MS, detail)]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from spanreplay import config, family, guard, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
-from spanreplay.replay.resume import RESUMES
 from spanreplay.run import Run, carried, root_lane_of_active_run, set_process_run
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class Installation:
         self.run = run
         run.on_suspend = self._suspend
         if self.session is not None and self.session.continuation is not None:
-            run.environment = {**run.environment, RESUMES: self.session.recording.run_id}
+            run.environment = {**run.environment, names.RESUMES: self.session.recording.run_id}
         local.attach_reads(run)
         local.attach_files(run)
         capture = OutputCapture()

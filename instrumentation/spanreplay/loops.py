@@ -14,10 +14,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay import config
 from spanreplay.steps import Owner, StepBook, can_count
+
+if TYPE_CHECKING:
+    from spanreplay.replay.virtual_time import LoopClock
 
 _STATE: Final = "_spanreplay_turns"
 
@@ -152,3 +155,9 @@ def running_loop() -> Any:
         for find in foreign:
             loop = loop or find()
     return loop
+
+
+def clock_of_running_loop() -> LoopClock | None:
+    """The clock of the loop that runs in this thread, if a replay has taken it over."""
+    clock: LoopClock | None = getattr(running_loop(), "__dict__", {}).get("_spanreplay_clock")
+    return clock

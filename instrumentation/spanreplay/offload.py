@@ -14,11 +14,10 @@ from typing import Any
 
 from spanreplay.lane_end import LANE_END, HandedEnd
 from spanreplay.lanes import _enter, _inside_thread, _peel, current_crossing, current_lane, label_of
-from spanreplay.loops import running_loop
+from spanreplay.loops import clock_of_running_loop, running_loop
 from spanreplay.replay.cancel import is_cancellation
 from spanreplay.replay.order import OrderGate, counted
 from spanreplay.replay.turns import complete
-from spanreplay.replay.virtual_time import clock_of_running_loop
 from spanreplay.run import Run, carried
 from spanreplay.timers import guarded_name
 

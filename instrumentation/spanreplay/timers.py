@@ -16,7 +16,6 @@ from spanreplay._patch import Patches
 from spanreplay.crossing import is_plumbing
 from spanreplay.lane_end import LANE_END, HandedEnd, LaneEnd
 from spanreplay.lanes import HANDED_OVER, current_crossing, current_lane, has_lane
-from spanreplay.replay.step_clock import clock_of
 from spanreplay.run import Run, active_run
 from spanreplay.steps import Outer
 
@@ -49,6 +48,8 @@ def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
     if not name:
         return wrapped(*args, **kwargs)
     if run.session is not None:
+        from spanreplay.replay.step_clock import clock_of
+
         clock = clock_of(loop)
         handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
         return wrapped(*args, **kwargs) if handle is None else handle
@@ -117,6 +118,8 @@ def name_handed(callback: Any, end: LaneEnd | None) -> tuple[Run | None, str]:
 
 def _hand_over(run: Run, name: str, loop: Any, callback: Any, args: list[Any], context: Any) -> asyncio.Handle | None:
     """In a replay, what a loop does between the same two steps again; None if the recording does not know of it."""
+    from spanreplay.replay.step_clock import clock_of
+
     clock, gate = clock_of(loop), None if run.session is None else run.session.gate
     if clock is None or gate is None or gate.is_open or loop.is_closed():
         return None

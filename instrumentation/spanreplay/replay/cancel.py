@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from spanreplay import config
 from spanreplay.lanes import inside_call
-from spanreplay.loops import running_loop
+from spanreplay.loops import clock_of_running_loop, running_loop
 from spanreplay.replay.turns import complete
-from spanreplay.replay.virtual_time import clock_of_running_loop
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing

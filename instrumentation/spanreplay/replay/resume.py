@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from spanreplay.replay.index import RecordingIndex
     from spanreplay.run import Run
 
-RESUMES: Final = "resumes"
-"""Member of the root's environment: the run that this one goes on with."""
 _LASTING: Final = (Effect.WRITE.value, Effect.IRREVERSIBLE.value)
 _OPEN: Final = Outcome.OPEN.value
 

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from spanreplay.call import CallRecord
 from spanreplay.lanes import inside_call
-from spanreplay.loops import running_loop
-from spanreplay.replay.order import OrderGate
-from spanreplay.replay.virtual_time import clock_of_running_loop
+from spanreplay.loops import clock_of_running_loop, running_loop
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
+    from spanreplay.replay.order import OrderGate
 
 RESPONSE = 0
 """Part of a stream: its response; chunk n is part n + 1."""

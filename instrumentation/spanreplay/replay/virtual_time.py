@@ -314,10 +314,3 @@ class LoopClock:
 
 def _nothing() -> None:
     return None
-
-
-def clock_of_running_loop() -> LoopClock | None:
-    """The clock of the loop that runs in this thread, if it was taken over."""
-    loop = running_loop()
-    clock: LoopClock | None = getattr(loop, "__dict__", {}).get("_spanreplay_clock")
-    return clock
