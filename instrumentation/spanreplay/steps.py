@@ -78,7 +78,10 @@ class Director(Protocol):
 
 
 class StepQueue(deque[Any]):
-    """What a loop is about to run; counts the steps of each run. Not thread-safe but for what a deque is."""
+    """What a loop is about to run; counts the steps of each run.
+
+    Used by the loop's thread, but that others append: who walks through it takes a list of it, which nobody interrupts.
+    """
 
     def __init__(self, handles: Iterable[Any] = ()) -> None:
         super().__init__(handles)
@@ -113,7 +116,7 @@ class StepQueue(deque[Any]):
     @property
     def is_idle(self) -> bool:
         """Whether nothing but retries is left."""
-        return bool(self) and all(type(handle._callback) is Retry for handle in self)
+        return bool(self) and all(type(handle._callback) is Retry for handle in list(self))
 
     def place_of(self, run: Owner) -> Place:
         """Where a run is."""
@@ -123,7 +126,7 @@ class StepQueue(deque[Any]):
         """A turn of the loop begins."""
         self.turn += 1
         if self._from_outside:  # what was put in front of them has kept some back
-            self._from_outside = {id(handle) for handle in self if id(handle) in self._from_outside}
+            self._from_outside = {id(handle) for handle in list(self) if id(handle) in self._from_outside}
 
     def note_events(self, events: Iterable[Any]) -> None:
         """These files are ready: what is called for them now is no step."""

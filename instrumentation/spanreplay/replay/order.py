@@ -16,13 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spanreplay.call import CallRecord, Outcome
 from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import running_loop
+from spanreplay.replay.pace import Steps, Turns, find_threads
 
 if TYPE_CHECKING:
     from spanreplay.family import Family
@@ -57,34 +57,12 @@ counted: Final = _Counted()
 """Whether what the calling thread does was announced by `thread_started`."""
 
 
-@dataclass(frozen=True)
-class Turns:
-    """What a recording says about the turns of its event loops; empty where it says nothing."""
-
-    following: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Clock of a completion → one before it, and how many turns behind that one it came."""
-    at_once: frozenset[int] = frozenset()
-    """Clocks of calls of coroutines that never waited for anything."""
-
-    wanted: frozenset[int] = frozenset()
-    """Clocks that others are counted from."""
-
-    @classmethod
-    def read(cls, manifest: Mapping[str, Any]) -> Turns:
-        """The turns that a manifest states."""
-        turns, at_once = manifest.get("turns"), manifest.get("at_once")
-        flat = turns if isinstance(turns, list) else []
-        following = {clock: (first, count) for clock, first, count in zip(*[iter(flat)] * 3, strict=False)}
-        wanted = frozenset(first for first, _ in following.values())
-        return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), wanted)
-
-
 def hang_ms() -> int:
     """How long a wait of the main thread may last before the program counts as stuck."""
     return HANG_DAEMONS_MS if any(t.daemon for t in threading.enumerate()) else HANG_MS
 
 
-class _Patience:
+class Patience:
     """Tells when nothing has moved for so long that nothing will.
 
     Looks count, not time alone: on a busy machine a process may not run at all for a while, which says nothing.
@@ -102,30 +80,6 @@ class _Patience:
             self._state, self._since, self._looks = state, time.monotonic(), 0
         limit_ms = STALL_BUSY_MS if is_busy else STALL_MS
         return self._looks * LOOK_MS >= limit_ms and (time.monotonic() - self._since) * 1000 >= limit_ms
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What a recording says about the steps of its event loops; empty where it says nothing."""
-
-    following: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Clock of a completion → one before it on its loop, and how many steps behind that one it came."""
-    at_once: frozenset[int] = frozenset()
-    """Clocks of calls of coroutines that never waited for anything."""
-
-    behind: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    """Clock of a completion → those that came behind it, in their order, and how many steps."""
-
-    @classmethod
-    def read(cls, manifest: Mapping[str, Any]) -> Steps:
-        """The steps that a manifest states."""
-        steps, at_once = manifest.get("steps"), manifest.get("at_once")
-        flat = steps if isinstance(steps, list) else []
-        following = {clock: (first, count) for clock, first, count in zip(*[iter(flat)] * 3, strict=False)}
-        behind: dict[int, list[tuple[int, int]]] = {}
-        for clock, (first, count) in sorted(following.items()):
-            behind.setdefault(first, []).append((clock, count))
-        return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), behind)
 
 
 class OrderGate:
@@ -155,6 +109,7 @@ class OrderGate:
         """Name → clock of every timer that fired; None if the recording does not say."""
         self.handed_over = frozenset(clock for name, clock in (self.timers or {}).items() if HANDED_OVER in name)
         """Clocks of what other threads made an event loop do."""
+        self._threads = find_threads(finished, self.lane_ends, self.timers or {})
         events += [(clock, _NO_CALL) for clock in (self.timers or {}).values()]
         self._events = sorted(events)
         self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
@@ -255,6 +210,13 @@ class OrderGate:
             is_behind = self._head >= len(self._events) or clock < self._events[self._head][0]
             seq = self._seqs.get(clock, _NO_CALL)
             return is_behind or clock in self._gone or self._is_covered(seq) or self._is_gone_elsewhere(clock)
+
+    def comes_from_elsewhere(self, thread: str) -> bool:
+        """Whether another thread (or process) than this one has to bring what comes next."""
+        with self._condition:
+            self._advance()
+            is_behind = self._is_open or self._head >= len(self._events)
+            return not is_behind and self._threads.get(self._events[self._head][0], "") != thread
 
     @property
     def is_open(self) -> bool:
@@ -396,7 +358,7 @@ class OrderGate:
                 self._state_working()
 
     def _block(self, clock: int) -> None:
-        patience = _Patience(self._head)
+        patience = Patience(self._head)
         looks = 0
         while True:
             if self._is_turn(clock):
@@ -424,7 +386,7 @@ class OrderGate:
                 self._state_working()
 
     def _wait_until(self, is_free: Callable[[], bool]) -> bool:
-        patience = _Patience((self._head, self._moves))
+        patience = Patience((self._head, self._moves))
         self._condition.notify_all()  # one thread less is at work
         while not self._is_open:
             self._pause(LOOK_MS / 1000)

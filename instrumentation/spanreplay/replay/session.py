@@ -26,7 +26,8 @@ from spanreplay.replay.diverge import Diff, Divergence, diff_json
 from spanreplay.replay.findings import DIVERGENCES_MAX, Findings, place
 from spanreplay.replay.index import Moved, RecordingIndex
 from spanreplay.replay.kinds import find_unserializable
-from spanreplay.replay.order import OrderGate, Steps, Turns
+from spanreplay.replay.order import OrderGate
+from spanreplay.replay.pace import Steps, Turns
 from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
 from spanreplay.replay.repeats import Repeats

@@ -17,8 +17,10 @@ from collections import deque
 from typing import Any
 
 from spanreplay._patch import Patches
+from spanreplay.lanes import current_lane
 from spanreplay.loops import running_loop
-from spanreplay.replay.order import STALL_MS, OrderGate
+from spanreplay.replay.order import LOOK_MS, OrderGate, Patience
+from spanreplay.replay.pace import thread_of
 from spanreplay.replay.virtual_time import POLL_S, POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry, _nothing
 from spanreplay.run import Run, active_run
 from spanreplay.steps import Outer, StepQueue, Watched, watch
@@ -68,11 +70,15 @@ class StepClock(LoopClock):
     def __init__(self, loop: Any, gate: OrderGate, watched: Watched, run: Run) -> None:
         super().__init__(loop, gate)
         self._watched = watched
+        self._run = run
         self._queue: StepQueue = watched.queue
         self._place = watched.queue.place_of(run)
         self._waiting: list[_Due] = []
         self._handed: deque[_Due] = deque()
         self._has_arrived = threading.Event()
+        self._patience: Patience | None = None
+        self._thread = ""
+        """The lane of the thread that runs the loop."""
         self._cancelling: dict[int, asyncio.Future[None]] = {}
         """Clock of each call that the program has to cancel again → what it waits for."""
         self._last_noted = -1
@@ -84,6 +90,7 @@ class StepClock(LoopClock):
 
     def attach(self) -> None:
         """The loop begins to run."""
+        self._thread = thread_of(current_lane(self._run.root_lane).path)
         self._loop.time = self._time
         self._loop._selector.select = self._select
         self._queue.director = self
@@ -196,7 +203,7 @@ class StepClock(LoopClock):
 
     def _take_wakeup(self, future: asyncio.Future[None]) -> asyncio.Handle | None:
         """What goes on with a future that is done, taken out of the queue."""
-        for handle in reversed(self._queue):
+        for handle in reversed(list(self._queue)):
             if handle._args and handle._args[0] is future:
                 self._queue.remove(handle)
                 return handle  # type: ignore[no-any-return]  # the queue holds nothing else
@@ -206,17 +213,17 @@ class StepClock(LoopClock):
         """Whether a completion that is due but not there is to be looked for again: other threads may bring it."""
         if self._gate.is_over(clock):
             return True
-        if clock not in self._gate.handed_over and self._gate.working_threads <= 1:
-            self._idle_since = -1.0
+        gate = self._gate
+        if clock not in gate.handed_over and gate.working_threads <= 1 and not gate.comes_from_elsewhere(self._thread):
+            self._patience = None
             return False
-        now = float(self._real_time())
-        if self._idle_since < 0:
-            self._idle_since = now
-        if (now - self._idle_since) * 1000 >= STALL_MS:
-            self._first, self._idle_since = -1, -1.0  # not the recorded program: go on without
-            return False
-        self._has_arrived.wait(POLL_S)
+        if self._patience is None:
+            self._patience = Patience((clock, gate.head))
+        self._has_arrived.wait(LOOK_MS / 1000)
         self._has_arrived.clear()
+        if self._patience.is_over((clock, gate.head), is_busy=gate.working_threads > 1):
+            self._first, self._patience = -1, None  # not the recorded program: go on without
+            return False
         return True
 
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────

@@ -135,7 +135,7 @@ class HttpxSeam:
 
     @staticmethod
     def _is_passed(run: Run, request: Any) -> bool:
-        return is_plumbing(run) or is_telemetry(request.url.host, request.url.path)
+        return is_plumbing(run) or is_telemetry(request.method, request.url.host, request.url.path)
 
     def _asks_own_app(self, client: Any, request: Any) -> bool:
         """Whether this process answers by itself, with an application that is no model's provider."""
@@ -146,7 +146,7 @@ class HttpxSeam:
 
     @staticmethod
     def _is_black_hole(run: Run, request: Any) -> bool:
-        return run.session is not None and is_telemetry(request.url.host, request.url.path)
+        return run.session is not None and is_telemetry(request.method, request.url.host, request.url.path)
 
 
 def _is_made_up(host: str) -> bool:

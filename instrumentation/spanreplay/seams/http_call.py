@@ -379,7 +379,7 @@ def begin_call(
 
     call = call_class(describe, is_stream=is_stream)
     parts = urlsplit(url)
-    if is_telemetry(parts.hostname or "", parts.path):
+    if is_telemetry(method, parts.hostname or "", parts.path):
         if run.session is None:
             return None
         call.swallow()

@@ -1,29 +1,67 @@
-"""Hosts and paths of other tools' telemetry: no boundary. Passed through when recording, black-holed in replay."""
+"""Requests with which other tools report about the agent: no boundary.
+
+Passed through when recording, black-holed in replay. Of tools that also give the agent something (prompts, datasets)
+the reports are told apart by method and path; the other requests are boundaries.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import re
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
-HOST_SUFFIXES: Final = (
-    "api.agno.com",
-    "api.smith.langchain.com",
-    "app.posthog.com",
-    "datadoghq.com",
-    "datadoghq.eu",
-    "i.posthog.com",
-    "ingest.sentry.io",
-    "ingest.us.sentry.io",
-    "langfuse.com",
-    "logfire-api.pydantic.dev",
-    "os-api.agno.com",
-    "scarf.sh",
-    "telemetry.crewai.com",
+
+class Tool(NamedTuple):
+    """Where a tool is reported to, and with what."""
+
+    hosts: tuple[str, ...]
+    """Its own hosts, and all below them."""
+    settings: tuple[str, ...] = ()
+    """Environment variables that hold the URL of another host."""
+    reports: re.Pattern[str] | None = None
+    """What a report looks like: method, space, path; None if the tool gives nothing back."""
+
+
+TOOLS: Final = (
+    Tool(
+        ("smith.langchain.com",),
+        ("LANGSMITH_ENDPOINT", "LANGCHAIN_ENDPOINT"),
+        re.compile(r"(POST|PATCH) .*/runs(/batch|/multipart|/[0-9a-f-]{36})?$|POST .*/feedback(/batch)?$|GET .*/info$"),
+    ),
+    Tool(
+        ("langfuse.com",),
+        ("LANGFUSE_HOST", "LANGFUSE_BASE_URL"),
+        re.compile(r"POST .*/api/public/(ingestion|scores|otel/.*)$|(POST|PATCH) .*/api/public/media(/.*)?$"),
+    ),
+    Tool(("posthog.com",), ("POSTHOG_HOST",)),
+    Tool(("sentry.io",)),
+    Tool(("datadoghq.com", "datadoghq.eu")),
+    Tool(("logfire-api.pydantic.dev", "logfire-us.pydantic.dev", "logfire-eu.pydantic.dev")),
+    Tool(("api.agno.com", "os-api.agno.com", "scarf.sh", "telemetry.crewai.com", "api.honeycomb.io")),
 )
-PATHS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs")
+_ANYWHERE: Final = re.compile(r".*/v1/(traces|metrics|logs)$|/api/\d+/(envelope|store)/?$")
+"""OTLP and Sentry, whoever runs the server."""
 
 
-def is_telemetry(host: str, path: str) -> bool:
+def is_telemetry(method: str, host: str, path: str) -> bool:
     """Whether a request reports about the agent instead of working for it."""
-    if path.endswith(PATHS):
+    if _ANYWHERE.match(path):
         return True
-    return any(host == suffix or host.endswith("." + suffix) for suffix in HOST_SUFFIXES)
+    return any(
+        _is_host_of(tool, host) and (tool.reports is None or tool.reports.match(f"{method.upper()} {path}") is not None)
+        for tool in TOOLS
+    )
+
+
+def _is_host_of(tool: Tool, host: str) -> bool:
+    if any(host == own or host.endswith(f".{own}") for own in tool.hosts):
+        return True
+    return any(host == _host_in(os.environ.get(name, "")) for name in tool.settings)
+
+
+def _host_in(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # not ours to complain about
+        return None

@@ -1,0 +1,60 @@
+"""Which requests are reports of other tools about the agent, and which give it something."""
+
+from __future__ import annotations
+
+import pytest
+
+from spanreplay.seams.telemetry import is_telemetry
+
+RUN = "0b6cf7f2-2f8f-4d93-9d1e-7a7c3a6a0c11"
+REPORTS = [
+    ("POST", "api.smith.langchain.com", "/runs/batch"),
+    ("POST", "eu.api.smith.langchain.com", "/runs/multipart"),
+    ("PATCH", "api.smith.langchain.com", f"/runs/{RUN}"),
+    ("POST", "api.smith.langchain.com", "/runs"),
+    ("GET", "api.smith.langchain.com", "/info"),
+    ("POST", "api.smith.langchain.com", "/feedback"),
+    ("POST", "cloud.langfuse.com", "/api/public/ingestion"),
+    ("POST", "us.cloud.langfuse.com", "/api/public/otel/v1/traces"),
+    ("POST", "o42.ingest.us.sentry.io", "/api/42/envelope/"),
+    ("POST", "sentry.example.com", "/api/42/envelope/"),
+    ("POST", "us.i.posthog.com", "/batch/"),
+    ("POST", "otel.example.com:4318", "/v1/traces"),
+    ("POST", "collector", "/prefix/v1/logs"),
+]
+BOUNDARIES = [
+    ("GET", "api.smith.langchain.com", f"/runs/{RUN}"),
+    ("POST", "api.smith.langchain.com", "/runs/query"),
+    ("GET", "api.smith.langchain.com", "/commits/owner/prompt/latest"),
+    ("GET", "api.smith.langchain.com", "/feedback"),
+    ("GET", "cloud.langfuse.com", "/api/public/v2/prompts/trader"),
+    ("GET", "cloud.langfuse.com", "/api/public/datasets/d"),
+    ("POST", "api.openai.com", "/v1/chat/completions"),
+    ("POST", "notlangfuse.com", "/api/public/ingestion"),
+    ("POST", "example.com", "/batch/"),
+    ("POST", "example.com", "/runs"),
+]
+
+
+@pytest.mark.parametrize(("method", "host", "path"), REPORTS)
+def test_n4_reports_of_other_tools_are_no_boundary(method: str, host: str, path: str) -> None:
+    """What LangSmith, Langfuse, Sentry, PostHog and OTLP exporters send."""
+    assert is_telemetry(method, host, path)
+    assert is_telemetry(method.lower(), host, path)
+
+
+@pytest.mark.parametrize(("method", "host", "path"), BOUNDARIES)
+def test_n4_what_such_tools_give_the_agent_is_a_boundary(method: str, host: str, path: str) -> None:
+    """Prompts, datasets and queries decide what the agent does."""
+    assert not is_telemetry(method, host, path)
+
+
+@pytest.mark.parametrize("variable", ["LANGSMITH_ENDPOINT", "LANGCHAIN_ENDPOINT"])
+def test_n4_a_server_of_ones_own_is_known_by_its_setting(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where LangSmith runs elsewhere, its SDK is told so in the environment."""
+    assert not is_telemetry("POST", "langsmith.corp", "/api/v1/runs/batch")
+    monkeypatch.setenv(variable, "https://langsmith.corp/api/v1")
+    assert is_telemetry("POST", "langsmith.corp", "/api/v1/runs/batch")
+    assert not is_telemetry("GET", "langsmith.corp", "/api/v1/commits/owner/prompt/latest")
+    monkeypatch.setenv(variable, "http://[not a url")
+    assert not is_telemetry("POST", "langsmith.corp", "/api/v1/runs/batch")
