@@ -26,21 +26,29 @@ if TYPE_CHECKING:
 LEAKS_MAX: Final = 200
 DETAIL_CHARACTERS_MAX: Final = 200
 _TELEMETRY: Final = (
+    "agentops",
+    "agno/api",
+    "braintrust",
     "coverage",
     "ddtrace",
     "debugpy",
     "elasticapm",
     "langfuse",
     "langsmith",
+    "lmnr",
     "logfire",
     "newrelic",
+    "openlit",
     "opentelemetry",
+    "opik",
     "posthog",
     "pydevd",
     "scarf",
     "sentry_sdk",
     "statsd",
+    "traceloop",
     "wandb",
+    "weave",
 )
 """Packages that report about the agent instead of working for it."""
 _HARMLESS: Final = frozenset({"platform", "ctypes/util", "uuid", "sysconfig", "_osx_support", "_sysconfigdata"})

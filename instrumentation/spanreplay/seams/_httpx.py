@@ -38,7 +38,7 @@ from spanreplay.seams.http_wire import (
     read_meta,
 )
 from spanreplay.seams.so_far import SoFar
-from spanreplay.seams.telemetry import is_telemetry
+from spanreplay.seams.telemetry import ANSWER, ANSWER_HEADERS, is_telemetry
 
 _TEST_CLIENT: Final = "_TestClientTransport"
 """What `starlette.testclient` and `fastapi.testclient` call theirs."""
@@ -76,7 +76,7 @@ class HttpxSeam:
             return wrapped(*args, **kwargs)
         request = args[0] if args else kwargs["request"]
         if self._is_black_hole(run, request):
-            return self.hx.Response(200, request=request, content=b"")
+            return self.hx.Response(200, request=request, headers=ANSWER_HEADERS, content=ANSWER)
         if self._is_passed(run, request) or not isinstance(request.stream, self.hx.SyncByteStream):
             with _carrying(None):
                 return wrapped(*args, **kwargs)
@@ -108,7 +108,7 @@ class HttpxSeam:
             return await wrapped(*args, **kwargs)
         request = args[0] if args else kwargs["request"]
         if self._is_black_hole(run, request):
-            return self.hx.Response(200, request=request, content=b"")
+            return self.hx.Response(200, request=request, headers=ANSWER_HEADERS, content=ANSWER)
         if self._is_passed(run, request) or not isinstance(request.stream, self.hx.AsyncByteStream):
             with _carrying(None):
                 return await wrapped(*args, **kwargs)

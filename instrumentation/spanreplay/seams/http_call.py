@@ -35,7 +35,7 @@ from spanreplay.seams.http_wire import (
     read_meta,
 )
 from spanreplay.seams.so_far import SoFar
-from spanreplay.seams.telemetry import is_telemetry
+from spanreplay.seams.telemetry import ANSWER, ANSWER_HEADERS, is_telemetry
 
 Headers = Iterable[tuple[str, str]]
 _STREAM_TYPES: Final = ("event-stream", "eventstream", "ndjson", "stream+json")
@@ -261,7 +261,7 @@ class HttpCall:
     def swallow(self) -> None:
         """Become another tool's telemetry, which goes nowhere and is told that all is well."""
         self.is_black_hole = True
-        self._pending.append(HttpReply(200, "OK"))
+        self._pending.append(HttpReply(200, "OK", headers=[*ANSWER_HEADERS.items()], chunks=[(0, ANSWER)]))
 
     @property
     def failing_at(self) -> str | None:

@@ -40,6 +40,9 @@ TOOLS: Final = (
     Tool(("logfire-api.pydantic.dev", "logfire-us.pydantic.dev", "logfire-eu.pydantic.dev")),
     Tool(("api.agno.com", "os-api.agno.com", "scarf.sh", "telemetry.crewai.com", "api.honeycomb.io")),
 )
+ANSWER: Final = b"{}"
+ANSWER_HEADERS: Final = {"content-type": "application/json", "content-length": "2"}
+"""What a replay says to a report: these tools read JSON, if anything."""
 _ANYWHERE: Final = re.compile(r".*/v1/(traces|metrics|logs)$|/api/\d+/(envelope|store)/?$")
 """OTLP and Sentry, whoever runs the server."""
 
