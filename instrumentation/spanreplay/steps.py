@@ -27,7 +27,8 @@ from spanreplay.lanes import is_of_agent
 
 RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
 """The run of the calling code; None where that is the run of the process, or none."""
-_STATE: Final = "_spanreplay_steps"
+STATE: Final = "_spanreplay_steps"
+"""Attribute of a loop: what counts its steps."""
 
 
 class Outer:
@@ -183,17 +184,21 @@ class Watched:
 
 
 def can_count(loop: Any) -> bool:
-    """Whether a loop lets us see what it is about to run: asyncio's own do, uvloop's does not."""
-    return isinstance(getattr(loop, "_ready", None), deque) and hasattr(loop, "_selector")
+    """Whether the steps of a loop can be counted: asyncio's own let us see what they are about to run.
+
+    Others can where a seam sees what they are told to run, as that of uvloop.
+    """
+    is_asyncios = isinstance(getattr(loop, "_ready", None), deque) and hasattr(loop, "_selector")
+    return is_asyncios or getattr(loop, STATE, None) is not None
 
 
 def watch(loop: Any) -> Watched | None:
     """Count the steps of a loop; None for one whose steps can't be counted."""
-    watched: Watched | None = getattr(loop, _STATE, None)
+    watched: Watched | None = getattr(loop, STATE, None)
     if watched is None and can_count(loop):
         watched = Watched(loop)
         with contextlib.suppress(AttributeError):
-            setattr(loop, _STATE, watched)
+            setattr(loop, STATE, watched)
     return watched
 
 
@@ -248,7 +253,7 @@ class StepBook:
             watched.leave(self._run)
 
     def _watch(self, loop: Any) -> Watched | None:
-        watched: Watched | None = getattr(loop, _STATE, None)
+        watched: Watched | None = getattr(loop, STATE, None)
         if watched is not None and watched in self._loops:
             return watched
         with self._lock:

@@ -26,7 +26,6 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "nothing by itself: names the lane of each task, and notes timers; a replay runs on asyncio's own loop",
         lanes="each task that a loop creates: its coroutine's name and a counter",
         versions=">=0.17",
-        omits="who is first of what comes within one reaction of the program: uvloop's steps can't be counted",
     ),
     Seam(
         "multiprocessing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -13,11 +14,15 @@ import pytest
 import spanreplay
 from spanreplay.seams import _uvloop
 from support.in_process import MemoryProcessor, Seams, inside, make_run, recorded, replayed
+from support.programs import CORE, World, build, random_program
 
 uvloop = pytest.importorskip("uvloop")
 SEAMS: Seams = ((_uvloop.install, uvloop),)
 BRANCHES = 3
 GAP_S = 0.003
+PROGRAMS = int(os.environ.get("SPANREPLAY_TEST_PROGRAMS", "60"))
+REAL_UNIT_S = 0.0005
+"""One unit of delay in a random program."""
 
 
 def _run_new_loop(main: Coroutine[Any, Any, Any]) -> Any:
@@ -86,6 +91,20 @@ def test_n2_order_on_uvloop_is_the_recorded_one(way: str, seed: int) -> None:
     assert outcome.kinds() == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(PROGRAMS // 2))
+def test_n2_random_program_on_uvloop_observes_the_same(seed: int) -> None:
+    """Recorded in real time, with races of half a millisecond: the same answers in the same order, no body run."""
+    program = [("ask", 0.5), *random_program(random.Random(seed), 1, CORE)]
+    world, again = World(random.Random(seed)), World(random.Random(0))
+    recording = recorded(lambda: uvloop.run(build(program, world, REAL_UNIT_S)()), SEAMS)
+    outcome = replayed(lambda: uvloop.run(build(program, again, REAL_UNIT_S)()), recording, seams=SEAMS)
+    assert outcome.error is None
+    assert again.observed == world.observed
+    assert again.bodies == 0
+    assert outcome.kinds() == []
+
+
 def test_n2_loops_are_uvloops_own_where_nothing_is_replayed() -> None:
     """While a run is recorded, and afterwards, a loop is what uvloop makes."""
     with inside(make_run(MemoryProcessor()), SEAMS):
@@ -94,4 +113,4 @@ def test_n2_loops_are_uvloops_own_where_nothing_is_replayed() -> None:
     recorded_on.close()
     after.close()
     assert type(recorded_on) is type(after) is uvloop.Loop
-    assert not {"__new__", "call_at", "call_later", "call_soon_threadsafe"} & set(vars(uvloop.Loop))
+    assert not {"__new__", "call_at", "call_later", "call_soon", "call_soon_threadsafe"} & set(vars(uvloop.Loop))
