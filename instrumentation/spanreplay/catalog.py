@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spanreplay.call import Kind, Outcome, Recording, RootRecord
+from spanreplay.descent import is_child
 
-__all__ = ["Catalog", "Imported", "RunQuery", "RunSummary", "matches", "summarize"]
+__all__ = ["Catalog", "Imported", "RunQuery", "RunSummary", "find_newest", "matches", "summarize"]
 
 RUNS_MAX = 1000
 
@@ -124,3 +125,9 @@ def matches(summary: RunSummary, query: RunQuery) -> bool:
     if query.since_ns and root.start_ns < query.since_ns:
         return False
     return not (query.until_ns and root.start_ns > query.until_ns)
+
+
+def find_newest(catalog: Catalog, query: RunQuery) -> RunSummary | None:
+    """The newest run that no other run has started; if all of the newest were, the newest."""
+    found = catalog.search(query)
+    return next((summary for summary in found if not is_child(summary.root)), found[0] if found else None)

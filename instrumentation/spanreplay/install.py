@@ -15,7 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from spanreplay import attributes as names
-from spanreplay import config, family, guard, ids, lanes, local, timers
+from spanreplay import config, descent, family, guard, ids, lanes, local, timers
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
@@ -104,7 +104,7 @@ class Installation:
             session=self.session,
             user_id=config.read_setting("SPANREPLAY_USER_ID"),
             session_id=config.read_setting("SPANREPLAY_SESSION_ID"),
-            environment=describe_environment(list(sys.argv)),
+            environment={**describe_environment(list(sys.argv)), **descent.read_parent()},
         )
         self.run = run
         run.on_suspend = self._suspend

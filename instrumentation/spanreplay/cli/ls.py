@@ -13,6 +13,7 @@ from spanreplay.catalog import RUNS_MAX, Catalog, RunQuery, RunSummary
 from spanreplay.cli.runs import open_catalog, summary_to_json
 from spanreplay.cli.terminal import open_console, print_data, print_json, say
 from spanreplay.cli.times import format_duration, format_local, span_option, time_option
+from spanreplay.descent import is_child
 from spanreplay.report.escape import shorten
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _build_table(found: list[RunSummary], *, is_terminal: bool) -> Table:
         table.add_row(
             ids[root.run_id] if is_terminal else root.run_id,
             format_local(root.start_ns),
-            Text(shorten(root.app, 32) + (" (replay)" if root.replay_of else "")),
+            Text(shorten(root.app, 32) + (" (replay)" if root.replay_of else " (child)" if is_child(root) else "")),
             Text(summary.status, style=_STATUS_STYLE.get(summary.status, "")),
             f"{summary.calls}",
             f"{summary.tokens_in + summary.tokens_out:,}",

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from spanreplay.call import CallRecord, Recording, RootRecord
-from spanreplay.catalog import Catalog, RunQuery, RunSummary, summarize
+from spanreplay.catalog import Catalog, RunQuery, RunSummary, find_newest, summarize
 from spanreplay.cli.times import format_iso
 from spanreplay.errors import RunNotFound, SpanreplayError
 
@@ -36,10 +36,10 @@ def resolve(catalog: Catalog, run: str) -> str:
     """The run id that `latest` stands for; anything else as it is. Raises: RunNotFound."""
     if run != LATEST:
         return run.strip().lower()
-    found = catalog.search(RunQuery(limit=1))
-    if not found:
+    found = find_newest(catalog, RunQuery())
+    if found is None:
         raise RunNotFound("there are no recorded runs here", hint="record one: spanreplay record -- python agent.py")
-    return found[0].root.run_id
+    return found.root.run_id
 
 
 def is_file(source: str) -> bool:

@@ -12,6 +12,7 @@ from spanreplay.cli import runs
 from spanreplay.cli.preview import answer_of, asked_of, chunk_text, facts_of
 from spanreplay.cli.terminal import open_console, print_data, print_json
 from spanreplay.cli.times import format_duration, format_local
+from spanreplay.descent import PARENT
 from spanreplay.errors import RunNotFound
 from spanreplay.report.escape import escape, shorten
 
@@ -57,6 +58,9 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
     lines = [head, Text(escape("  ".join([*started, *took, *who])), style="dim")]
     argv = root.env.get("argv")
     code = [" ".join(map(str, argv))] if isinstance(argv, list) and argv else []
+    parent = root.env.get(PARENT)
+    if isinstance(parent, dict):
+        code.append(f"started by run {parent.get('run_id')}, call {parent.get('seq')}")
     code += [f"git {str(root.env['git_sha'])[:12]}"] if root.env.get("git_sha") else []
     code += [f"Python {root.env['python']}"] if root.env.get("python") else []
     if code:

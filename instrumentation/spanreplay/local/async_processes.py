@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from spanreplay import codec, config, guard, ids
+from spanreplay import codec, config, descent, guard, ids
 from spanreplay._json import dump
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
@@ -204,11 +204,12 @@ class ServedPipe(asyncio.WriteTransport, asyncio.ReadTransport):
 
 
 async def _live(real: Callable[..., Any], crossing: Crossing, args: Any, kwargs: Any) -> Any:
+    environ = guard.guarded("naming the run to a process", descent.hand_down, crossing, kwargs.get("env"))
     state = Recording(crossing)
     token = _starting.set(state)
     try:
         with crossing:
-            state.process = await real(*args, **kwargs)
+            state.process = await real(*args, **(kwargs if environ is None else {**kwargs, "env": environ}))
     except BaseException as exc:
         guard.guarded("recording an exception", close_error, crossing, exc)
         raise

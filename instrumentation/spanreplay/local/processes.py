@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from spanreplay import codec, config, guard
+from spanreplay import codec, config, descent, guard
 from spanreplay._json import dump
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind, Outcome
@@ -29,6 +29,8 @@ _getframe: Final = sys._getframe
 _CHUNK_BYTES: Final = 64 * 1024
 _PIPES: Final = {subprocess.PIPE: "pipe", subprocess.STDOUT: "stdout", subprocess.DEVNULL: "devnull"}
 _STATE: Final = "_spanreplay"
+_ENV_AT: Final = 10
+"""Where `env` is among the arguments of `Popen` by position."""
 
 
 class _Copy:
@@ -222,8 +224,9 @@ def _replay_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs:
 
 
 def _live_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: Any) -> None:
+    environ = guard.guarded("naming the run to a process", descent.hand_down, crossing, kwargs.get("env"))
     try:
-        real(process, *args, **kwargs)
+        real(process, *args, **(kwargs if environ is None or len(args) > _ENV_AT else {**kwargs, "env": environ}))
     except BaseException as exc:
         guard.guarded("recording an exception", close_error, crossing, exc)
         raise

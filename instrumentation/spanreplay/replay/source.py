@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spanreplay import config
 from spanreplay.call import Recording
-from spanreplay.catalog import Catalog, RunQuery
+from spanreplay.catalog import Catalog, RunQuery, find_newest
 from spanreplay.errors import ConfigError, RunNotFound
 
 
@@ -28,10 +28,10 @@ def load_newest(app: str, environ: Mapping[str, str] = os.environ) -> Recording:
     """The newest recording of an agent, replays left out. Raises: RunNotFound, ServiceError."""
     catalog = open_catalog(environ)
     try:
-        found = catalog.search(RunQuery(app=app, limit=1))
-        if not found:
+        found = find_newest(catalog, RunQuery(app=app))
+        if found is None:
             raise RunNotFound(f"no recorded run of {app!r} here", hint="spanreplay ls shows what there is")
-        return catalog.load(found[0].root.run_id)
+        return catalog.load(found.root.run_id)
     finally:
         catalog.close()
 

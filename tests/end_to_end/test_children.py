@@ -1,0 +1,62 @@
+"""Programs of the agent's that record themselves: runs of their own that say which run started them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spanreplay.catalog import RunQuery, RunSummary, find_newest
+from spanreplay.descent import PARENT, read_parent
+from spanreplay.spool import SpoolCatalog
+from support.agents import AGENTS
+from support.provider import Provider
+from support.replaying import Workplace
+
+
+def _runs(workplace: Workplace) -> list[RunSummary]:
+    return SpoolCatalog(workplace.path / ".spanreplay").search(RunQuery())
+
+
+@pytest.mark.slow
+def test_n1_child_process_names_the_run_and_call_that_started_it(provider: Provider, workplace: Workplace) -> None:
+    """A child's run is marked, `latest` is the agent's own, whose replay starts no child and prints the same."""
+    workplace.environ.update(provider.environ())
+    recorded = workplace.record(AGENTS / "spawning_agent.py")
+    provider.stop()
+    parent, *children = sorted(_runs(workplace), key=lambda run: PARENT in run.root.env)
+    assert parent.root.app == "spawning_agent"
+    assert [child.root.app for child in children] == ["-c", "-c"]
+    started = [child.root.env[PARENT] for child in children]
+    spawns = [call.seq for call in workplace.recordings()[0].calls if call.kind == "tool"]
+    assert sorted((each["run_id"], each["seq"]) for each in started) == [(parent.root.run_id, seq) for seq in spawns]
+    newest = find_newest(SpoolCatalog(workplace.path / ".spanreplay"), RunQuery())
+    assert newest is not None
+    assert newest.root.run_id == parent.root.run_id
+    replayed = workplace.replay(AGENTS / "spawning_agent.py", source="latest")
+    assert (replayed.verdict["verdict"], replayed.stdout) == ("identical", recorded.stdout), replayed.stderr
+    assert len(_runs(workplace)) == 1 + len(children)  # replays are left out
+
+
+@pytest.mark.slow
+def test_n1_baggage_of_the_users_own_is_handed_on(workplace: Workplace) -> None:
+    """What was in BAGGAGE stays there, beside ours; the program sees nothing else that is new."""
+    agent = workplace.write("agent.py", "import subprocess; print(subprocess.check_output(['env'], text=True))\n")
+    recorded = workplace.record(agent, BAGGAGE="tenant=acme")
+    lines = [line for line in recorded.stdout.splitlines() if line.startswith("BAGGAGE=")]
+    assert len(lines) == 1
+    members = dict(pair.split("=") for pair in lines[0].removeprefix("BAGGAGE=").split(","))
+    run_id = workplace.recording().run_id
+    assert members == {"tenant": "acme", "spanreplay.run_id": run_id, "spanreplay.seq": "1"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a=b", "spanreplay.run_id=", "spanreplay.run_id=xyz,spanreplay.seq=1", f"spanreplay.run_id={'a' * 32}"]
+)
+def test_n1_baggage_that_is_not_ours_names_no_parent(text: str) -> None:
+    """Nothing of it is taken over where it is not whole."""
+    assert read_parent({"BAGGAGE": text}) == {}
+
+
+def test_n1_baggage_of_ours_names_the_parent() -> None:
+    """With other members around it."""
+    text = f"x=1, spanreplay.run_id={'a' * 32} ,spanreplay.seq=7"
+    assert read_parent({"BAGGAGE": text}) == {PARENT: {"run_id": "a" * 32, "seq": 7}}
