@@ -9,6 +9,8 @@ from typing import Any
 
 LOST = "lost_processes"
 """Member of the manifest: how many processes of the run ended without saying what they did."""
+SHARED = "shared_workers"
+"""Member of the manifest: how many processes took items of which nobody knows who took which."""
 
 __all__ = ["CallRecord", "Completeness", "Effect", "Kind", "Outcome", "Recording", "RootRecord"]
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spanreplay import config
+from spanreplay.call import LOST, SHARED
 
 ENVIRONMENT: Final = "SPANREPLAY_JOIN"
 """Carries a ticket into a new Python process; taken out of the environment as soon as it is read."""
@@ -176,19 +177,27 @@ class Family:
 
 def find_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[str]:
     """Why calls may be missing: processes that have said nothing."""
-    known: list[Ticket] = [*tickets, *(Ticket(**ticket) for part in parts.values() for ticket in part["tickets"])]
     shared = {
         f"workers of the multiprocessing.Pool made at {ticket.place or 'an unknown place'} made calls: which of them "
         "took which item is not kept; that of concurrent.futures.ProcessPoolExecutor is"
-        for ticket in known
-        if ticket.takes_any and ticket.number in parts and parts[ticket.number]["manifest"]["calls"]
+        for ticket in _find_shared(tickets, parts)
     }
     return sorted(shared) + [
         f"a process was started at {ticket.place or 'an unknown place'} and told nothing of its calls: "
         "it was killed, is still running, or is not recorded"
-        for ticket in known
+        for ticket in _find_known(tickets, parts)
         if ticket.number not in parts
     ]
+
+
+def _find_known(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[Ticket]:
+    return [*tickets, *(Ticket(**ticket) for part in parts.values() for ticket in part["tickets"])]
+
+
+def _find_shared(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> list[Ticket]:
+    """Workers that took any item and made calls."""
+    known = [ticket for ticket in _find_known(tickets, parts) if ticket.takes_any]
+    return [ticket for ticket in known if ticket.number in parts and parts[ticket.number]["manifest"]["calls"]]
 
 
 def is_of_process(lane: str) -> bool:
@@ -196,11 +205,10 @@ def is_of_process(lane: str) -> bool:
     return any(label.startswith(("p:", "px:")) for label in lane.split("/"))
 
 
-def count_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> int:
-    """How many processes have said nothing: their calls may be there, and are not in the manifest."""
-    known = [ticket.number for ticket in tickets]
-    known += [ticket["number"] for part in parts.values() for ticket in part["tickets"]]
-    return sum(number not in parts for number in known)
+def count_lost(tickets: list[Ticket], parts: dict[int, dict[str, Any]]) -> dict[str, int]:
+    """How many processes have said nothing, whose calls are not in the manifest; how many took any item."""
+    lost = sum(ticket.number not in parts for ticket in _find_known(tickets, parts))
+    return {LOST: lost, SHARED: len(_find_shared(tickets, parts))}
 
 
 def add_parts(manifest: dict[str, Any], parts: dict[int, dict[str, Any]]) -> None:

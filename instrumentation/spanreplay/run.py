@@ -15,7 +15,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from spanreplay import config, guard, ids
-from spanreplay.call import LOST, Outcome
+from spanreplay.call import Outcome
 from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
 from spanreplay.handovers import HandoverBook, Handovers, read_handovers
 from spanreplay.lane_end import LaneEnd
@@ -218,9 +218,9 @@ class Run:
             for number in sorted(self._parts):
                 parts.add_part(self.session, self._parts[number]["session"])
             return
-        lost = count_lost(self.family.tickets, self._parts)
-        if lost:
-            self.count(LOST, lost)
+        for name, lost in count_lost(self.family.tickets, self._parts).items():
+            if lost:
+                self.count(name, lost)
         for reason in find_lost(self.family.tickets, self._parts):
             self._is_started = True
             self.hole(reason)

@@ -189,6 +189,34 @@ def test_n3_calls_of_workers_that_were_ended_are_no_tampering(tmp_path: Path) ->
     assert replayed.stdout == recorded.stdout
 
 
+TAKEN = """
+import multiprocessing, time
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(n):
+    time.sleep(0.2 * (n == 0))  # the other worker takes the rest; in a replay nobody waits here
+    return n * n
+
+if __name__ == "__main__":
+    pool = multiprocessing.get_context("fork").Pool(2)
+    print(pool.map(ask, range(6), chunksize=1))
+    pool.close()
+    pool.join()
+"""
+
+
+def test_n3_items_that_any_worker_takes_are_incomplete_and_nothing_worse(tmp_path: Path) -> None:
+    """Who took which item is not kept, and calls that another worker makes now are not missing."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", TAKEN)
+    recorded = workplace.record(agent)
+    assert any("which of them took which item" in reason for reason in workplace.recording().completeness().reasons)
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert replayed.stdout == recorded.stdout
+
+
 def test_shared_folder_is_gone_at_the_end(tmp_path: Path) -> None:
     """What the processes of a run shared is removed when it ends."""
     temporary = tmp_path / "temporary"

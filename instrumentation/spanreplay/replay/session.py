@@ -17,7 +17,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from spanreplay.call import LOST, CallRecord, Outcome, Recording
+from spanreplay.call import LOST, SHARED, CallRecord, Outcome, Recording
 from spanreplay.errors import ConfigError, ReplayMiss
 from spanreplay.family import is_of_process
 from spanreplay.replay.budget import CostMeter, is_paid
@@ -234,7 +234,9 @@ class Session:
             if rival is None:
                 self.index.take(call)
             raise miss
-        self.findings.note_call(crossing, "moved" if rival is None else "ambiguous", call, detail)
+        is_any_worker = self._has_any_workers and is_of_process(call.lane) and is_of_process(crossing.lane.path)
+        if rival is not None or not is_any_worker:
+            self.findings.note_call(crossing, "moved" if rival is None else "ambiguous", call, detail)
         self._serve(crossing, call, direction)
         self.counts["moved"] += 1
 
@@ -445,12 +447,18 @@ class Session:
                 self.sockets_denied.append(address)
         return ReplayMiss(f"a connection to {address} was denied: a replay opens no sockets")
 
+    @property
+    def _has_any_workers(self) -> bool:
+        """Whether there were processes of which nobody knows what they made, or which of them made it."""
+        manifest = self.recording.root.manifest
+        return bool(manifest.get(LOST) or manifest.get(SHARED))
+
     def unplayed(self) -> tuple[list[CallRecord], int]:
         """Recorded calls that nobody asked for, and how many more lay inside served ones."""
         with self._lock:
             left = [c for c in self.recording.calls if c.seq not in self.index.used]
             missing = [c for c in left if c.seq not in self.index.covered]
-            if self.recording.root.manifest.get(LOST):  # nor does such a process say now what it has made
+            if self._has_any_workers:  # nor do such processes say now what they have made
                 missing = [c for c in missing if not is_of_process(c.lane)]
             return missing, len(left) - len(missing)
 
