@@ -22,6 +22,7 @@ from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind, Outcome
 from spanreplay.crossing import Crossing, begin
 from spanreplay.leaf import Leaf, call_sync, decode_error, describe_leaf, load_response
+from spanreplay.local.leaks import unwatched
 from spanreplay.local.patching import asks, patch_with, recorded_run
 from spanreplay.replay.turns import end_stream
 
@@ -226,7 +227,8 @@ def _replay_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs:
 def _live_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: Any) -> None:
     environ = guard.guarded("naming the run to a process", descent.hand_down, crossing, kwargs.get("env"))
     try:
-        real(process, *args, **(kwargs if environ is None or len(args) > _ENV_AT else {**kwargs, "env": environ}))
+        with unwatched():  # Python 3.13 starts most programs with `os.posix_spawn`, which is watched
+            real(process, *args, **(kwargs if environ is None or len(args) > _ENV_AT else {**kwargs, "env": environ}))
     except BaseException as exc:
         guard.guarded("recording an exception", close_error, crossing, exc)
         raise

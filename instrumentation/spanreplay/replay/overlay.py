@@ -421,6 +421,10 @@ class Scanned:
         """Nothing is open."""
 
 
+_KEEPERS: Final = (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber"))
+"""Classes of Python 3.10's and 3.13's standard library that keep their own references to functions of `os`."""
+
+
 # ── Putting it in place ─────────────────────────────────────────────────────────────────────────────
 def install(overlay: Overlay, patches: Patches) -> None:
     """Put an overlay beneath everything that opens files from now on; other patches go on top of it."""
@@ -442,11 +446,12 @@ def install(overlay: Overlay, patches: Patches) -> None:
     patches.replace(shutil, "_use_fd_functions", False)
     if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 asks only once
         patches.replace(shutil, "_rmtree_impl", vars(shutil)["_rmtree_unsafe"])
-    accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)  # Python 3.10 keeps its own references
-    if accessor is not None:
-        for name in overlay.handlers():
-            if name in vars(accessor):
-                patches.replace(accessor, name, staticmethod(getattr(os, name)))
+    for module, keeper in _KEEPERS:
+        owner = getattr(sys.modules.get(module), keeper, None)
+        if owner is not None:
+            for name in overlay.handlers():
+                if name in vars(owner):
+                    patches.replace(owner, name, staticmethod(getattr(os, name)))
 
 
 def _replace(patches: Patches, owner: Any, name: str, real: Any, handler: Handler) -> list[tuple[set[Any], Any]]:
