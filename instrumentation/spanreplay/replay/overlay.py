@@ -428,10 +428,10 @@ _KEEPERS: Final = (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber"))
 # ── Putting it in place ─────────────────────────────────────────────────────────────────────────────
 def install(overlay: Overlay, patches: Patches) -> None:
     """Put an overlay beneath everything that opens files from now on; other patches go on top of it."""
-    for name, handler in overlay.handlers().items():
-        real = getattr(os, name, None)
-        if real is not None:
-            overlay.abilities += _replace(patches, os, name, real, handler)
+    handlers = overlay.handlers()
+    reals = {name: getattr(os, name) for name in handlers if hasattr(os, name)}
+    for name, real in reals.items():
+        overlay.abilities += _replace(patches, os, name, real, handlers[name])
     real_open = builtins.open
 
     def call(
@@ -449,8 +449,8 @@ def install(overlay: Overlay, patches: Patches) -> None:
     for module, keeper in _KEEPERS:
         owner = getattr(sys.modules.get(module), keeper, None)
         if owner is not None:
-            for name in overlay.handlers():
-                if name in vars(owner):
+            for name, real in reals.items():
+                if getattr(owner, name, None) is real:
                     patches.replace(owner, name, staticmethod(getattr(os, name)))
 
 
