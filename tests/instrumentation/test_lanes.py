@@ -20,7 +20,6 @@ from spanreplay import lanes
 from spanreplay._patch import Patches
 from spanreplay.lanes import Lane, current_lane, label_of
 from spanreplay.run import Run, active_run, carried, root_lane_of_active_run, set_process_run
-from spanreplay.seams import _uvloop
 from support.in_process import MemoryProcessor, inside, make_run
 from support.pythons import since
 
@@ -477,26 +476,3 @@ def test_counting_is_safe_between_threads(run: Run) -> None:
     with ThreadPoolExecutor(8) as executor:
         made = [path for future in [executor.submit(make) for _ in range(8)] for path in future.result(DEADLINE_S)]
     assert sorted(made, key=lambda p: int(p.rpartition("#")[2])) == [f"main/t:f#{n}" for n in range(1, 1001)]
-
-
-def test_n1_uvloop_names_its_tasks(run: Run) -> None:
-    """Under uvloop, whose loop is none of asyncio's, tasks have the same lanes, and the loop is restored."""
-    uvloop = pytest.importorskip("uvloop")
-    patches = Patches()
-    _uvloop.install(uvloop, patches)
-
-    async def main() -> list[str]:
-        return [*await asyncio.gather(where(), where()), await asyncio.to_thread(here)]
-
-    loop = uvloop.new_event_loop()
-    try:
-        assert loop.run_until_complete(main()) == [
-            "main/t:main#1/t:where#1",
-            "main/t:main#1/t:where#2",
-            "main/t:main#1/x:here#1",
-        ]
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
-        patches.undo()
-    assert "create_task" not in vars(uvloop.Loop)

@@ -80,8 +80,8 @@ def test_n2_random_structured_program_observes_the_same(flavour: str, seed: int)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_anyio_program_observes_the_same_in_real_time(seed: int) -> None:
-    """On asyncio, where time can't be made exact: timers, answers and cancellations race within half a millisecond."""
-    steps = [("ask", 0.5), *random_steps(random.Random(seed))]
+    """On asyncio, where time can't be exact: timers, answers, threads, cancellations race within half a millisecond."""
+    steps = [("ask", 0.5), *random_steps(random.Random(seed), with_threads=True)]
     world, again = World(random.Random(seed)), World(random.Random(seed + 1))
     main, main_again = (Program("anyio-asyncio", steps, one).main for one in (world, again))
     recording = recorded(lambda: run_flavour("anyio-asyncio", main), SEAMS)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import spanreplay
+from spanreplay.lanes import current_lane
+from spanreplay.run import active_run
 from spanreplay.seams import _uvloop
 from support.in_process import MemoryProcessor, Seams, inside, make_run, recorded, replayed
 from support.programs import CORE, World, build, random_program
@@ -72,6 +74,28 @@ def _program(delays: list[float], seen: list[Any]) -> Callable[[], Coroutine[Any
         return bodies
 
     return main
+
+
+def test_n1_uvloop_names_its_tasks() -> None:
+    """Tasks and calls of threads have the lanes that they have on asyncio's own loop."""
+
+    def here() -> str:
+        run = active_run()
+        assert run is not None
+        return current_lane(run.root_lane).path
+
+    async def where() -> str:
+        return here()
+
+    async def main() -> list[str]:
+        return [*await asyncio.gather(where(), where()), await asyncio.to_thread(here)]
+
+    with inside(make_run(MemoryProcessor()), SEAMS):
+        found = _run_new_loop(main())
+    lanes = [
+        path.rpartition("/")[2].replace(f"{test_n1_uvloop_names_its_tasks.__name__}.<locals>.", "") for path in found
+    ]
+    assert lanes == ["t:where#1", "t:where#2", "x:here#1"]
 
 
 @pytest.mark.parametrize("way", WAYS)
