@@ -79,6 +79,21 @@ class _Work(threading.local):
 _work = _Work()
 
 
+def _draw(rng: random.Random, depth: int) -> list[Any]:
+    kinds = ["leaf", "leaf", "thread", *(["branch", "gather", "gather", "cancel"] if depth else [])]
+    return [_draw_step(rng, rng.choice(kinds), depth) for _ in range(rng.randint(1, 3))]
+
+
+def _draw_step(rng: random.Random, kind: str, depth: int) -> tuple[Any, ...]:
+    if kind == "leaf":
+        return (kind, rng.randint(0, 8))
+    if kind == "thread":
+        return (kind, rng.randint(1, 3))
+    if kind == "gather":
+        return (kind, [_draw(rng, depth - 1) for _ in range(rng.randint(2, 4))])
+    return (kind, _draw(rng, depth - 1))
+
+
 def _build(seed: int, log: Log) -> Any:
     rng = random.Random(seed)
 
@@ -136,20 +151,7 @@ def _build(seed: int, log: Log) -> Any:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    def draw(depth: int) -> list[Any]:
-        kinds = ["leaf", "leaf", "thread", *(["branch", "gather", "gather", "cancel"] if depth else [])]
-        return [step(rng.choice(kinds), depth) for _ in range(rng.randint(1, 3))]
-
-    def step(kind: str, depth: int) -> tuple[Any, ...]:
-        if kind == "leaf":
-            return (kind, rng.randint(0, 8))
-        if kind == "thread":
-            return (kind, rng.randint(1, 3))
-        if kind == "gather":
-            return (kind, [draw(depth - 1) for _ in range(rng.randint(2, 4))])
-        return (kind, draw(depth - 1))
-
-    plan = [("leaf", 1), *draw(3)]
+    plan = [("leaf", 1), *_draw(rng, 3)]
 
     async def main() -> None:
         await run(plan)

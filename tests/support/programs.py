@@ -34,6 +34,15 @@ class World:
         return f"{random.SystemRandom().getrandbits(48):012x}"
 
 
+async def _first(calls: list[Any]) -> str:
+    tasks = [asyncio.create_task(call) for call in calls]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    return "|".join(sorted(t.result() for t in done))
+
+
 def build(program: list[Step], world: World, unit_s: float = UNIT_S, *, is_eager: bool = False) -> Callable[[], Any]:
     """The program as a coroutine function; `unit_s` is how long one unit of delay takes."""
 
@@ -81,12 +90,7 @@ def build(program: list[Step], world: World, unit_s: float = UNIT_S, *, is_eager
             found = [await next_one for next_one in asyncio.as_completed([ask("same question", u) for u in parts[0]])]
             return ",".join(found)
         if kind == "first":
-            tasks = [asyncio.create_task(ask("same question", u)) for u in parts[0]]
-            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-            return "|".join(sorted(t.result() for t in done))
+            return await _first([ask("same question", u) for u in parts[0]])
         if kind == "sleep":
             await asyncio.sleep(parts[0] * unit_s)
             return "slept"

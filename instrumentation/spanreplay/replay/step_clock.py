@@ -21,7 +21,7 @@ from spanreplay.lanes import current_lane
 from spanreplay.loops import running_loop
 from spanreplay.replay.order import LOOK_MS, OrderGate, Patience
 from spanreplay.replay.pace import thread_of
-from spanreplay.replay.virtual_time import POLL_S, POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry, _nothing
+from spanreplay.replay.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry, _nothing
 from spanreplay.run import Run, active_run
 from spanreplay.steps import Outer, StepQueue, Watched, watch
 
@@ -53,6 +53,11 @@ class _Due(_Entry):
         self.future = future
         self.handle = handle
         super().__init__(clock, due, self._go, self._is_over, is_own=False)
+
+    @property
+    def timer(self) -> asyncio.TimerHandle | None:
+        """The timer that this is, if it is one."""
+        return self.handle if isinstance(self.handle, asyncio.TimerHandle) else None
 
     def _is_over(self) -> bool:
         return bool(self.future.is_over) if self.handle is None else self.handle.cancelled()
@@ -236,56 +241,27 @@ class StepClock(LoopClock):
         if timeout is not None and timeout <= 0:
             self._idle_since = self._stuck_since = -1.0
             self._now_s += TURN_S
-            return self._look(timeout)
+            return self._look(0)
         self._first = -1  # whatever came before has been reacted to
-        events = self._look(0)
-        if events:
-            self._idle_since = self._stuck_since = -1.0
-            return events
-        if self._gate.is_thread_reacting():
-            return self._poll(POLL_S)
-        head = self._find_head()
-        timer = None if timeout is None else self._time() + timeout
-        if head is not None and self._gate.is_turn(head.clock):
-            if timer is None or head.due <= timer:
-                self._jump(head.due)
-                self._let_go(head)
-            else:
-                self._jump(timer)
-            return []
-        return self._idle(head, timer)
+        return self._select_idle(timeout)
 
     def _find_timeout(self) -> float | None:
         """Seconds until the loop's own next timer; None if there is none."""
         scheduled = self._loop._scheduled
         return max(0.0, float(scheduled[0].when()) - self._time()) if scheduled else None
 
-    def _look(self, timeout: float | None) -> Any:
-        events = self._real_select(timeout)
+    def _look(self, seconds: float) -> Any:
+        events = self._real_select(seconds)
         self._watched.drain()
         self._queue.note_events(events)
         return events
 
-    def _select_live(self, timeout: float | None) -> Any:
-        """Real time: what waits for its turn goes on, timers that were set before fire when they are due."""
-        now, timers = self._time(), self._unfired
-        entries, self._waiting, self._unfired = self._waiting, [], []
-        for entry in sorted(entries):
-            if isinstance(entry.handle, asyncio.TimerHandle):
-                timers.append((entry.due, id(entry.handle), entry.handle))
-            elif not entry.is_over():
-                entry.fire()
-                timeout = 0
-        for due, number, handle in sorted(timers):
-            if not handle.cancelled() and due > now:
-                self._unfired.append((due, number, handle))
-            elif not handle.cancelled():
-                self._loop._ready.append(handle)
-                timeout = 0
-        if self._unfired:
-            wait = max(0.0, self._unfired[0][0] - now)
-            timeout = wait if timeout is None else min(timeout, wait)
-        return self._real_select(timeout)
+    def _take_waiting(self) -> list[_Entry]:
+        entries, self._waiting = self._waiting, []
+        return [*entries]
+
+    def _is_caused(self, head: _Entry) -> bool:
+        return True
 
     def _find_head(self) -> _Due | None:
         while self._handed:
@@ -296,12 +272,12 @@ class StepClock(LoopClock):
             heapq.heappop(self._unfired)
         return self._waiting[0] if self._waiting else None
 
-    def _let_go(self, head: _Due) -> None:
+    def _let_go(self, head: Any) -> None:
         """Let the head go on, and with it what came in the same turn of a loop whose steps nobody counted."""
         while True:
             heapq.heappop(self._waiting)
             if head.handle is not None:
-                head.handle._callback = Outer(head.handle._callback)  # type: ignore[attr-defined]  # not in the stubs
+                head.handle._callback = Outer(head.handle._callback)
                 self._queue.append(head.handle)
             elif not head.is_over():
                 head.fire()
@@ -328,12 +304,6 @@ class StepClock(LoopClock):
         else:
             return self._wait_for_nothing()
         return []
-
-    def _poll(self, seconds: float) -> Any:
-        """Let real time pass for a moment: something outside may need it."""
-        self._now_s += seconds
-        with self._gate.waiting_elsewhere():
-            return self._look(seconds)
 
 
 def install(gate: OrderGate, patches: Patches) -> None:

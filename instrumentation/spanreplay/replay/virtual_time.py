@@ -51,6 +51,12 @@ class _Entry:
         self.is_own = is_own
         """Whether the program itself makes this happen: it is only woken up, in the turn in which it was."""
 
+    @property
+    def timer(self) -> asyncio.TimerHandle | None:
+        """The timer that this is, if it is one."""
+        handle = getattr(self.fire, "__self__", None)
+        return handle if isinstance(handle, asyncio.TimerHandle) else None
+
     def __lt__(self, other: _Entry) -> bool:
         return (self.clock, self.due) < (other.clock, other.due)
 
@@ -161,7 +167,11 @@ class LoopClock:
             self._release_in_turn()
             return self._real_select(timeout)
         self._noted.clear()  # whatever came before has been reacted to
-        events = self._real_select(0)
+        return self._select_idle(timeout)
+
+    def _select_idle(self, timeout: float | None) -> Any:
+        """The loop has nothing to do for so long: let go on what comes next."""
+        events = self._look(0)
         if events:
             self._idle_since = self._stuck_since = -1.0
             return events
@@ -172,7 +182,7 @@ class LoopClock:
         if head is not None and self._gate.is_turn(head.clock) and self._is_caused(head):
             if timer is None or head.due <= timer:
                 self._jump(head.due)
-                self._fire(head)
+                self._let_go(head)
             else:
                 self._jump(timer)
             return []
@@ -181,11 +191,10 @@ class LoopClock:
     def _select_live(self, timeout: float | None) -> Any:
         """Real time: what waits for its turn goes on, timers that were set before fire when they are due."""
         now, timers = self._time(), self._unfired
-        entries, self._entries, self._unfired = self._entries, [], []
-        for entry in sorted(entries):
-            handle = getattr(entry.fire, "__self__", None)
-            if isinstance(handle, asyncio.TimerHandle):
-                timers.append((entry.due, id(handle), handle))
+        self._unfired = []
+        for entry in sorted(self._take_waiting()):
+            if entry.timer is not None:
+                timers.append((entry.due, id(entry.timer), entry.timer))
             elif not entry.is_over():
                 entry.fire()
                 timeout = 0
@@ -199,6 +208,15 @@ class LoopClock:
             wait = max(0.0, self._unfired[0][0] - now)
             timeout = wait if timeout is None else min(timeout, wait)
         return self._real_select(timeout)
+
+    def _take_waiting(self) -> list[_Entry]:
+        """All that waits for its turn, which it has here no longer."""
+        entries, self._entries = self._entries, []
+        return entries
+
+    def _look(self, seconds: float) -> Any:
+        """What has come from outside within so many seconds."""
+        return self._real_select(seconds)
 
     def note(self, clock: int) -> None:
         """A completion has gone out in this turn."""
@@ -214,7 +232,7 @@ class LoopClock:
             if noted_in is None or self._turn - noted_in < count or not self._gate.is_turn(head.clock, joint=True):
                 return
             self._jump(head.due)
-            self._fire(head)
+            self._let_go(head)
             head = self._find_head()
 
     def _find_head(self) -> _Entry | None:
@@ -230,7 +248,7 @@ class LoopClock:
         """Whether something makes this happen that is not the program: itself, or what came in the same turn."""
         return not head.is_own or any(not e.is_own and self._gate.is_joint(head.clock, e.clock) for e in self._entries)
 
-    def _fire(self, head: _Entry) -> None:
+    def _let_go(self, head: Any) -> None:
         """Let the head go on, and with it what came in the same turn of the loop."""
         while True:
             heapq.heappop(self._entries)
@@ -301,7 +319,7 @@ class LoopClock:
         """Let real time pass for a moment: something outside may need it."""
         self._now_s += seconds
         with self._gate.waiting_elsewhere():
-            return self._real_select(seconds)
+            return self._look(seconds)
 
     def reach(self, moment: float) -> None:
         """It was at least this late on the loop's clock."""

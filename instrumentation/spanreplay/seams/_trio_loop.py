@@ -161,7 +161,7 @@ class TrioTime(LoopClock):
     _woken: Collection[int] = ()
     """What was released together last."""
 
-    def _fire(self, head: Any) -> None:
+    def _let_go(self, head: Any) -> None:
         # What has come can't be cancelled any more: all of a turn has come before the first of it goes on
         self._woken = set()
         for entry in self._entries:
@@ -169,7 +169,7 @@ class TrioTime(LoopClock):
             if isinstance(future, Future) and self._gate.is_joint(head.clock, entry.clock):
                 future.hold()
                 self._woken.add(entry.clock)
-        super()._fire(head)
+        super()._let_go(head)
 
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """As on asyncio; what was recorded as completed is not interrupted by a cancellation that came before."""
