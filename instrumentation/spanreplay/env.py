@@ -73,13 +73,19 @@ def describe_code() -> dict[str, str]:
     files: dict[str, str] = {}
     modules: list[object] = list(sys.modules.values())  # anything may stand there
     for module in modules:
-        name = module.__dict__.get("__file__") if isinstance(module, ModuleType) else None
+        name = _source_of(module) if isinstance(module, ModuleType) else None
         if not isinstance(name, str) or not name.endswith(".py") or not ids.is_agent_file(name):
             continue
         found = hash_file(Path(name))
         if found and len(files) < CODE_FILES_MAX:
             files[ids.shorten(name)] = found
     return dict(sorted(files.items()))
+
+
+def _source_of(module: ModuleType) -> object:
+    """The file of a module; a script loses its `__file__` when it has run to its end, and keeps its loader."""
+    known = module.__dict__
+    return known.get("__file__") or getattr(known.get("__loader__"), "path", None)
 
 
 def hash_file(path: Path) -> str:

@@ -113,6 +113,63 @@ def test_n8_uncommitted_change_is_said_to_be_one(recorded: Workplace) -> None:
     assert replayed.verdict["code"]["changed_files"] == ["prompts.py"]
 
 
+def test_n8_changed_tool_is_blamed_before_the_environment(recorded: Workplace) -> None:
+    """A tool that runs live gives something else: its own function changed, whatever variables differ besides."""
+    recorded.write("agent.py", AGENT.replace('"note": "late"', '"note": "lost"'))
+    try:
+        replayed = recorded.replay("agent.py", "English", options=["--live", "tool:find_orders"], WHO="bob")
+    finally:
+        git(recorded.path, "checkout", "-q", "agent.py")
+    cause = cause_of(replayed)
+    assert (cause["kind"], cause["boundary"]) == ("output_changed", "tool:find_orders")
+    assert best(replayed) == ("code", "value")
+    assert "agent.py:12 (not committed)" in cause["cause"]
+    assert "environment" in [c["kind"] for c in cause["causes"]]
+
+
+def test_n8_changed_print_is_blamed(recorded: Workplace) -> None:
+    """All calls are the same and the output is not: the line that prints something else is named."""
+    recorded.write("agent.py", AGENT.replace("print(answer", 'print("Dear customer,", answer'))
+    try:
+        replayed = recorded.replay("agent.py", "English")
+    finally:
+        git(recorded.path, "checkout", "-q", "agent.py")
+    assert cause_of(replayed)["boundary"] == "process:stdout"
+    assert best(replayed) == ("code", "value")
+    line = next(number for number, text in enumerate(AGENT.split("\n"), 1) if text.startswith("print(answer"))
+    assert f"agent.py:{line} (not committed)" in cause_of(replayed)["cause"]
+
+
+OUTSIDE = """
+import os
+import spanreplay
+
+ROUND = int(os.environ.get("ROUND", "1"))
+
+
+@spanreplay.boundary("tool", name="price", effect="read")
+def price(item):
+    return 3
+
+
+print(price("ACME"))
+"""
+
+
+def test_n8_changed_file_is_blamed_outside_git(workplace: Workplace) -> None:
+    """Without a repository the recorded hash of the file that defines the tool says that it changed."""
+    workplace.write("shop.py", OUTSIDE)
+    workplace.record("shop.py")
+    same = workplace.replay("shop.py", options=["--live", "tool:*"], ROUND="2")
+    assert same.status == 0, same.stderr
+    workplace.write("shop.py", OUTSIDE.replace("return 3", "return 4"))
+    replayed = workplace.replay("shop.py", options=["--live", "tool:*"], ROUND="2")
+    assert replayed.verdict["code"]["changed_files"] == ["shop.py"]
+    assert best(replayed) == ("code", "place")
+    assert cause_of(replayed)["cause"] == "not as recorded: shop.py"
+    assert "cause not as recorded: shop.py" in " ".join(replayed.stderr.split())
+
+
 def test_n8_value_of_an_earlier_output_is_found(recorded: Workplace) -> None:
     """An agent that now takes another value from a recorded answer: the report names the call it comes from."""
     replayed = recorded.replay("agent.py", "English", CHANGE="choice")

@@ -46,15 +46,17 @@ def changed_text(diff: Diff) -> tuple[str, str]:
     while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
         tail += 1
     # Whole words: a digit or two in common say nothing
-    while head > 0 and _is_word(a[head - 1]):
-        head -= 1
-    while tail > 0 and _is_word(a[-tail]):
-        tail -= 1
+    if _is_word(a[head : head + 1]) or _is_word(b[head : head + 1]):
+        while head > 0 and _is_word(a[head - 1]):
+            head -= 1
+    if any(_is_word(text[len(text) - tail - 1 : len(text) - tail]) for text in (a, b) if len(text) - tail > head):
+        while tail > 0 and _is_word(a[-tail]):
+            tail -= 1
     return a[head : len(a) - tail].strip(), b[head : len(b) - tail].strip()
 
 
 def _is_word(character: str) -> bool:
-    return character.isalnum() or character in "_-.,$€%@/:"
+    return character != "" and (character.isalnum() or character in "_-.,$€%@/:")
 
 
 def _as_text(value: Any) -> str:

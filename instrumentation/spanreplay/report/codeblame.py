@@ -12,11 +12,13 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 from spanreplay.replay.blame import FRAGMENT_CHARACTERS_MIN, changed_text
 from spanreplay.replay.diverge import STRENGTHS, Diff
+from spanreplay.replay.moving_parts import MODEL, SAMPLER, SERVING
 from spanreplay.report.shape import Cause, Divergence, Verdict
 
 __all__ = ["add_code_causes"]
@@ -25,6 +27,9 @@ EXPLAINED_MAX: Final = 5
 CAUSES_MAX: Final = 3
 DIFF_BYTES_MAX: Final = 4 * 1024 * 1024
 GIT_TIMEOUT_S: Final = 10
+DIFFS_MAX: Final = 3
+_PARTS_OF_MODELS: Final = (MODEL, SAMPLER, SERVING)
+_OWN_BODIES: Final = ("tool", "retriever", "compute")
 _SHA: Final = re.compile(r"[0-9a-f]{40}")
 _HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _FRAME: Final = re.compile(r"(?P<file>.+?):(?P<line>\d+) (?P<name>.*)")
@@ -45,41 +50,78 @@ def add_code_causes(verdict: Verdict, folder: Path) -> Verdict:
     code = verdict.get("code") or {}
     if verdict.get("verdict") != "diverged" or not code:
         return verdict
-    causes = [d for d in verdict["divergences"] if not d.get("downstream") and d.get("kind") != "output_changed"]
+    causes = [d for d in verdict["divergences"] if not d.get("downstream") and _may_lie_in_code(d)]
     if not causes:
         return verdict
     changed = [str(name) for name in code.get("changed_files") or []]
     lines = _read_changes(str(code.get("recorded") or ""), folder)
     for divergence in causes[:EXPLAINED_MAX]:
-        found = list(_find(divergence, lines, changed, folder))[:CAUSES_MAX]
+        diffs = _printed(verdict) if divergence.get("boundary") == "process:stdout" else _diffs(divergence)
+        found = list(_find(divergence, diffs, lines, changed, folder))[:CAUSES_MAX]
         if found:
-            listed = sorted([*(divergence.get("causes") or []), *found], key=lambda c: _rank(c.get("strength", "")))
+            listed = sorted([*(divergence.get("causes") or []), *found], key=_rank)
             divergence["causes"] = listed
             divergence["cause"] = str(listed[0].get("evidence", ""))
     return verdict
 
 
-def _rank(strength: str) -> int:
-    return STRENGTHS.index(strength) if strength in STRENGTHS else len(STRENGTHS)
+def _may_lie_in_code(divergence: Divergence) -> bool:
+    """Whether the agent's code can have brought it: not a model's other answer to one request, nor what was planned."""
+    is_answer = divergence.get("kind") == "output_changed" and divergence.get("part") in _PARTS_OF_MODELS
+    return not is_answer and all(c.get("kind") != "plan" for c in divergence.get("causes") or [])
 
 
-def _find(divergence: Divergence, lines: list[Line], changed: list[str], folder: Path) -> Iterator[Cause]:
+def _rank(cause: Cause) -> tuple[int, bool]:
+    """Best evidence first; where all is merely beside the change, another code says more than another environment."""
+    strength = cause.get("strength", "")
+    rank = STRENGTHS.index(strength) if strength in STRENGTHS else len(STRENGTHS)
+    return rank, strength == "beside" and cause.get("kind") != "code"
+
+
+def _diffs(divergence: Divergence) -> list[Diff]:
+    return [
+        Diff(str(d.get("path")), d.get("recorded"), d.get("now")) for d in (divergence.get("diff") or [])[:DIFFS_MAX]
+    ]
+
+
+def _printed(verdict: Verdict) -> list[Diff]:
+    """The lines of standard output that differ, each recorded one beside the one of now."""
+    rows = str((verdict.get("stdout") or {}).get("diff") or "").splitlines()[2:]
+    gone, come = ([row[1:] for row in rows if row.startswith(sign)] for sign in "-+")
+    return [Diff("stdout", *pair) for pair in zip_longest(gone, come)][:DIFFS_MAX]
+
+
+def _find(
+    divergence: Divergence, diffs: list[Diff], lines: list[Line], changed: list[str], folder: Path
+) -> Iterator[Cause]:
     frames = [m for m in map(_FRAME.fullmatch, _stack(divergence)) if m]
+    body = _body(divergence)
     seen: set[tuple[str, int]] = set()
-    for diff in (divergence.get("diff") or [])[:3]:
-        recorded, now = changed_text(Diff(str(diff.get("path")), diff.get("recorded"), diff.get("now")))
+    for diff in diffs:
+        recorded, now = changed_text(diff)
         for line in sorted(lines, key=lambda each: not (recorded and recorded in each.before)):
             if _holds_change(line, recorded, now) and (line.file, line.number) not in seen:
                 seen.add((line.file, line.number))
                 yield _cause(line, "value", "the changed text is in", folder)
     for line in lines:
-        if any(_is_in(f, line, folder) for f in frames) and (line.file, line.number) not in seen:
+        is_there = any(_is_in(f, line, folder) for f in frames) or body in _functions_at(
+            folder / line.file, line.number
+        )
+        if is_there and (line.file, line.number) not in seen:
             seen.add((line.file, line.number))
             yield _cause(line, "place", "this function changed:", folder)
     if not seen and changed:
-        names = ", ".join(changed[:CAUSES_MAX])
-        strength = "place" if any(f["file"] in changed for f in frames) else "beside"
-        yield {"kind": "code", "evidence": f"not as recorded: {names}", "strength": strength, "ref": changed[0]}
+        named = {f["file"] for f in frames}
+        there = [name for name in changed if name in named or body in _functions_at(folder / name)]
+        names = ", ".join(sorted(changed, key=lambda name: name not in there)[:CAUSES_MAX])
+        strength, ref = ("place", there[0]) if there else ("beside", changed[0])
+        yield {"kind": "code", "evidence": f"not as recorded: {names}", "strength": strength, "ref": ref}
+
+
+def _body(divergence: Divergence) -> str:
+    """Name of the function that gave another output; '' for a call that was asked something else."""
+    kind, _, name = str(divergence.get("boundary") or "").partition(":")
+    return name if divergence.get("kind") == "output_changed" and kind in _OWN_BODIES else ""
 
 
 def _holds_change(line: Line, recorded: str, now: str) -> bool:
@@ -103,15 +145,15 @@ def _is_in(frame: re.Match[str], line: Line, folder: Path) -> bool:
     return int(frame["line"]) == line.number or name in _functions_at(folder / line.file, line.number)
 
 
-def _functions_at(path: Path, number: int) -> set[str]:
-    """Names of the functions that a line of a file lies in."""
+def _functions_at(path: Path, number: int | None = None) -> set[str]:
+    """Names of the functions that a line of a file lies in; of all functions without one."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         return set()
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = (n for n in ast.walk(tree) if isinstance(n, kinds))
-    return {n.name for n in found if n.lineno <= number <= (n.end_lineno or n.lineno)}
+    return {n.name for n in found if number is None or n.lineno <= number <= (n.end_lineno or n.lineno)}
 
 
 def _cause(line: Line, strength: str, words: str, folder: Path) -> Cause:

@@ -248,6 +248,10 @@ class Story:
             "one cause: place_order now answers differently",
             _tell(verdict),
         )
+        blamed = [d.get("cause") for d in verdict["divergences"] if not d["downstream"]]
+        self.voice.check(
+            blamed == [f"not as recorded: {SCRIPT}"], f"and why: {SCRIPT} is not as recorded", _tell(verdict)
+        )
         effects = {d["boundary"] for d in verdict["divergences"] if d["downstream"]}
         counts = verdict["counts"]
         self.voice.check(
