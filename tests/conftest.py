@@ -33,8 +33,9 @@ def _is_setting(name: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --status-file."""
+    """Add --status-file and --status-part."""
     parser.addoption("--status-file", default="", help="write which requirement rows the tests prove")
+    parser.addoption("--status-part", default="", help="what a run in another environment found: written, or read")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,9 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [n for n in os.environ if _is_setting(n)]:
         del os.environ[name]
     network.deny()
-    path = config.getoption("--status-file")
-    if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(status.StatusPage(Path(path), config), "spanreplay-status")
+    if hasattr(config, "workerinput"):
+        return
+    path, part = config.getoption("--status-file"), config.getoption("--status-part")
+    if path:
+        page = status.StatusPage(Path(path), config, Path(part) if part else None)
+        config.pluginmanager.register(page, "spanreplay-status")
+    elif part:
+        config.pluginmanager.register(status.StatusPart(Path(part)), "spanreplay-status")
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ no durations, so that an equal run writes an equal page.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -118,22 +119,44 @@ def _reason(report: pytest.TestReport) -> str:
     return report.longrepr[2].removeprefix("Skipped: ").replace(f"{ROOT}/", "")
 
 
+class StatusPart:
+    """A pytest plugin: writes what a run in another environment found, for the page that the main run writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: list[tuple[str, str, str]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what happened to one test that names a row."""
+        if (report.when == "call" or report.outcome != "passed") and rows_of(report.nodeid.partition("[")[0]):
+            self._found.append((report.nodeid, report.outcome, _reason(report)))
+
+    def pytest_sessionfinish(self) -> None:
+        """Write what was found."""
+        self._path.write_text(json.dumps(self._found), encoding="utf-8")
+
+
 class StatusPage:
     """A pytest plugin: collects results and writes the page when the whole suite ran."""
 
-    def __init__(self, path: Path, config: pytest.Config) -> None:
+    def __init__(self, path: Path, config: pytest.Config, part: Path | None = None) -> None:
         self._path = path
         self._config = config
         self._is_collected = True
         self._proofs: defaultdict[str, defaultdict[str, Proof]] = defaultdict(lambda: defaultdict(Proof))
+        for nodeid, result, reason in [] if part is None else json.loads(part.read_text(encoding="utf-8")):
+            self._add(nodeid, result, reason)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what happened to one test; under xdist the controller sees every report."""
         if report.when != "call" and report.outcome == "passed":
             return
-        function = report.nodeid.partition("[")[0]
+        self._add(report.nodeid, report.outcome, _reason(report))
+
+    def _add(self, nodeid: str, result: str, reason: str) -> None:
+        function = nodeid.partition("[")[0]
         for row in rows_of(function):
-            self._proofs[row][function].add(report.nodeid, report.outcome, _reason(report))
+            self._proofs[row][function].add(nodeid, result, reason)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that a file of tests could not be read."""

@@ -1,0 +1,121 @@
+"""Kernels compiled for every architecture without a GPU: what they use, and whether that is what their plan says.
+
+A launcher is called on tensors of device `meta`, and each kernel that it would start is compiled exactly as it would be
+at that start: the same specialisation, the same options. `python -m spanreplay_kernels aot` prints one line a kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spanreplay_kernels.arch import Arch
+from spanreplay_kernels.launch import Launch, captured
+
+__all__ = ["Compiled", "compile_launch", "compile_op"]
+
+_INSTRUCTIONS = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "fma.rn.f32", "cp.async.bulk.tensor", "cp.async.cg")
+_PTXAS_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What one kernel became."""
+
+    kernel: str
+    arch: str
+    shared_bytes: int
+    spilled_bytes: int
+    registers: int
+    warps: int
+    instructions: dict[str, int]
+    """How often each kind of instruction stands in the code, of those that plans name."""
+    shapes: tuple[str, ...]
+    """Of matrix instructions: `m64n128k16`."""
+
+
+class _Target:
+    """In place of a GPU's driver: answers what Triton asks before it compiles."""
+
+    def __init__(self, arch: Arch) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self._target = GPUTarget("cuda", arch.capability, 32)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return int(self._target.arch)
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextmanager
+def _targeting(arch: Arch) -> Iterator[None]:
+    from triton.runtime.driver import driver
+
+    before = driver._active
+    driver.set_active(_Target(arch))
+    try:
+        yield
+    finally:
+        driver._active = before
+
+
+def compile_op(call: Callable[[], object], arch: Arch) -> list[Compiled]:
+    """Every kernel that `call` would start, compiled for an architecture; its tensors are of device `meta`."""
+    with captured() as launches:
+        call()
+    return [compile_launch(each, arch) for each in launches]
+
+
+def compile_launch(each: Launch, arch: Arch) -> Compiled:
+    """One start of a kernel, compiled for an architecture; about a second.
+
+    Raises: what Triton raises for a kernel that cannot be compiled, e.g. OutOfResources.
+    """
+    with _targeting(arch):
+        made = each.kernel.warmup(*each.args, grid=each.grid, **each.options)
+        ptx = made.asm["ptx"]
+    counts = {name: len(re.findall(re.escape(name), ptx)) for name in _INSTRUCTIONS}
+    spilled, registers = _assemble(ptx, arch)
+    return Compiled(
+        kernel=each.kernel.fn.__name__,
+        arch=arch.name,
+        shared_bytes=int(made.metadata.shared),
+        spilled_bytes=spilled,
+        registers=registers,
+        warps=int(made.metadata.num_warps),
+        instructions={name: count for name, count in counts.items() if count},
+        shapes=tuple(sorted(set(re.findall(r"\.(m\d+n\d+k\d+)", ptx)))),
+    )
+
+
+def _assemble(ptx: str, arch: Arch) -> tuple[int, int]:
+    """(bytes spilled, registers a thread), as ptxas tells them."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    path = get_ptxas(arch.capability).path
+    target = re.search(r"\.target (sm_\w+)", ptx)
+    assert target is not None
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        done = subprocess.run(
+            [path, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(Path(folder) / "kernel.cubin")],
+            capture_output=True,
+            text=True,
+            timeout=_PTXAS_TIMEOUT_S,
+            check=True,
+        )
+    spilled = sum(int(n) for n in re.findall(r"(\d+) bytes spill", done.stderr))
+    used = re.search(r"Used (\d+) registers", done.stderr)
+    return spilled, int(used[1]) if used else 0

@@ -1,0 +1,94 @@
+"""What a plan has to know of a processor: its matrix instruction and its shared memory.
+
+One entry a compute capability, and one for the CPU. Two GPUs of one entry share every plan, so that an H100 of 114
+multiprocessors gives the bits of one with 132.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from spanreplay_kernels.errors import UnsupportedInput
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ARCHS", "CPU", "Arch", "Mma", "arch_of"]
+
+
+class Mma(Enum):
+    """The instruction that multiplies tiles: the width and order in which it adds are the hardware's own.
+
+    The value is how the instruction is spelt in PTX, by which a compiled kernel is checked.
+    """
+
+    VENDOR = "vendor"
+    """The processor's own library, called with one fixed shape (CPU)."""
+    FMA = "fma.rn"
+    """One fused multiply-add at a time: fp32, which no tensor core multiplies without rounding."""
+    MMA_SYNC = "mma.sync"
+    WGMMA = "wgmma.mma_async"
+    TCGEN05 = "tcgen05.mma"
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A family of processors that share plans."""
+
+    name: str
+    capability: int
+    """Major and minor compute capability as one number: 90 for 9.0; 0 for the CPU."""
+    tensor_core: Mma
+    shared_bytes_max: int
+    """Shared memory that one block may use."""
+    has_tma: bool
+    multiprocessors: int
+    """Of the family's usual part; plans split work for this many, whatever the device at hand has."""
+
+
+ARCHS: Final = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            Arch("cpu", 0, Mma.VENDOR, 0, has_tma=False, multiprocessors=1),
+            Arch("sm_80", 80, Mma.MMA_SYNC, 166_912, has_tma=False, multiprocessors=108),
+            Arch("sm_89", 89, Mma.MMA_SYNC, 101_376, has_tma=False, multiprocessors=128),
+            Arch("sm_90", 90, Mma.WGMMA, 232_448, has_tma=True, multiprocessors=132),
+            Arch("sm_100", 100, Mma.TCGEN05, 232_448, has_tma=True, multiprocessors=148),
+            Arch("sm_120", 120, Mma.MMA_SYNC, 101_376, has_tma=True, multiprocessors=170),
+        )
+    }
+)
+"""Shared memory per block: CUDA C++ Programming Guide, table of technical specifications per compute capability."""
+CPU: Final = ARCHS["cpu"]
+
+
+def arch_of(device: torch.device) -> Arch:
+    """The family of a device.
+
+    Raises: UnsupportedInput for a device that is neither a CPU nor a CUDA GPU of a family in `ARCHS`.
+    """
+    if device.type == "cpu":
+        return CPU
+    if device.type != "cuda":
+        raise UnsupportedInput("arch_of", f"no kernels for {device.type}", hint="use a CPU or an NVIDIA GPU")
+    return _cuda_arch(device.index if device.index is not None else -1)
+
+
+@functools.lru_cache(maxsize=64)
+def _cuda_arch(index: int) -> Arch:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(index if index >= 0 else None)
+    # 8.6 runs what is made for 8.9's limits; a part newer than its family's entry shares the entry's instructions
+    names = {(8, 0): "sm_80", (8, 6): "sm_89", (8, 9): "sm_89", (9, 0): "sm_90", (10, 0): "sm_100", (12, 0): "sm_120"}
+    name = names.get((major, minor))
+    if name is None:
+        known = ", ".join(sorted(ARCHS))
+        problem = f"no plan for compute capability {major}.{minor}"
+        raise UnsupportedInput("arch_of", problem, hint=f"plans exist for {known}")
+    return ARCHS[name]

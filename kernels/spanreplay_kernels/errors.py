@@ -1,0 +1,47 @@
+"""The errors of this package; each names the operation, the shapes it was given and what to do.
+
+KernelError
+├── UnsupportedInput   a dtype, device, shape or architecture that no plan exists for
+├── UncoveredOp        a reduction ran that batch invariance does not cover
+└── NotInvariant       a certificate found two results for one row
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["KernelError", "NotInvariant", "UncoveredOp", "UnsupportedInput"]
+
+
+class KernelError(Exception):
+    """Everything that this package raises on purpose."""
+
+
+class UnsupportedInput(KernelError, ValueError):
+    """A dtype, device, shape or architecture that an operation has no plan for; nothing was computed."""
+
+    def __init__(self, op: str, problem: str, *tensors: Any, hint: str) -> None:
+        shapes = ", ".join(describe(t) for t in tensors)
+        super().__init__(f"{op}: {problem}{f' ({shapes})' if shapes else ''}; {hint}")
+        self.op = op
+
+
+class UncoveredOp(KernelError, RuntimeError):
+    """An operation that reduces over a dimension ran on a kernel that nobody has shown to be batch-invariant."""
+
+    def __init__(self, op: str, *tensors: Any, hint: str) -> None:
+        shapes = ", ".join(describe(t) for t in tensors)
+        super().__init__(f"{op} is not covered by batch-invariant kernels{f' ({shapes})' if shapes else ''}; {hint}")
+        self.op = op
+
+
+class NotInvariant(KernelError, AssertionError):
+    """One row had two results: the kernel, this GPU and these versions together are not batch-invariant."""
+
+
+def describe(value: Any) -> str:
+    """A tensor as `bf16[4, 128] cuda:0`; anything else by its type. Never a value."""
+    shape, dtype, device = (getattr(value, name, None) for name in ("shape", "dtype", "device"))
+    if shape is None or dtype is None:
+        return type(value).__name__
+    return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}] {device}"

@@ -1,0 +1,33 @@
+"""What the kernels share: products and roundings that mean the same compiled and interpreted."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["IS_INTERPRETED", "dot", "rounded"]
+
+IS_INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
+"""Whether this process interprets kernels on the CPU; decided by TRITON_INTERPRET before triton is imported."""
+
+
+@triton.jit
+def dot(a, b, acc, INTERPRET: tl.constexpr):
+    """acc + a · b in fp32, without TF32.
+
+    The interpreter of Triton 3.7 multiplies the bits of bf16 as integers; widened first, the product is exact.
+    """
+    if INTERPRET:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+    return tl.dot(a, b, acc, input_precision="ieee")
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr, INTERPRET: tl.constexpr):
+    """fp32 rounded to nearest, ties to even; the interpreter's own cast to bf16 truncates."""
+    if INTERPRET and dtype == tl.bfloat16:
+        bits = x.to(tl.uint32, bitcast=True)
+        odd = (bits >> 16) & 1
+        nearest = (((bits + 0x7FFF + odd) >> 16) << 16).to(tl.float32, bitcast=True)
+        return tl.where(x == x, nearest, x).to(dtype)
+    return x.to(dtype)

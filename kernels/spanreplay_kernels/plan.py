@@ -1,0 +1,187 @@
+"""Reduction plans: everything that decides in which order a result is added up.
+
+Floating-point addition does not associate, so a row keeps its bits in every batch if, and only if, its terms are
+added in one order. That order is a plan. A plan is made from what the *weights* look like, and from the processor;
+its type has no field for the number of rows, so that no batch can change it. What a plan leaves open (how many rows a
+block takes, pipeline stages, the number of blocks) changes no order of additions, and may be tuned freely.
+
+One plan drives the reference, the CPU kernel and the Triton kernel of an operation.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Final
+
+from spanreplay_kernels.arch import CPU, Arch, Mma
+from spanreplay_kernels.errors import UnsupportedInput
+
+__all__ = ["AttentionPlan", "MatmulPlan", "Plan", "RowPlan", "hash_plans", "plan"]
+
+DTYPES: Final = ("bfloat16", "float16", "float32")
+_ROW_REGISTERS_MAX: Final = 16_384
+"""Elements of one row that a block of 8 warps holds in registers: 64 fp32 a thread."""
+_CPU_ROWS: Final = 16
+_SEGMENT_K_MIN: Final = 512
+_SEGMENTS_MAX: Final = 16
+
+
+@dataclass(frozen=True)
+class MatmulPlan:
+    """x (·, K) times w (K, N), added up as `segments` sums of `segment_k` terms, and those in order.
+
+    Within a segment the products are added `block_k` at a time, from the first to the last, in fp32.
+    """
+
+    n: int
+    k: int
+    dtype: str
+    arch: str
+    mma: Mma
+    tile_n_min: int
+    """Columns of w below which a tile would fall into another instruction class; tiles take multiples of it."""
+    block_k: int
+    segment_k: int
+    segments: int
+    cpu_rows: int = 0
+    """Rows of the one shape that the CPU's library is called with; 0 on a GPU."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """One value, or one row, out of a row of `width` elements: added up in blocks, from the first to the last."""
+
+    op: str
+    width: int
+    dtype: str
+    arch: str
+    block: int
+    warps: int
+    """Part of the order: a block's sum is a tree over its threads."""
+
+    @property
+    def passes(self) -> int:
+        """How often a row is read: once where it fits into registers."""
+        return 1 if self.width <= self.block else 2
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """One query against the keys of its own sequence, in blocks counted from the sequence's first token.
+
+    Blocks of `block_kv` keys make splits of `split_kv` keys; each split starts afresh and splits are merged in order.
+    """
+
+    head_dim: int
+    dtype: str
+    arch: str
+    mma: Mma
+    block_q: int
+    """Query rows of a tile, for prefill and decode alike: one instruction class, one order."""
+    block_kv: int
+    split_kv: int
+    warps: int
+
+
+Plan = MatmulPlan | RowPlan | AttentionPlan
+
+
+def plan(op: str, *, dtype: str, arch: Arch = CPU, n: int = 0, k: int = 0, width: int = 0, head_dim: int = 0) -> Plan:
+    """The reduction plan of an operation.
+
+    op: `matmul` (n, k), `attention` (head_dim), or one of rows (width): `rms_norm`, `softmax`, `log_softmax`, `mean`.
+    dtype: as torch spells it, e.g. `bfloat16`.
+    Raises: UnsupportedInput for an unknown op, dtype or size.
+    """
+    if op == "matmul":
+        return plan_matmul(n, k, dtype, arch)
+    if op == "attention":
+        return plan_attention(head_dim, dtype, arch)
+    if op in ROW_OPS:
+        return plan_rows(op, width, dtype, arch)
+    known = ", ".join(("matmul", "attention", *ROW_OPS))
+    raise UnsupportedInput(op, "no plan for this operation", hint=f"plans exist for {known}")
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_matmul(n: int, k: int, dtype: str, arch: Arch) -> MatmulPlan:
+    """The plan of x (·, k) times w (k, n)."""
+    _check("matmul", dtype, n=n, k=k)
+    if arch is CPU:
+        # The library sums all of K its own way; it is the fixed shape of the call that keeps that way the same
+        return MatmulPlan(n, k, dtype, arch.name, Mma.VENDOR, n, k, k, 1, _CPU_ROWS)
+    mma = Mma.FMA if dtype == "float32" else arch.tensor_core
+    # wgmma and tcgen05 take 64 or 128 rows of their left operand; that is why w stands there, and tokens do not
+    tile_n_min = 128 if mma is Mma.TCGEN05 else 64
+    block_k = 32 if mma is Mma.FMA else 64
+    segments = _count_segments(_divide_up(n, tile_n_min), k, arch)
+    segment_k = _round_up(_divide_up(k, segments), block_k)
+    return MatmulPlan(n, k, dtype, arch.name, mma, tile_n_min, block_k, segment_k, _divide_up(k, segment_k))
+
+
+def _count_segments(tiles: int, k: int, arch: Arch) -> int:
+    """As many as give nearly every multiprocessor a tile when there are few rows, and none shorter than pays."""
+    segments = 1
+    while segments < _SEGMENTS_MAX and tiles * segments < arch.multiprocessors * 3 // 4:
+        if k // (segments * 2) < _SEGMENT_K_MIN:
+            break
+        segments *= 2
+    return segments
+
+
+ROW_OPS: Final = ("rms_norm", "softmax", "log_softmax", "mean")
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_rows(op: str, width: int, dtype: str, arch: Arch) -> RowPlan:
+    """The plan of a reduction over rows of `width` elements."""
+    _check(op, dtype, width=width)
+    block = min(_power_of_two(width), _ROW_REGISTERS_MAX)
+    warps = 1 if block <= 256 else 4 if block <= 2048 else 8 if block <= 8192 else 16
+    return RowPlan(op, width, dtype, arch.name, block, warps)
+
+
+@functools.lru_cache(maxsize=256)
+def plan_attention(head_dim: int, dtype: str, arch: Arch) -> AttentionPlan:
+    """The plan of attention over heads of `head_dim` elements."""
+    _check("attention", dtype, head_dim=head_dim)
+    if head_dim > 256:
+        raise UnsupportedInput("attention", f"head_dim {head_dim} is above 256", hint="no kernel holds such a head")
+    mma = Mma.FMA if dtype == "float32" and arch is not CPU else arch.tensor_core
+    block_kv = 32 if mma is Mma.FMA or head_dim > 128 else 64
+    return AttentionPlan(head_dim, dtype, arch.name, mma, 64, block_kv, 512, 4)
+
+
+def hash_plans(*plans: Plan) -> str:
+    """One hash of plans, in any order: equal hashes, equal orders of addition. 16 hexadecimal digits."""
+    texts = sorted(json.dumps(asdict(each), sort_keys=True, default=_name) for each in plans)
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def _name(value: object) -> str:
+    return value.name if isinstance(value, Enum) else str(value)
+
+
+def _check(op: str, dtype: str, **sizes: int) -> None:
+    if dtype not in DTYPES:
+        raise UnsupportedInput(op, f"dtype {dtype} has no plan", hint=f"use {', '.join(DTYPES)}")
+    for name, size in sizes.items():
+        if size < 1:
+            raise UnsupportedInput(op, f"{name} is {size}", hint=f"{name} must be at least 1")
+
+
+def _divide_up(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _round_up(a: int, b: int) -> int:
+    return _divide_up(a, b) * b
+
+
+def _power_of_two(value: int) -> int:
+    """The smallest that is not below `value`, and at least 16."""
+    return max(16, 1 << (value - 1).bit_length())

@@ -1,0 +1,136 @@
+"""Matrix products: a row's bits are its own, whatever shares its batch, on the CPU and by the kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.samples import DTYPES, EDGES, name_of, normal, ulps_from, with_hostile_neighbours
+from spanreplay_kernels.arch import ARCHS, CPU
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops.matmul import bmm, linear, matmul, matmul_ref, matmul_triton
+from spanreplay_kernels.plan import plan_matmul
+
+SHAPES = ((72, 1100), (64, 96))
+"""(N, K): two segments and two tiles with ragged ends; exactly one tile."""
+
+
+def by_kernels(x: Tensor, w: Tensor, bias: Tensor | None = None, arch: str = "sm_90") -> Tensor:
+    """The product by the Triton kernels."""
+    plan = plan_matmul(w.shape[1], x.shape[1], name_of(x.dtype), ARCHS[arch])
+    return matmul_triton(x[None], w[None], bias, plan)[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize(("N", "K"), SHAPES)
+def test_k9_kernels_give_a_row_its_bits_in_every_batch(N: int, K: int, dtype: torch.dtype, device: str) -> None:
+    """Every number of rows around the tiles' sizes: a part of a batch has the bits of the whole."""
+    x, w = normal(130, K, dtype=dtype, device=device), normal(N, K, dtype=dtype, device=device, seed=1).t()
+    whole = by_kernels(x, w)
+    for rows in EDGES:
+        start = (130 - rows) // 2
+        assert torch.equal(by_kernels(x[start : start + rows], w), whole[start : start + rows]), rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_k9_hostile_neighbours_change_nothing(dtype: torch.dtype, device: str) -> None:
+    """NaN, Inf, huge and denormal rows beside a row leave its bits alone, by the kernels and by the CPU."""
+    x, w = normal(20, 1100, dtype=dtype), normal(1100, 72, dtype=dtype, seed=1)
+    for row in (0, 7, 19):
+        hostile = with_hostile_neighbours(x, row)
+        assert torch.equal(matmul(hostile, w)[row], matmul(x, w)[row])
+        kernels = [by_kernels(each.to(device), w.to(device))[row] for each in (hostile, x)]
+        assert torch.equal(*kernels)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize(("N", "K"), SHAPES)
+def test_k9_kernels_follow_the_plan(N: int, K: int, dtype: torch.dtype, device: str) -> None:
+    """The kernels add up as the definition does."""
+    x, w = normal(70, K, dtype=dtype, device=device), normal(K, N, dtype=dtype, device=device, seed=1)
+    bias = normal(N, dtype=dtype, device=device, seed=2)
+    expected = matmul_ref(x, w, plan_matmul(N, K, name_of(dtype), ARCHS["sm_90"]), bias)
+    # The interpreter's cast is ours, a GPU's product of one instruction is its own
+    torch.testing.assert_close(by_kernels(x, w, bias), expected, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_k9_product_is_within_one_ulp(dtype: torch.dtype) -> None:
+    """Sums in fp32, rounded once: within 1 ulp of fp64 where the dtype is narrower than the sum."""
+    x, w = normal(33, 512, dtype=dtype).abs(), normal(512, 48, dtype=dtype, seed=1).abs()
+    exact = x.double() @ w.double()
+    limit = 1.0 if dtype is not torch.float32 else 8.0
+    assert ulps_from(exact, by_kernels(x, w)) <= limit
+    assert ulps_from(exact, matmul(x, w)) <= limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize(("N", "K"), SHAPES)
+def test_k11_cpu_gives_a_row_its_bits_in_every_batch(N: int, K: int, dtype: torch.dtype) -> None:
+    """Every number of rows from 1 to 130, from every tenth place of the batch."""
+    x, w = normal(140, K, dtype=dtype), normal(N, K, dtype=dtype, seed=1).t()
+    whole = matmul(x, w)
+    for rows in range(1, 131):
+        start = rows % 10
+        assert torch.equal(matmul(x[start : start + rows], w), whole[start : start + rows]), rows
+
+
+def test_k9_stock_product_is_caught_by_the_same_check() -> None:
+    """Negative control: torch's own product does not pass what ours passes."""
+    x, w = normal(140, 2048, dtype=torch.float32), normal(2048, 2048, dtype=torch.float32, seed=1)
+    whole = x @ w
+    assert not all(torch.equal(x[:rows] @ w, whole[:rows]) for rows in (1, 2, 7, 33))
+
+
+def test_k9_layout_of_operands_changes_nothing() -> None:
+    """Transposed, strided and unaligned operands with the same values give the same bits."""
+    x, w = normal(40, 300, dtype=torch.float32), normal(300, 70, dtype=torch.float32, seed=1)
+    strided, transposed = torch.empty(40, 600)[:, ::2], torch.empty(300, 40).t()
+    unaligned = torch.empty(40 * 300 + 1)[1:].view(40, 300)
+    expected, expected_kernels = matmul(x, w), by_kernels(x, w)
+    for other in (strided, transposed, unaligned):
+        other.copy_(x)
+        assert torch.equal(matmul(other, w), expected)
+        assert torch.equal(by_kernels(other, w), expected_kernels)
+
+
+def test_k9_batched_product_is_that_of_each() -> None:
+    """A batch of products has the bits of each product alone."""
+    x, w = normal(5, 9, 130, dtype=torch.float32), normal(5, 130, 70, dtype=torch.float32, seed=1)
+    together = bmm(x, w)
+    plan = plan_matmul(70, 130, "float32", ARCHS["sm_90"])
+    together_kernels = matmul_triton(x, w, None, plan)
+    for b in range(5):
+        assert torch.equal(together[b], bmm(x[b : b + 1], w[b : b + 1])[0])
+        assert torch.equal(together_kernels[b], by_kernels(x[b], w[b]))
+
+
+def test_linear_takes_any_leading_dimensions() -> None:
+    """As `torch.nn.functional.linear`, with a bias."""
+    x, weight, bias = (normal(*s, dtype=torch.float32) for s in ((2, 3, 40), (24, 40), (24,)))
+    result = linear(x, weight, bias)
+    torch.testing.assert_close(result, torch.nn.functional.linear(x, weight, bias))
+    assert result.shape == (2, 3, 24)
+
+
+def test_no_rows_give_no_rows() -> None:
+    """An empty batch is a batch: the result is empty too, as torch's."""
+    w = normal(8, 4, dtype=torch.float32)
+    assert matmul(torch.empty(0, 8), w).shape == (0, 4)
+    assert bmm(torch.empty(2, 0, 8), w.expand(2, 8, 4)).shape == (2, 0, 4)
+
+
+def test_wrong_operands_are_refused() -> None:
+    """The message names the operation, both shapes and what to pass."""
+    x, w = torch.ones(2, 8), torch.ones(9, 4)
+    with pytest.raises(UnsupportedInput, match=r"matmul: these shapes.*float32\[2, 8\] cpu, float32\[9, 4\] cpu.*pass"):
+        matmul(x, w)
+    with pytest.raises(UnsupportedInput, match=r"int64.*use bfloat16"):
+        matmul(x.long(), w[:8].long())
+    with pytest.raises(UnsupportedInput, match="differ in dtype"):
+        matmul(x, w[:8].bfloat16())
+    with pytest.raises(UnsupportedInput, match="bias does not fit"):
+        matmul(x, w[:8], torch.ones(3))
+    with pytest.raises(UnsupportedInput, match="k is 0"):
+        plan_matmul(4, 0, "float32", CPU)
