@@ -1,11 +1,12 @@
 """Kernels compiled for every architecture without a GPU: what they use, and whether that is what their plan says.
 
 A launcher is called on tensors of device `meta`, and each kernel that it would start is compiled exactly as it would be
-at that start: the same specialisation, the same options. `python -m spanreplay_kernels aot` prints one line a kernel.
+at that start: the same specialisation, the same options. `python -m spanreplay_kernels aot` does so for every kernel.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import tempfile
@@ -13,14 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from spanreplay_kernels.arch import Arch
+from spanreplay_kernels.arch import Arch, Mma
 from spanreplay_kernels.launch import Launch, captured
 
-__all__ = ["Compiled", "compile_launch", "compile_op"]
+__all__ = ["Compiled", "compile_launch", "compile_op", "find_problems", "specialisation"]
 
-_INSTRUCTIONS = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "fma.rn.f32", "cp.async.bulk.tensor", "cp.async.cg")
+TENSOR_CORES: Final = (Mma.MMA_SYNC, Mma.WGMMA, Mma.TCGEN05)
+TMA: Final = "cp.async.bulk.tensor"
+_INSTRUCTIONS = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "fma.rn.f32", TMA, "cp.async.cg")
 _PTXAS_TIMEOUT_S = 120
 
 
@@ -38,6 +41,11 @@ class Compiled:
     """How often each kind of instruction stands in the code, of those that plans name."""
     shapes: tuple[str, ...]
     """Of matrix instructions: `m64n128k16`."""
+    claims_tma: bool
+    """Its launch passes descriptors of tensors, which the copy engine is to read."""
+    claims_warp_specialized: bool
+    """Its launch says `WARP_SPECIALIZE=True`, which Triton ignores where it cannot follow."""
+    is_warp_specialized: bool
 
 
 class _Target:
@@ -77,6 +85,18 @@ def compile_op(call: Callable[[], object], arch: Arch) -> list[Compiled]:
     return [compile_launch(each, arch) for each in launches]
 
 
+def specialisation(each: Launch, arch: Arch) -> str:
+    """By what Triton tells whether it has to compile anew for this start; nothing is compiled. 16 hexadecimal digits.
+
+    Two starts of one specialisation run one machine code.
+    """
+    with _targeting(arch):
+        *_, binder = each.kernel.device_caches[arch.capability]
+        _, specialization, options = binder(*each.args, **each.options)
+    text = f"{each.kernel.fn.__name__} {specialization} {options}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def compile_launch(each: Launch, arch: Arch) -> Compiled:
     """One start of a kernel, compiled for an architecture; about a second.
 
@@ -86,7 +106,7 @@ def compile_launch(each: Launch, arch: Arch) -> Compiled:
         made = each.kernel.warmup(*each.args, grid=each.grid, **each.options)
         ptx = made.asm["ptx"]
     counts = {name: len(re.findall(re.escape(name), ptx)) for name in _INSTRUCTIONS}
-    spilled, registers = _assemble(ptx, arch)
+    spilled, registers = _assemble(ptx, arch, is_fused=bool(made.metadata.enable_fp_fusion))
     return Compiled(
         kernel=each.kernel.fn.__name__,
         arch=arch.name,
@@ -96,21 +116,46 @@ def compile_launch(each: Launch, arch: Arch) -> Compiled:
         warps=int(made.metadata.num_warps),
         instructions={name: count for name, count in counts.items() if count},
         shapes=tuple(sorted(set(re.findall(r"\.(m\d+n\d+k\d+)", ptx)))),
+        claims_tma=any(type(arg).__name__ == "TensorDescriptor" for arg in each.args),
+        claims_warp_specialized=bool(each.options.get("WARP_SPECIALIZE")),
+        is_warp_specialized="ttg.warp_specialize(" in made.asm["ttgir"],
     )
 
 
-def _assemble(ptx: str, arch: Arch) -> tuple[int, int]:
+def find_problems(made: Compiled, planned: Mma | None, arch: Arch) -> list[str]:
+    """What contradicts the limits of an architecture or what plan and launch say; empty where all is well.
+
+    planned: the instruction of the operation's plan; None for an operation that multiplies no tiles.
+    """
+    found = []
+    if made.shared_bytes > arch.shared_bytes_max:
+        found.append(f"takes {made.shared_bytes} bytes of shared memory, of {arch.shared_bytes_max}")
+    if made.spilled_bytes:
+        found.append(f"spills {made.spilled_bytes} bytes of registers")
+    others = [mma.value for mma in TENSOR_CORES if mma is not planned and mma.value in made.instructions]
+    if others:
+        found.append(f"multiplies by {', '.join(others)}, its plan says {planned.value if planned else 'by none'}")
+    if made.claims_tma and TMA not in made.instructions:
+        found.append(f"is given descriptors, and has no {TMA}")
+    if made.claims_warp_specialized and not made.is_warp_specialized:
+        found.append("is not warp-specialised, as its launch asks")
+    return found
+
+
+def _assemble(ptx: str, arch: Arch, *, is_fused: bool) -> tuple[int, int]:
     """(bytes spilled, registers a thread), as ptxas tells them."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     path = get_ptxas(arch.capability).path
     target = re.search(r"\.target (sm_\w+)", ptx)
     assert target is not None
+    # The options that Triton 3.7 itself passes; without the second, ptxas 13 spills where it need not
+    options = ["-v", "--regAllocOptLevel=2", *([] if is_fused else ["--fmad=false"]), f"--gpu-name={target[1]}"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)
         done = subprocess.run(
-            [path, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(Path(folder) / "kernel.cubin")],
+            [path, *options, str(source), "-o", str(Path(folder) / "kernel.cubin")],
             capture_output=True,
             text=True,
             timeout=_PTXAS_TIMEOUT_S,

@@ -1,0 +1,29 @@
+"""`python -m spanreplay_kernels COMMAND …`: what can be done with the kernels from a shell."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import MappingProxyType
+from typing import Final
+
+COMMANDS: Final = MappingProxyType(
+    {
+        "aot": ("spanreplay_kernels.aot_matrix", "compile every kernel for every architecture, without a GPU"),
+    }
+)
+"""Name of a command → (module whose `main(arguments)` runs it and returns the exit status, what it does)."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; the exit status. A module is imported only by its own command."""
+    if not arguments or arguments[0] not in COMMANDS:
+        listed = "\n".join(f"  {name:<8} {does}" for name, (_, does) in COMMANDS.items())
+        sys.stderr.write(f"usage: python -m spanreplay_kernels COMMAND …\n{listed}\n")
+        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    module = importlib.import_module(COMMANDS[arguments[0]][0])
+    return int(module.main(arguments[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

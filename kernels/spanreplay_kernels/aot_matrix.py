@@ -1,0 +1,188 @@
+"""What is compiled without a GPU: every operation, for every architecture and dtype, over many numbers of rows.
+
+`python -m spanreplay_kernels aot` prints a line a kernel (with `--json` a document), and exits with 1 if a kernel takes
+too much shared memory, spills registers, multiplies by another instruction than its plan says, lacks what its launch
+asks for, or is compiled anew for a number of rows that chose no other tile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from typing import Any, Final, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from spanreplay_kernels.aot import compile_launch, find_problems, specialisation
+from spanreplay_kernels.arch import ARCHS, CPU, Arch, Mma
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.launch import Launch, captured
+from spanreplay_kernels.operands import dtype_name
+from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.ops.matmul import matmul_triton
+from spanreplay_kernels.plan import Plan, plan_matmul
+
+__all__ = ["CASES", "Case", "main"]
+
+ROWS: Final = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000, 4096)
+GPUS: Final = tuple(arch for arch in ARCHS.values() if arch is not CPU)
+DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
+Call = Callable[[Arch, torch.dtype, int], Plan | None]
+
+
+class Case(NamedTuple):
+    """One operation at one shape."""
+
+    op: str
+    shape: str
+    call: Call
+    """(arch, dtype, rows) → the plan that it started kernels by on tensors of device `meta`; None where it has none."""
+
+
+def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _matmul(n: int, k: int, *, is_transposed: bool = True, has_bias: bool = False) -> Call:
+    """w as `linear` passes it, (N, K) transposed; or (K, N) as it stands."""
+
+    def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
+        plan = plan_matmul(n, k, dtype_name(_empty(1, dtype=dtype)), arch)
+        w = _empty(1, n, k, dtype=dtype).transpose(1, 2) if is_transposed else _empty(1, k, n, dtype=dtype)
+        bias = _empty(n, dtype=dtype) if has_bias else None
+        matmul_triton(_empty(1, rows, k, dtype=dtype), w, bias, plan)
+        return plan
+
+    return call
+
+
+CASES: Final = (
+    Case("matmul", "4096x4096", _matmul(4096, 4096)),
+    Case("matmul", "1024x4096", _matmul(1024, 4096)),
+    Case("matmul", "28672x4096", _matmul(28_672, 4096)),
+    Case("matmul", "2048x2048, w as it stands, bias", _matmul(2048, 2048, is_transposed=False, has_bias=True)),
+    Case("matmul", "1000x1100", _matmul(1000, 1100)),
+    Case("matmul", "37x101, bias", _matmul(37, 101, has_bias=True)),
+)
+"""One row an operation and shape; the first of an operation is its sample."""
+
+
+class Job(NamedTuple):
+    """A case for one dtype and architecture; by index and name, so that it travels to a process."""
+
+    case: int
+    dtype: str
+    arch: str
+
+
+def run(job: Job) -> list[dict[str, Any]]:
+    """Compile every kernel that a case starts, once for each specialisation; one record a kernel."""
+    case, arch, dtype = CASES[job.case], ARCHS[job.arch], getattr(torch, job.dtype)
+    launches: dict[str, Launch] = {}
+    rows_of: dict[str, list[int]] = {}
+    planned: Mma | None = None
+    for rows in ROWS:
+        with captured() as found:
+            plan = case.call(arch, dtype, rows)
+        planned = getattr(plan, "mma", None)
+        for each in found:
+            key = specialisation(each, arch)
+            launches.setdefault(key, each)
+            rows_of.setdefault(key, []).append(rows)
+    records = [_record(case, job, each, rows_of[key], planned) for key, each in launches.items()]
+    _mark_respecialised(launches.values(), records)
+    _mark_unused(planned, records)
+    return records
+
+
+def _record(case: Case, job: Job, each: Launch, rows: list[int], planned: Mma | None) -> dict[str, Any]:
+    arch = ARCHS[job.arch]
+    named = {"op": case.op, "shape": case.shape, "dtype": job.dtype, "rows": sorted(set(rows))}
+    try:
+        made = compile_launch(each, arch)
+    except Exception as exc:  # noqa: BLE001 -- whatever the compiler raises is the finding
+        kernel = each.kernel.fn.__name__
+        return {**named, "kernel": kernel, "arch": arch.name, "problems": [f"{type(exc).__name__}: {exc}"[:500]]}
+    problems = find_problems(made, planned, arch)
+    return {**named, **asdict(made), "planned": planned and planned.value, "problems": problems}
+
+
+def _mark_respecialised(launches: Iterable[Launch], records: list[dict[str, Any]]) -> None:
+    """The same constants and options are one machine code: its arguments must not tell a batch's size."""
+    seen: dict[str, list[int]] = {}
+    for each, record in zip(launches, records, strict=True):
+        options = f"{record['kernel']} {sorted(each.options.items())}"
+        if options in seen:
+            record["problems"].append(f"is compiled anew for {record['rows']} rows, beside {seen[options]}")
+        seen.setdefault(options, record["rows"])
+
+
+def _mark_unused(planned: Mma | None, records: list[dict[str, Any]]) -> None:
+    """Whatever the number of rows, some kernel multiplies by the planned instruction."""
+    if planned is None or any("instructions" not in each for each in records):
+        return
+    name = "fma.rn.f32" if planned is Mma.FMA else planned.value
+    served = {rows for each in records if name in each["instructions"] for rows in each["rows"]}
+    missing = sorted({rows for each in records for rows in each["rows"]} - served)
+    if missing:
+        records[0]["problems"].append(f"no kernel of {missing} rows multiplies by {name}")
+
+
+def _jobs(ops: list[str], archs: list[str], dtypes: list[str], *, is_sample: bool) -> Iterator[Job]:
+    """Everything; or of each operation the first shape, in bf16 for all architectures and in all dtypes for one."""
+    sampled: set[str] = set()
+    for index, case in enumerate(CASES):
+        if ops and case.op not in ops:
+            continue
+        if is_sample and case.op in sampled:
+            continue
+        sampled.add(case.op)
+        for arch in archs:
+            for dtype in dtypes:
+                if not is_sample or dtype == "bfloat16" or arch == "sm_90":
+                    yield Job(index, dtype, arch)
+
+
+def _line(record: dict[str, Any]) -> str:
+    where = f"{record['op']} {record['shape']} {record['dtype']} {record['arch']} {record['kernel']}"
+    rows = f"rows {record['rows'][0]}–{record['rows'][-1]}"
+    if "instructions" not in record:
+        return f"{where}, {rows}: {record['problems'][0]}\n"
+    counts = " ".join(f"{name}×{count}" for name, count in record["instructions"].items())
+    used = f"shared {record['shared_bytes']} B, {record['registers']} registers, {counts or 'no instruction of note'}"
+    return f"{where}, {rows}: {'; '.join(record['problems']) or 'ok'} ({used})\n"
+
+
+def main(arguments: list[str]) -> int:
+    """The command `aot`; 1 if a kernel has a problem."""
+    parser = argparse.ArgumentParser(prog="python -m spanreplay_kernels aot", description=__doc__)
+    parser.add_argument("--op", action="append", default=[], choices=sorted({case.op for case in CASES}))
+    parser.add_argument("--arch", action="append", default=[], choices=[arch.name for arch in GPUS])
+    parser.add_argument("--dtype", action="append", default=[], choices=[str(each)[6:] for each in DTYPES])
+    parser.add_argument("--sample", action="store_true", help="one shape an operation; bf16, and all dtypes on sm_90")
+    parser.add_argument("--json", action="store_true", help="one JSON document in place of lines")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    options = parser.parse_args(arguments)
+    if IS_INTERPRETED:
+        raise UnsupportedInput("aot", "TRITON_INTERPRET is set, nothing would be compiled", hint="unset it")
+    archs = options.arch or [arch.name for arch in GPUS]
+    dtypes = options.dtype or [str(each)[6:] for each in DTYPES]
+    records: list[dict[str, Any]] = []
+    # Spawned, not forked: torch's threads do not survive a fork
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        for found in pool.map(run, _jobs(options.op, archs, dtypes, is_sample=options.sample)):
+            records += found
+            if not options.json:
+                sys.stdout.writelines(map(_line, found))
+    if options.json:
+        versions = {"torch": torch.__version__, "triton": triton.__version__}
+        sys.stdout.write(json.dumps({"versions": versions, "kernels": records}, indent=1, ensure_ascii=False) + "\n")
+    return 1 if not records or any(each["problems"] for each in records) else 0
