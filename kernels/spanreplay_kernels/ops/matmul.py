@@ -23,11 +23,22 @@ from spanreplay_kernels.ops._tile import IS_INTERPRETED, dot, rounded
 from spanreplay_kernels.plan import MatmulPlan, plan_matmul
 from spanreplay_kernels.vendor import vendor_mm
 
-__all__ = ["bmm", "linear", "matmul", "matmul_ref", "matmul_triton"]
+__all__ = [
+    "bmm",
+    "finish",
+    "linear",
+    "matmul",
+    "matmul_cpu",
+    "matmul_ref",
+    "matmul_triton",
+    "place",
+    "sum_segment",
+    "tile_for",
+]
 
 SPLIT_ROWS_MAX = 64
 """Up to so many rows each segment is a block of its own: there are too few tiles to fill a GPU."""
-_GROUP = 8
+GROUP_TILES = 8
 """Tiles of w that are visited before the next of x, so that both stay in the L2 cache."""
 
 
@@ -58,7 +69,7 @@ def matmul(x: Tensor, w: Tensor, bias: Tensor | None = None, *, alpha: float = 1
     if x.shape[0] == 0:
         return x.new_empty((0, plan.n))
     if arch is CPU:
-        return _matmul_cpu(x, w, bias, alpha, beta, plan)
+        return matmul_cpu(x, w, bias, alpha, beta, plan)
     return matmul_triton(x[None], w[None], bias, plan, alpha=alpha, beta=beta)[0]
 
 
@@ -81,7 +92,7 @@ def bmm(x: Tensor, w: Tensor) -> Tensor:
     if x.shape[0] == 0 or x.shape[1] == 0:
         return x.new_empty((x.shape[0], x.shape[1], plan.n))
     if arch is CPU:
-        return torch.stack([_matmul_cpu(x[b], w[b], None, 1.0, 1.0, plan) for b in range(x.shape[0])])
+        return torch.stack([matmul_cpu(x[b], w[b], None, 1.0, 1.0, plan) for b in range(x.shape[0])])
     return matmul_triton(x, w, None, plan)
 
 
@@ -95,7 +106,7 @@ def _check(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
             raise UnsupportedInput("matmul", "the bias does not fit", w, bias, hint="pass (N,) or (M, N)")
 
 
-def _matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: float, plan: MatmulPlan) -> Tensor:
+def matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: float, plan: MatmulPlan) -> Tensor:
     """The library's product, called with one shape: `cpu_rows` rows, the last ones zero where x has fewer."""
     rows = plan.cpu_rows
     w = aligned(w)
@@ -114,7 +125,7 @@ def _matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: f
 
 
 @triton.jit
-def _sum_segment(
+def sum_segment(
     x_ptr, w_ptr, rows, columns, start,
     M, N, K, stride_xm, stride_xk, stride_wk, stride_wn,
     SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -133,7 +144,7 @@ def _sum_segment(
 
 
 @triton.jit
-def _place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+def place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     """(row, column) of a tile: GROUP columns are walked down together."""
     group = tile // (GROUP * tiles_m)
     first = group * GROUP
@@ -143,7 +154,7 @@ def _place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _finish(
+def finish(
     total, out_ptr, bias_ptr, rows, columns, M, N, stride_om, stride_on, stride_bm, stride_bn, alpha, beta,
     HAS_BIAS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
@@ -174,19 +185,19 @@ def matmul_kernel(
     tiles = tiles_m * tiles_n
     for each in tl.range(tl.program_id(0), tiles * B, tl.num_programs(0)):
         b = (each // tiles).to(tl.int64)
-        tile_m, tile_n = _place(each % tiles, tiles_m, tiles_n, GROUP)
+        tile_m, tile_n = place(each % tiles, tiles_m, tiles_n, GROUP)
         rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-        total = _sum_segment(
+        total = sum_segment(
             x_ptr + b * stride_xb, w_ptr + b * stride_wb, rows, columns, 0, M, N, K,
             stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
         )  # fmt: skip
         for segment in range(1, SEGMENTS):
-            total += _sum_segment(
+            total += sum_segment(
                 x_ptr + b * stride_xb, w_ptr + b * stride_wb, rows, columns, segment * SEGMENT_K, M, N, K,
                 stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
             )  # fmt: skip
-        _finish(
+        finish(
             tl.trans(total), out_ptr + b * stride_ob, bias_ptr, rows, columns, M, N, stride_om, stride_on,
             stride_bm, stride_bn, alpha, beta, HAS_BIAS, INTERPRET,
         )  # fmt: skip
@@ -204,7 +215,7 @@ def split_kernel(
     columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     for tile_m in range(tl.cdiv(M, BLOCK_M)):
         rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        acc = _sum_segment(
+        acc = sum_segment(
             x_ptr + b * stride_xb, w_ptr + b * stride_wb, rows, columns, segment * SEGMENT_K, M, N, K,
             stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
         )  # fmt: skip
@@ -225,7 +236,7 @@ def add_segments_kernel(
     for segment in range(1, SEGMENTS):
         total += tl.load(at + segment * M.to(tl.int64) * N, mask=columns < N, other=0.0)
     rows = row + tl.arange(0, 1)
-    _finish(
+    finish(
         total[None, :], out_ptr + b * stride_ob, bias_ptr, rows, columns, M, N, stride_om, stride_on,
         stride_bm, stride_bn, alpha, beta, HAS_BIAS, INTERPRET,
     )  # fmt: skip
@@ -277,7 +288,7 @@ def matmul_triton(
         launch(
             matmul_kernel, (min(tiles, programs(x)),), x, w, out, spread, B, M, plan.n, plan.k,
             *_of_batch(x), *_of_batch(w), *out.stride(), *strides,
-            GROUP=_GROUP, HAS_BIAS=has_bias, **shape,
+            GROUP=GROUP_TILES, HAS_BIAS=has_bias, **shape,
         )  # fmt: skip
         return out
     sums = torch.empty((B, plan.segments, M, plan.n), dtype=torch.float32, device=x.device)
