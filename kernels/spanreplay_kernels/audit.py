@@ -1,0 +1,196 @@
+"""The proof that nothing was missed: every operation that a model ran, and what answers for its bits.
+
+An operation is *covered* where ours runs in its place, *elementwise* where each result is one element's own, *movement*
+where values are copied and none is computed, *exact* where no order can show (integers, largest, equal). All else is
+*uncovered*, and so is what the tables do not know: an operation has to be shown harmless, not to be shown harmful.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from spanreplay_kernels.errors import UncoveredOp, describe
+from spanreplay_kernels.mode import is_invariant, overridden
+
+__all__ = ["Kind", "Report", "Seen", "audit", "classify"]
+
+
+class Kind(Enum):
+    """What answers for the bits of an operation."""
+
+    COVERED = "covered"
+    ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"
+    EXACT = "exact"
+    UNCOVERED = "uncovered"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An operation with the tensors that it was given; no values."""
+
+    op: str
+    shapes: str
+    kind: Kind
+
+
+@dataclass
+class Report:
+    """What ran within an audit, in the order in which it first ran."""
+
+    counts: Counter[Seen] = field(default_factory=Counter)
+
+    def of(self, kind: Kind) -> dict[str, int]:
+        """Operations of one kind and how often each ran, whatever its shapes."""
+        found: Counter[str] = Counter()
+        for seen, count in self.counts.items():
+            if seen.kind is kind:
+                found[seen.op] += count
+        return dict(found)
+
+    def __str__(self) -> str:
+        """A line for each operation and shape that is covered or uncovered; the others add nothing up."""
+        kinds = (Kind.UNCOVERED, Kind.COVERED)
+        shown = [(s, n) for kind in kinds for s, n in self.counts.items() if s.kind is kind]
+        return "\n".join(f"{s.kind.value:9} {n:6}× {s.op} ({s.shapes})" for s, n in shown)
+
+
+@contextmanager
+def audit(*, fail: bool = True) -> Iterator[Report]:
+    """Within it every operation of this thread is listed; an uncovered one raises UncoveredOp before it runs.
+
+    With fail=False it is listed and runs. Meant to be within `invariant()`: outside, every reduction is uncovered.
+    Slow; meant for one forward pass. What runs under `torch.compile` is not seen.
+    """
+    report = Report()
+    with _Auditor(report, fail=fail):
+        yield report
+
+
+class _Auditor(TorchDispatchMode):
+    def __init__(self, report: Report, *, fail: bool) -> None:
+        super().__init__()
+        self._report = report
+        self._fail = fail
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        kind = classify(func, args, kwargs)
+        if kind is Kind.UNCOVERED and _is_composite(func):
+            # Under inference_mode what is made of other operations arrives whole: these are what runs
+            with self:
+                return func.decompose(*args, **kwargs)
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        name = _name(func)
+        self._report.counts[Seen(name, ", ".join(map(describe, tensors)), kind)] += 1
+        if kind is Kind.UNCOVERED and self._fail:
+            hint = "use a model without it" if is_invariant() else "enter invariant() first"
+            raise UncoveredOp(name, *tensors, hint=hint)
+        return func(*args, **kwargs)
+
+
+def classify(func: Any, args: Any, kwargs: Any) -> Kind:
+    """What answers for the bits of one call of an `OpOverload`."""
+    name, base = _name(func), func._schema.name.split("::")[-1]
+    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    if func.namespace == "spanreplay":
+        return Kind.COVERED
+    if func.namespace not in ("aten", "prim", "prims"):
+        return Kind.UNCOVERED
+    key = "CUDA" if any(t.device.type == "cuda" for t in tensors) else "CPU"
+    if name in overridden(key):
+        if _is_of_integers(tensors, kwargs):
+            return Kind.EXACT
+        return Kind.COVERED if is_invariant() else Kind.UNCOVERED
+    if base in RANDOM or torch.Tag.nondeterministic_seeded in func.tags:
+        return Kind.UNCOVERED
+    if base.rstrip("_") in MOVEMENT or _is_view(func):
+        return Kind.MOVEMENT
+    if base.rstrip("_") in EXACT or (name == "sort.stable" and kwargs.get("stable")):
+        return Kind.EXACT
+    if _is_of_integers(tensors, kwargs):
+        return Kind.EXACT
+    if torch.Tag.pointwise in func.tags:
+        return Kind.ELEMENTWISE if key == "CUDA" or _is_steady(base.rstrip("_"), args, kwargs) else Kind.UNCOVERED
+    return Kind.UNCOVERED
+
+
+def _name(func: Any) -> str:
+    """As `OVERRIDES` spells it: `mm`, `mean.dim`."""
+    name = str(func._schema.name).split("::")[-1]
+    return f"{name}.{func._overloadname}" if func._overloadname not in ("", "default") else name
+
+
+def _is_composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def _is_view(func: Any) -> bool:
+    """Whether the results are their argument under another shape."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _is_of_integers(tensors: list[Tensor], kwargs: Any) -> bool:
+    """Whether integers are added, which have one sum in every order; a dtype that is asked for is what is added in."""
+    dtype = kwargs.get("dtype")
+    if dtype is not None:
+        return not (dtype.is_floating_point or dtype.is_complex)
+    return not any(t.is_floating_point() or t.is_complex() for t in tensors)
+
+
+def _is_steady(base: str, args: Any, kwargs: Any) -> bool:
+    """Whether the CPU computes an element in one way, wherever in a tensor it stands."""
+    halves = any(isinstance(a, Tensor) and a.dtype in (torch.bfloat16, torch.float16) for a in args)
+    if base in ("add", "sub"):
+        alpha = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
+        return alpha == 1 or not halves
+    if base == "pow":
+        exponent = args[1] if len(args) > 1 else kwargs.get("exponent")
+        return isinstance(args[0], Tensor) and exponent in (0.5, 1, 2, 3)
+    return base in STEADY
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+STEADY: Final = _names(
+    """
+    abs add addcdiv addcmul atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min copysign
+    cos div eq erf erfc exp expm1 floor floor_divide fmod ge gt hardsigmoid hardswish hardtanh isfinite isinf isnan
+    le leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not logical_or logical_xor logit lt
+    masked_fill maximum minimum mul nan_to_num ne neg reciprocal relu relu6 remainder round rsub sgn sign signbit sin
+    sqrt square sub tan tanh threshold true_divide trunc where
+    """
+)
+"""Elementwise operations that give a value the same result in the vectors' body and in the rest, on the CPU too."""
+
+MOVEMENT: Final = _names(
+    """
+    _assert_async _assert_scalar _assert_tensor_metadata _local_scalar_dense _pin_memory _reshape_alias _to_copy
+    _unsafe_index _unsafe_view arange as_strided cat clone constant_pad_nd contiguous copy detach diag_embed diagonal
+    embedding empty empty_like empty_permuted empty_strided eye fill flip full full_like gather index index_copy
+    index_fill index_select is_pinned item lift lift_fresh lift_fresh_copy linspace masked_scatter masked_select
+    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like reflection_pad1d repeat
+    repeat_interleave resize roll scalar_tensor scatter select_scatter set slice_scatter split split_with_sizes
+    split_with_sizes_copy stack sym_size sym_stride take tril triu unbind unfold unfold_copy unsafe_split zero zeros
+    zeros_like
+    """
+)
+"""Operations that copy values and compute none."""
+
+EXACT: Final = _names("all allclose amax amin aminmax any argmax argmin equal histc is_nonzero isin max min nonzero")
+"""Operations whose result does not depend on the order in which elements are looked at."""
+
+RANDOM: Final = _names("bernoulli dropout exponential multinomial native_dropout normal rand randn uniform")
+"""Draws from a generator that all rows of a batch share: what a row draws depends on its neighbours."""

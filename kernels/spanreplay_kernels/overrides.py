@@ -1,0 +1,192 @@
+"""What stands in for aten's operations: one entry an overload, each with aten's own arguments.
+
+Within `invariant()` the entries of `OVERRIDES` take the place of aten's kernels; a model calls what it always called.
+What has no order to fix (integers, empty tensors) goes back to aten's own kernel. A row is a row of the *left* operand:
+where a caller puts its tokens on the right (`w @ x.t()`), N is the batch, and no plan can hold an order that N decides.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops.matmul import bmm, matmul
+
+__all__ = ["ON_CPU_ONLY", "OVERRIDES", "Function", "original"]
+
+Function = Callable[..., Any]
+
+
+@functools.lru_cache(maxsize=512)
+def original(name: str, key: str) -> Function:
+    """aten's own kernel of an overload; first asked for before anything is overridden, and kept."""
+    kernel = torch.library.get_kernel(f"aten::{name}", key)
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return functools.partial(kernel.call_boxed, keys)
+
+
+def _key(x: Tensor) -> str:
+    return "CUDA" if x.device.type == "cuda" else "CPU"
+
+
+def _is_plain(*tensors: Tensor) -> bool:
+    """Whether no order of additions is at stake: nothing is added, or the numbers are integers."""
+    return any(t.numel() == 0 for t in tensors) or not tensors[0].is_floating_point()
+
+
+# --- products
+
+
+def _mm(self: Tensor, mat2: Tensor) -> Tensor:
+    if _is_plain(self, mat2):
+        return original("mm", _key(self))(self, mat2)
+    return matmul(self, mat2)
+
+
+def _addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if _is_plain(mat1, mat2):
+        return original("addmm", _key(mat1))(self, mat1, mat2, beta=beta, alpha=alpha)
+    # beta = 0 means that the bias is not looked at, not even where it is NaN
+    return matmul(mat1, mat2, None if beta == 0 else self, alpha=float(alpha), beta=float(beta))
+
+
+def _bmm(self: Tensor, mat2: Tensor) -> Tensor:
+    if _is_plain(self, mat2):
+        return original("bmm", _key(self))(self, mat2)
+    if self.shape[2] == 1 and mat2.dim() == 3 and mat2.shape[1] == 1:
+        return self * mat2  # one product and no sum, as of positions and frequencies: no order, and no plan for N
+    return bmm(self, mat2)
+
+
+def _baddbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if _is_plain(batch1, batch2):
+        return original("baddbmm", _key(batch1))(self, batch1, batch2, beta=beta, alpha=alpha)
+    product = _bmm(batch1, batch2).float() * float(alpha)
+    return (product if beta == 0 else product + self.float() * float(beta)).to(batch1.dtype)
+
+
+def _addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if _is_plain(mat, vec):
+        return original("addmv", _key(mat))(self, mat, vec, beta=beta, alpha=alpha)
+    bias = self.expand(mat.shape[0])[:, None]
+    return _addmm(bias, mat, vec[:, None], beta=beta, alpha=alpha)[:, 0]
+
+
+def _mv(self: Tensor, vec: Tensor) -> Tensor:
+    if self.dim() != 2 or vec.dim() != 1:
+        raise UnsupportedInput("mv", "these shapes do not multiply", self, vec, hint="pass (M, K) and (K,)")
+    return _mm(self, vec[:, None])[:, 0]
+
+
+def _dot(self: Tensor, tensor: Tensor) -> Tensor:
+    if self.dim() != 1 or tensor.dim() != 1:
+        raise UnsupportedInput("dot", "these shapes do not multiply", self, tensor, hint="pass (K,) and (K,)")
+    return _mm(self[None], tensor[:, None])[0, 0]
+
+
+# --- order: equal values keep the order in which they stand, so that no algorithm can show
+
+
+def _sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    values, indices = original("sort.stable", _key(self))(self, stable=True, dim=dim, descending=descending)
+    return values, indices
+
+
+def _topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:  # noqa: A002 -- aten's name
+    if self.dim() == 0:
+        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+    values, indices = _sort(self, dim, largest)
+    return values.narrow(dim, 0, k).contiguous(), indices.narrow(dim, 0, k).contiguous()
+
+
+# --- elementwise operations of the CPU that compute the last elements of a tensor in another way than the others
+
+_BLOCK: Final = 8192
+"""Elements of the one shape such a kernel is called with: whole vectors, and too few for a second thread."""
+
+
+def _in_blocks(name: str) -> Function:
+    """aten's own kernel, called with one shape, in fp32: an element's value is its own, wherever it stands.
+
+    Source: ATen/native/cpu/Loops.h: whole vectors take the vector's function, what is left over takes libm's.
+    """
+
+    def run(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return original(name, "CPU")(self, *args, **kwargs)
+        count = self.numel()
+        padded = torch.zeros(-(-count // _BLOCK) * _BLOCK, dtype=torch.float32)
+        padded[:count] = self.reshape(-1)
+        blocks = [original(name, "CPU")(block, *args, **kwargs) for block in padded.split(_BLOCK)]
+        result = torch.cat(blocks) if blocks else padded
+        return torch.empty_like(self).copy_(result[:count].view(self.shape))
+
+    return run
+
+
+IN_BLOCKS: Final = (
+    "cosh", "elu", "exp2", "gelu", "mish", "rsqrt", "sigmoid", "silu", "sinh", "softplus",
+)  # fmt: skip
+
+
+# --- the other ways to call the same
+
+
+def _into(function: Function) -> Function:
+    """The overload with `out`."""
+
+    def run(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        result = function(*args, **kwargs)
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+        return out.copy_(result)
+
+    return run
+
+
+def _in_place(function: Function) -> Function:
+    """The overload that writes into its first argument."""
+
+    def run(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self.copy_(function(self, *args, **kwargs))
+
+    return run
+
+
+def _with_variants(functions: dict[str, tuple[Function, str]]) -> dict[str, Function]:
+    """With the overload that has an `out`, whose name is the second of each pair, and the one in place."""
+    found: dict[str, Function] = {}
+    for name, (function, out_name) in functions.items():
+        found[name] = function
+        if out_name:
+            found[out_name] = _into(function)
+        if hasattr(torch.ops.aten, f"{name}_"):
+            found[f"{name}_"] = _in_place(function)
+    return found
+
+
+ON_CPU_ONLY: Final = MappingProxyType(_with_variants({name: (_in_blocks(name), f"{name}.out") for name in IN_BLOCKS}))
+"""A GPU computes each element by one and the same program."""
+
+OVERRIDES: Final = MappingProxyType(
+    _with_variants(
+        {
+            "mm": (_mm, "mm.out"),
+            "addmm": (_addmm, "addmm.out"),
+            "bmm": (_bmm, "bmm.out"),
+            "baddbmm": (_baddbmm, "baddbmm.out"),
+            "addmv": (_addmv, "addmv.out"),
+            "mv": (_mv, "mv.out"),
+            "dot": (_dot, "dot.out"),
+            "vdot": (_dot, "vdot.out"),
+            "sort": (_sort, ""),
+            "topk": (_topk, ""),
+        }
+    )
+)

@@ -1,0 +1,121 @@
+"""The audit: whatever adds up numbers and is not ours is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
+
+from kernels.samples import DTYPES, normal
+from spanreplay_kernels.audit import STEADY, Kind, audit
+from spanreplay_kernels.errors import UncoveredOp
+from spanreplay_kernels.mode import invariant
+
+UNCOVERED: dict[str, Callable[[Tensor], object]] = {
+    "var.correction": lambda x: x.var(-1),
+    "cumsum": lambda x: x.cumsum(-1),
+    "convolution": lambda x: F.conv1d(x[None], x[:, None, :3], groups=x.shape[0]),
+    "index_add_": lambda x: x.clone().index_add_(0, torch.tensor([0, 0]), x[:2]),
+    "scatter_add": lambda x: x.scatter_add(1, torch.zeros(4, 8, dtype=torch.int64), x),
+    "prod.dim_int": lambda x: x.prod(-1),
+    "_cdist_forward": lambda x: torch.cdist(x, x),
+    "_embedding_bag_forward_only": lambda x: F.embedding_bag(torch.zeros(1, 2, dtype=torch.int64), x),
+    "native_group_norm": lambda x: F.group_norm(x[None], 2),
+    "multinomial": lambda x: torch.multinomial(x.abs(), 1),
+    "atan2": lambda x: torch.atan2(x, x + 1),
+    "pow.Tensor_Scalar": lambda x: x.abs() ** 1.7,
+    "pow.Scalar": lambda x: 10_000.0**x,
+    "_fft_r2c": lambda x: torch.fft.rfft(x),
+}
+
+
+@pytest.mark.parametrize("name", UNCOVERED)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+def test_k10_an_uncovered_operation_fails_by_name(name: str, mode: Callable[[], torch.no_grad]) -> None:
+    """The message names the operation, its shapes and what to do; nothing is computed."""
+    x = normal(4, 8, dtype=torch.float32)
+    wanted = pytest.raises(UncoveredOp, match=r"is not covered .*float32\[.*; use a model")
+    with wanted as caught, mode(), invariant(), audit():
+        UNCOVERED[name](x)
+    assert caught.value.op == name
+
+
+def test_k10_covered_operations_pass_and_are_counted() -> None:
+    """What ours stand in for is listed as covered, with shapes; movement and elementwise operations are apart."""
+    x, w = normal(4, 8, dtype=torch.float32), normal(6, 8, dtype=torch.float32)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), invariant(), audit() as report:
+            F.silu(F.linear(x[None], w) * 2).reshape(-1).sort(stable=True)
+            torch.mm(x, w.t())
+        assert report.of(Kind.COVERED) == {"mm": 2, "silu": 1}
+        assert report.of(Kind.ELEMENTWISE) == {"mul.Tensor": 1}
+        assert report.of(Kind.UNCOVERED) == {}
+        assert "covered        2× mm (float32[4, 8] cpu, float32[8, 6] cpu)" in str(report)
+
+
+def test_k10_without_the_switch_every_reduction_is_uncovered() -> None:
+    """Negative control: the same product fails outside of the switch, and the hint says so."""
+    x = normal(4, 8, dtype=torch.float32)
+    with pytest.raises(UncoveredOp, match=r"mm is not covered.*enter invariant\(\) first"), audit():
+        x @ x.t()
+
+
+def test_k10_a_report_without_failing_lists_all() -> None:
+    """With fail=False the model runs on, and the report has what is missing."""
+    x = normal(4, 8, dtype=torch.float32)
+    with torch.inference_mode(), invariant(), audit(fail=False) as report:
+        result = x.cumsum(-1) @ x.t()
+    assert result.shape == (4, 4)
+    assert (report.of(Kind.UNCOVERED), report.of(Kind.COVERED)) == ({"cumsum": 1}, {"mm": 1})
+    assert str(report).startswith("uncovered")
+
+
+def test_k10_integers_are_exact() -> None:
+    """Sums of integers have one result in every order."""
+    ids = torch.arange(12).view(3, 4)
+    with invariant(), audit() as report:
+        ids.cumsum(-1), ids.sum(-1), ids.float().argmax(-1), ids.float().amax(-1)
+    assert report.of(Kind.UNCOVERED) == {}
+    with pytest.raises(UncoveredOp), invariant(), audit():
+        ids.cumsum(-1, dtype=torch.float32)
+
+
+def test_k10_operations_of_others_are_uncovered() -> None:
+    """Of a custom operation nobody knows what it adds up."""
+    operation = torch.library.custom_op(
+        "audit_test::unknown", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    with pytest.raises(UncoveredOp, match="unknown"), invariant(), audit():
+        operation(torch.ones(3))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_k11_steady_operations_are_each_elements_own(threads: int) -> None:
+    """What the tables call elementwise on the CPU gives an element one value at every place of every tensor."""
+    torch.set_num_threads(threads)
+    unary = [name for name in sorted(STEADY - {"where"}) if _takes_one(name)]
+    assert len(unary) > 30
+    for dtype in DTYPES:
+        x = normal(35_000, dtype=dtype).abs() + 0.01
+        for name in unary:
+            function = getattr(torch, name, getattr(F, name, None)) or getattr(torch.ops.aten, name)
+            whole = _first(function(x))
+            for at, size in enumerate((1, 3, 8, 15, 33, 100, 257, 4099, 34_001)):
+                assert torch.equal(_first(function(x[at : at + size])), whole[at : at + size]), (name, dtype, size)
+
+
+def _first(result: Tensor | tuple[Tensor, ...]) -> Tensor:
+    return (result if isinstance(result, Tensor) else result[0]).nan_to_num(7.0)
+
+
+def _takes_one(name: str) -> bool:
+    """Whether an operation works on one float tensor alone."""
+    function = getattr(torch, name, getattr(F, name, None)) or getattr(torch.ops.aten, name)
+    try:
+        function(torch.ones(2))
+    except (TypeError, RuntimeError):
+        return False
+    return True

@@ -1,0 +1,222 @@
+"""The switch: within it a model's own calls give a row its bits in every batch; behind it all is as it was."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
+
+from kernels.samples import DTYPES, name_of, normal
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.mode import engaged, invariant, is_invariant, overridden
+from spanreplay_kernels.overrides import IN_BLOCKS, OVERRIDES
+
+SIZES = (1, 3, 8, 15, 17, 33, 64, 100, 257, 1001, 4099, 8191, 8193, 34_001)
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **{name: getattr(torch if hasattr(torch, name) else F, name) for name in IN_BLOCKS},
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "selu": F.selu,
+    "silu_in_place": lambda x: F.silu(x.clone(), inplace=True),
+}
+
+
+def state_of_aten() -> dict[str, str]:
+    """What torch's dispatcher holds of every overload that we override, with the place of each registration."""
+    return {name: torch._C._dispatch_dump(f"aten::{name}") for name in overridden("CPU")}
+
+
+def rows_differ(function: Callable[[Tensor], Tensor], x: Tensor) -> list[int]:
+    """Numbers of rows at which a part of x has other bits than the whole."""
+    whole = function(x)
+    return [rows for rows in (1, 2, 3, 7, 16, 33) if not torch.equal(function(x[5 : 5 + rows]), whole[5 : 5 + rows])]
+
+
+def products() -> dict[str, Callable[[Tensor], Tensor]]:
+    """Every way to write a product of rows x (·, 2048) and weights."""
+    w, bias = normal(96, 2048, dtype=torch.float32, seed=1), normal(96, dtype=torch.float32, seed=2)
+    return {
+        "linear": lambda x: F.linear(x, w),
+        "linear with bias": lambda x: F.linear(x, w, bias),
+        "linear of sequences": lambda x: F.linear(x[None], w, bias)[0],
+        "@": lambda x: x @ w.t(),
+        "einsum": lambda x: torch.einsum("ik,jk->ij", x, w),
+        "mv": lambda x: x @ w[0],
+        "addmm": lambda x: torch.addmm(bias, x, w.t(), beta=0.5, alpha=2.0),
+        "mm into": lambda x: torch.mm(x, w.t(), out=x.new_empty(x.shape[0], 96)),
+        "bmm": lambda x: torch.bmm(x[None], w.t()[None])[0],
+        "baddbmm": lambda x: torch.baddbmm(bias, x[None], w.t()[None])[0],
+        "addmv": lambda x: torch.addmv(torch.ones(1), x, w[0]),
+    }
+
+
+@pytest.mark.parametrize("name", products())
+def test_k10_products_have_their_bits_in_every_batch(name: str) -> None:
+    """However a product is written, a row of it does not depend on the others, and is the product."""
+    x, function = normal(64, 2048, dtype=torch.float32), products()[name]
+    stock = function(x)
+    with torch.inference_mode(), invariant():
+        assert rows_differ(function, x) == []
+        assert sum(engaged().values()) > 0
+        torch.testing.assert_close(function(x), stock, rtol=1e-4, atol=1e-4)
+
+
+def test_k10_stock_products_are_caught_by_the_same_check() -> None:
+    """Negative control: without the switch the same calls do not pass."""
+    x = normal(64, 2048, dtype=torch.float32)
+    assert any(rows_differ(function, x) for function in products().values())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_k11_activations_are_each_elements_own(dtype: torch.dtype, threads: int) -> None:
+    """An element has one value at every place of tensors of every size, on any number of threads."""
+    torch.set_num_threads(threads)
+    x = normal(35_000, dtype=dtype) * 3
+    with torch.inference_mode(), invariant():
+        for name, function in ACTIVATIONS.items():
+            whole = function(x)
+            for at, size in enumerate(SIZES):
+                part = slice(at, at + size)
+                assert torch.equal(function(x[part]).nan_to_num(7.0), whole[part].nan_to_num(7.0)), (name, size)
+            assert function(x[:6].view(2, 3).t()).shape == (3, 2)
+
+
+def test_k11_stock_activations_are_caught_by_the_same_check() -> None:
+    """Negative control: torch computes the last elements of a tensor in another way than the same ones in its midst."""
+    x = normal(35_000, dtype=torch.float32) * 3
+    changed = [f for f in ACTIVATIONS.values() if any(not torch.equal(f(x[:n]), f(x)[:n]) for n in SIZES)]
+    assert changed
+
+
+def test_k10_activations_are_what_they_are_called() -> None:
+    """Ours compute the same function as torch's."""
+    x = normal(3, 67, dtype=torch.float32)
+    stock = {name: function(x) for name, function in ACTIVATIONS.items()}
+    with torch.inference_mode(), invariant():
+        for name, function in ACTIVATIONS.items():
+            torch.testing.assert_close(function(x), stock[name], rtol=2e-6, atol=1e-6, equal_nan=True)
+
+
+def test_k10_nests_and_restores_originals_by_identity() -> None:
+    """Only the last exit puts aten's kernels back, and then the dispatcher holds what it held."""
+    before = state_of_aten()
+    with invariant():
+        with invariant():
+            assert is_invariant()
+        assert is_invariant()
+        assert all(state != before[name] for name, state in state_of_aten().items())
+    assert not is_invariant()
+    assert state_of_aten() == before
+
+
+def test_k10_an_exception_restores_too() -> None:
+    """The user's own exception comes through unchanged, and nothing stays overridden."""
+    before, error = state_of_aten(), RuntimeError("the user's own")
+    with pytest.raises(RuntimeError, match="the user's own") as caught, invariant(), invariant():
+        raise error
+    assert caught.value is error
+    assert state_of_aten() == before
+
+
+def test_k10_other_threads_compute_with_ours_until_the_last_leaves() -> None:
+    """One thread's exit leaves another's switch on; a thread that never entered computes with ours as well."""
+    entered, leave = threading.Event(), threading.Event()
+    before, bits = state_of_aten(), dict[str, Tensor]()
+    x, w = normal(3, 64, dtype=torch.float32), normal(64, 8, dtype=torch.float32)
+
+    def stay() -> None:
+        with invariant():
+            entered.set()
+            leave.wait(30)
+
+    staying = threading.Thread(target=stay)
+    with invariant():
+        staying.start()
+        assert entered.wait(30)
+    assert is_invariant()
+    bystander = threading.Thread(target=lambda: bits.update(mm=torch.mm(x, w)))
+    bystander.start()
+    bystander.join()
+    assert engaged()["mm"] == 1
+    leave.set()
+    staying.join()
+    assert state_of_aten() == before
+    torch.testing.assert_close(bits["mm"], x @ w)
+
+
+def test_k10_reduced_precision_is_off_and_comes_back() -> None:
+    """TF32 and half-precision sums are off within, and as the user had them behind."""
+    matmul = torch.backends.cuda.matmul
+    stock = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        with invariant():
+            assert matmul.fp32_precision == "ieee"
+            assert not matmul.allow_bf16_reduced_precision_reduction
+        assert matmul.fp32_precision == "tf32"
+        assert matmul.allow_bf16_reduced_precision_reduction
+    finally:
+        matmul.fp32_precision = stock
+
+
+def test_k10_the_dispatchers_warning_stays_away() -> None:
+    """A user who asks for overridden kernels is not warned that kernels are overridden."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with invariant():
+            pass
+    assert caught == []
+
+
+def test_k10_a_gradient_is_refused_by_name() -> None:
+    """Forward only: no gradient whose sums nobody has put in order."""
+    layer = torch.nn.Linear(8, 4)
+    with invariant():
+        with pytest.raises(UnsupportedInput, match=r"addmm: a gradient is required.*inference_mode"):
+            layer(torch.ones(2, 8))
+        with torch.no_grad():
+            assert layer(torch.ones(2, 8)).shape == (2, 4)
+
+
+def test_k10_counts_begin_anew() -> None:
+    """What ran before the switch was turned on is no proof of anything."""
+    x = normal(3, 64, dtype=torch.float32)
+    for _ in range(2):
+        with invariant():
+            torch.mm(x, x.t())
+            torch.mm(x, x.t())
+            assert engaged() == {"mm": 2}
+
+
+def test_k9_ties_keep_their_order() -> None:
+    """The first of equal values is the first of the largest, whatever algorithm the size would choose."""
+    x = torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 3.0]).repeat(3, 50)
+    with invariant():
+        values, indices = torch.topk(x, 4)
+        assert indices.tolist() == [[1, 3, 5, 7]] * 3
+        assert torch.equal(values, x.gather(1, indices))
+        assert torch.topk(x[:1], 3, largest=False).indices.tolist() == [[0, 6, 12]]
+        assert torch.sort(x[0], descending=True).indices[:3].tolist() == [1, 3, 5]
+
+
+def test_integers_and_empty_tensors_stay_with_aten() -> None:
+    """Where there is no order to fix, torch's own results come back."""
+    with invariant():
+        ones = torch.ones(3, 4, dtype=torch.int64)
+        assert torch.equal(ones @ ones.t(), torch.full((3, 3), 4))
+        assert torch.equal(torch.ones(2, 0) @ torch.ones(0, 3), torch.zeros(2, 3))
+        assert torch.empty(0, 4).mm(torch.ones(4, 3)).shape == (0, 3)
+        assert torch.equal(
+            torch.bmm(torch.full((1, 2, 1), 3.0), torch.full((1, 1, 4), 2.0)), torch.full((1, 2, 4), 6.0)
+        )
+
+
+def test_every_override_is_an_overload_of_aten() -> None:
+    """A misspelt name would override nothing."""
+    known = set(torch._C._dispatch_get_all_op_names())
+    assert {f"aten::{name}" for name in (*overridden("CPU"), *OVERRIDES)} <= known
