@@ -27,6 +27,7 @@ from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.launch import Launch, captured
 from spanreplay_kernels.operands import dtype_name
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.ops.grouped import grouped_mm_triton
 from spanreplay_kernels.ops.matmul import matmul_triton
 from spanreplay_kernels.plan import Plan, plan_matmul
 
@@ -64,6 +65,16 @@ def _matmul(n: int, k: int, *, is_transposed: bool = True, has_bias: bool = Fals
     return call
 
 
+def _grouped(experts: int, n: int, k: int, *, is_transposed: bool = True) -> Call:
+    def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
+        plan = plan_matmul(n, k, dtype_name(_empty(1, dtype=dtype)), arch)
+        w = _empty(experts, n, k, dtype=dtype).transpose(1, 2) if is_transposed else _empty(experts, k, n, dtype=dtype)
+        grouped_mm_triton(_empty(rows, k, dtype=dtype), w, _empty(experts, dtype=torch.int32), plan)
+        return plan
+
+    return call
+
+
 CASES: Final = (
     Case("matmul", "4096x4096", _matmul(4096, 4096)),
     Case("matmul", "1024x4096", _matmul(1024, 4096)),
@@ -71,6 +82,10 @@ CASES: Final = (
     Case("matmul", "2048x2048, w as it stands, bias", _matmul(2048, 2048, is_transposed=False, has_bias=True)),
     Case("matmul", "1000x1100", _matmul(1000, 1100)),
     Case("matmul", "37x101, bias", _matmul(37, 101, has_bias=True)),
+    Case("grouped_mm", "128x1536x2048", _grouped(128, 1536, 2048)),
+    Case("grouped_mm", "8x14336x4096", _grouped(8, 14_336, 4096)),
+    Case("grouped_mm", "8x2048x768, w as it stands", _grouped(8, 2048, 768, is_transposed=False)),
+    Case("grouped_mm", "5x37x101", _grouped(5, 37, 101)),
 )
 """One row an operation and shape; the first of an operation is its sample."""
 

@@ -1,0 +1,226 @@
+"""Products of groups of rows, each with a weight of its own: what a mixture of experts multiplies.
+
+A row's bits are those that `matmul` gives it with its group's weight: the plan, the segments and the instruction are
+the same, and neither the size of a group nor a row's place in it is part of them. Which rows make a group is known on
+the device alone; a kernel looks each tile's group up, so that no launch waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from spanreplay_kernels.arch import ARCHS, CPU, Mma, arch_of
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.launch import launch, programs
+from spanreplay_kernels.operands import aligned, check_dtype, dtype_name
+from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.ops.matmul import (
+    GROUP_TILES,
+    SPLIT_ROWS_MAX,
+    Tile,
+    add_segments_kernel,
+    finish,
+    matmul_cpu,
+    matmul_ref,
+    place,
+    sum_segment,
+)
+from spanreplay_kernels.plan import MatmulPlan, plan_matmul
+
+__all__ = ["GROUPS_MAX", "grouped_mm", "grouped_mm_ref", "grouped_mm_triton"]
+
+GROUPS_MAX = 4095
+"""Every program holds the ends of all groups, and of what is behind the last."""
+_HINT = "pass (T, K), (E, K, N) and int32 (E,)"
+
+
+def grouped_mm_ref(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -> Tensor:
+    """Each group's rows times its weight in the order of a plan, in plain PyTorch: the definition."""
+    out = x.new_zeros((x.shape[0], plan.n))
+    start = 0
+    for expert, end in enumerate(offsets.tolist()):
+        out[start:end] = matmul_ref(x[start:end], w[expert], plan)
+        start = end
+    return out
+
+
+def grouped_mm(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+    """Rows of group e times w[e], as `torch._grouped_mm`; bitwise batch-invariant.
+
+    Group e is x[offsets[e − 1] : offsets[e]]; it may be empty. Rows behind the last group are zero in the result.
+
+    Shapes: x (T, K) any T, w (E, K, N) of any strides, offsets (E,), result (T, N); E ≤ 4095, K, N ≥ 1.
+    Dtypes: x, w bf16, fp16, fp32 (never TF32); offsets int32; sums in fp32, rounded once; result has x's dtype.
+    Invariance: a row depends only on itself and its group's weight, and has the bits of `matmul(row, w[e])`.
+    Raises: UnsupportedInput if shapes, dtypes or devices do not fit, e.g. for the other forms of `_grouped_mm`; on a
+        CPU also if offsets decrease or pass T. On a GPU nobody looks: such offsets give wrong rows, and touch no
+        memory but the operands'.
+    """
+    _check(x, w, offsets)
+    arch = arch_of(x.device)
+    plan = plan_matmul(w.shape[2], w.shape[1], dtype_name(x), arch)
+    if x.shape[0] == 0:
+        return x.new_empty((0, plan.n))
+    if arch is CPU:
+        return _grouped_mm_cpu(x, w, offsets, plan)
+    return grouped_mm_triton(x, w, offsets, plan)
+
+
+def _check(x: Tensor, w: Tensor, offsets: Tensor) -> None:
+    if x.dim() != 2 or w.dim() != 3 or x.shape[1] != w.shape[1] or 0 in w.shape:
+        raise UnsupportedInput("grouped_mm", "these shapes do not multiply", x, w, offsets, hint=_HINT)
+    check_dtype("grouped_mm", x, w)
+    if offsets.shape != w.shape[:1] or offsets.dtype != torch.int32 or offsets.device != x.device:
+        raise UnsupportedInput("grouped_mm", "offsets are not one int32 a group", w, offsets, hint=_HINT)
+    if w.shape[0] > GROUPS_MAX:
+        raise UnsupportedInput("grouped_mm", "too many groups", w, hint=f"pass at most {GROUPS_MAX}")
+
+
+def _grouped_mm_cpu(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -> Tensor:
+    out = x.new_zeros((x.shape[0], plan.n))
+    start = 0
+    for expert, end in enumerate(offsets.tolist()):
+        if not start <= end <= x.shape[0]:
+            problem = f"offset {expert} is {end} after {start}, of {x.shape[0]} rows"
+            raise UnsupportedInput("grouped_mm", problem, x, offsets, hint="pass the ends of groups in order")
+        if end > start:
+            out[start:end] = matmul_cpu(x[start:end], w[expert], None, 1.0, 1.0, plan)
+        start = end
+    return out
+
+
+@triton.jit
+def _load_end(offsets_ptr, group, is_group, T, other):
+    """Where groups end; never outside the rows, whatever the offsets are."""
+    return tl.minimum(tl.maximum(tl.load(offsets_ptr + group, mask=is_group, other=other), 0), T)
+
+
+@triton.jit
+def _count_tiles(offsets_ptr, groups, T, E, BLOCK_M: tl.constexpr):
+    """How many tiles of rows groups 0 … e have, for every e; group E is what is behind the last."""
+    ends = _load_end(offsets_ptr, groups, groups < E, T, T)
+    starts = _load_end(offsets_ptr, groups - 1, (groups > 0) & (groups <= E), T, 0)
+    rows = tl.where(groups <= E, tl.maximum(ends - starts, 0), 0)
+    return tl.cumsum(tl.cdiv(rows, BLOCK_M), 0)
+
+
+@triton.jit
+def _find_group(tile_m, tiles_until, groups, offsets_ptr, T, E):
+    """(group, its first row, its end, the tile's number within it) of a tile of rows."""
+    group = tl.sum((tiles_until <= tile_m).to(tl.int32), 0)
+    first = tl.sum(tl.where(groups == group - 1, tiles_until, 0), 0)
+    start = _load_end(offsets_ptr, group - 1, group > 0, T, 0)
+    end = _load_end(offsets_ptr, group, group < E, T, T)
+    return group, start, end, tile_m - first
+
+
+@triton.jit(do_not_specialize=["T"])
+def grouped_kernel(
+    x_ptr, w_ptr, out_ptr, offsets_ptr, T, E, N, K,
+    stride_xm, stride_xk, stride_we, stride_wk, stride_wn, stride_om, stride_on,
+    SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
+    GROUP: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """Tiles of all groups: every block adds all segments, in order. Persistent."""
+    groups = tl.arange(0, BLOCK_E)
+    tiles_until = _count_tiles(offsets_ptr, groups, T, E, BLOCK_M)
+    tiles_m, tiles_n = tl.max(tiles_until, 0), tl.cdiv(N, BLOCK_N)
+    for each in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+        tile_m, tile_n = place(each, tiles_m, tiles_n, GROUP)
+        group, start, end, inside = _find_group(tile_m, tiles_until, groups, offsets_ptr, T, E)
+        rows = (start + inside * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+        columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+        total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+        if group < E:
+            w_at = w_ptr + group.to(tl.int64) * stride_we
+            total = sum_segment(
+                x_ptr, w_at, rows, columns, 0, end, N, K,
+                stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
+            )  # fmt: skip
+            for segment in range(1, SEGMENTS):
+                total += sum_segment(
+                    x_ptr, w_at, rows, columns, segment * SEGMENT_K, end, N, K,
+                    stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
+                )  # fmt: skip
+        finish(
+            tl.trans(total), out_ptr, out_ptr, rows, columns, end, N, stride_om, stride_on, 0, 0, 1.0, 0.0,
+            False, INTERPRET,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["T"])
+def grouped_split_kernel(
+    x_ptr, w_ptr, sums_ptr, offsets_ptr, T, E, N, K,
+    stride_xm, stride_xk, stride_we, stride_wk, stride_wn,
+    SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
+    INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """One segment of tiles of all groups: fp32 sums into sums (SEGMENTS, T, N)."""
+    groups = tl.arange(0, BLOCK_E)
+    tiles_until = _count_tiles(offsets_ptr, groups, T, E, BLOCK_M)
+    tile_n, segment = tl.program_id(0), tl.program_id(1)
+    columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    for tile_m in tl.range(tl.program_id(2), tl.max(tiles_until, 0), tl.num_programs(2)):
+        group, start, end, inside = _find_group(tile_m, tiles_until, groups, offsets_ptr, T, E)
+        rows = (start + inside * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+        acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+        if group < E:
+            acc = sum_segment(
+                x_ptr, w_ptr + group.to(tl.int64) * stride_we, rows, columns, segment * SEGMENT_K, end, N, K,
+                stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
+            )  # fmt: skip
+        at = sums_ptr + (segment.to(tl.int64) * T + rows[:, None]) * N + columns[None, :]
+        tl.store(at, tl.trans(acc), mask=(rows[:, None] < end) & (columns[None, :] < N))
+
+
+def tile_for(rows: int, plan: MatmulPlan) -> Tile:
+    """The tile of a launch over groups of so many rows; smaller than a product's, for the group takes registers."""
+    if plan.k % 16 or plan.n % 16:
+        # Loads of one element each: their addresses fill the registers
+        warps, stages = (4, 1) if plan.mma is Mma.FMA else (8, 2)
+        return Tile(16 if rows <= 16 else 32, plan.tile_n_min, warps, stages)
+    if plan.mma is Mma.FMA:
+        return Tile(16 if rows <= 16 else 32, 64, 4, 2)
+    is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
+    small = next((m for m in (16, 32, 64) if rows <= m), 0)
+    if small:
+        return Tile(small, plan.tile_n_min, 8 if small * plan.tile_n_min > 4096 else 4, 3 if is_narrow else 5)
+    return Tile(64 if is_narrow else 128, 128, 8, 3)
+
+
+def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -> Tensor:
+    """Each group's rows times its weight by the kernels; for callers that have checked their operands."""
+    T, E = x.shape[0], w.shape[0]
+    x, w, offsets = aligned(x), aligned(w), aligned(offsets.contiguous())
+    out = torch.empty((T, plan.n), dtype=x.dtype, device=x.device)
+    # As many rows as a group has on average: which tile suits them best, not what they add up to
+    tile = tile_for(triton.cdiv(T, E), plan)
+    tiles_n = triton.cdiv(plan.n, tile.n)
+    tiles_m_max = T // tile.m + min(E + 1, T)
+    shape: dict[str, Any] = {
+        "SEGMENT_K": plan.segment_k, "SEGMENTS": plan.segments, "BLOCK_M": tile.m, "BLOCK_N": tile.n,
+        "BLOCK_K": plan.block_k, "BLOCK_E": triton.next_power_of_2(E + 1), "INTERPRET": IS_INTERPRETED,
+        "num_warps": tile.warps, "num_stages": tile.stages,
+    }  # fmt: skip
+    if T > SPLIT_ROWS_MAX or plan.segments == 1:
+        strides = (*x.stride(), *w.stride(), *out.stride())
+        blocks = min(tiles_m_max * tiles_n, programs(x))
+        launch(
+            grouped_kernel, (blocks,), x, w, out, offsets, T, E, plan.n, plan.k, *strides, GROUP=GROUP_TILES, **shape
+        )
+        return out
+    sums = torch.empty((plan.segments, T, plan.n), dtype=torch.float32, device=x.device)
+    grid = (tiles_n, plan.segments, tiles_m_max)
+    launch(grouped_split_kernel, grid, x, w, sums, offsets, T, E, plan.n, plan.k, *x.stride(), *w.stride(), **shape)
+    launch(
+        add_segments_kernel, (T, triton.cdiv(plan.n, 1024), 1), sums, out, out, T, plan.n, 0, *out.stride(), 0, 0,
+        1.0, 0.0, SEGMENTS=plan.segments, BLOCK_N=1024, HAS_BIAS=False, INTERPRET=IS_INTERPRETED, num_warps=4,
+    )  # fmt: skip
+    return out
