@@ -23,8 +23,12 @@ from spanreplay_kernels.errors import UnsupportedInput
 __all__ = ["AttentionPlan", "MatmulPlan", "Plan", "RowPlan", "hash_plans", "plan"]
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
-_ROW_REGISTERS_MAX: Final = 16_384
-"""Elements of one row that a block of 8 warps holds in registers: 64 fp32 a thread."""
+_ROW_REGISTERS_MAX: Final = 32_768
+"""Elements of one row that 32 warps hold in registers, 32 a thread; with twice as many every architecture spills."""
+_ROW_BLOCK: Final = 16_384
+"""Of longer rows: two blocks of 16 warps share a multiprocessor, and one reads while the other adds."""
+_TILE_ELEMENTS: Final = 2048
+"""Of a tile of short rows: 16 elements for each thread of 4 warps."""
 _CPU_ROWS: Final = 16
 _SEGMENT_K_MIN: Final = 512
 _SEGMENTS_MAX: Final = 16
@@ -60,8 +64,10 @@ class RowPlan:
     dtype: str
     arch: str
     block: int
+    block_rows: int
+    """Rows of a tile: with few columns, several rows keep the threads busy."""
     warps: int
-    """Part of the order: a block's sum is a tree over its threads."""
+    """Part of the order, as the rows of a tile are: a block's sum is a tree over the threads that it is spread on."""
 
     @property
     def passes(self) -> int:
@@ -93,7 +99,7 @@ Plan = MatmulPlan | RowPlan | AttentionPlan
 def plan(op: str, *, dtype: str, arch: Arch = CPU, n: int = 0, k: int = 0, width: int = 0, head_dim: int = 0) -> Plan:
     """The reduction plan of an operation.
 
-    op: `matmul` (n, k), `attention` (head_dim), or one of rows (width): `rms_norm`, `softmax`, `log_softmax`, `mean`.
+    op: `matmul` (n, k), `attention` (head_dim), or one of ROW_OPS (width).
     dtype: as torch spells it, e.g. `bfloat16`.
     Raises: UnsupportedInput for an unknown op, dtype or size.
     """
@@ -133,16 +139,20 @@ def _count_segments(tiles: int, k: int, arch: Arch) -> int:
     return segments
 
 
-ROW_OPS: Final = ("rms_norm", "softmax", "log_softmax", "mean")
+ROW_OPS: Final = ("rms_norm", "softmax", "log_softmax", "mean", "sum")
 
 
 @functools.lru_cache(maxsize=4096)
 def plan_rows(op: str, width: int, dtype: str, arch: Arch) -> RowPlan:
     """The plan of a reduction over rows of `width` elements."""
     _check(op, dtype, width=width)
-    block = min(_power_of_two(width), _ROW_REGISTERS_MAX)
-    warps = 1 if block <= 256 else 4 if block <= 2048 else 8 if block <= 8192 else 16
-    return RowPlan(op, width, dtype, arch.name, block, warps)
+    block = _power_of_two(width)
+    if arch is CPU:
+        # One block, added up by halves; no compiler spreads it over threads
+        return RowPlan(op, width, dtype, arch.name, block, 1, 1)
+    block = block if block <= _ROW_REGISTERS_MAX else _ROW_BLOCK
+    warps = 4 if block <= 2048 else 8 if block <= 8192 else 16 if block <= 16_384 else 32
+    return RowPlan(op, width, dtype, arch.name, block, max(1, _TILE_ELEMENTS // block), warps)
 
 
 @functools.lru_cache(maxsize=256)

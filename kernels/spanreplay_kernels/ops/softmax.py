@@ -1,0 +1,234 @@
+"""softmax, log_softmax, and the log-probability of chosen tokens.
+
+A row's highest value and the sum of its exponentials are found together, block by block from the first to the last
+(online softmax); each block's own sum is taken from the highest value so far. A row that fits into registers is read
+once, another twice. All three operations find these two numbers by one function and one plan.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from spanreplay_kernels.arch import CPU, arch_of
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.launch import launch
+from spanreplay_kernels.operands import aligned, check_dtype, dense_rows, dtype_name
+from spanreplay_kernels.ops._rows import exp_cpu, in_chunks, load_rows, normal_dim, read_as, store_rows, sum_cpu
+from spanreplay_kernels.ops._tile import IS_INTERPRETED, rounded
+from spanreplay_kernels.plan import RowPlan, plan_rows
+
+__all__ = [
+    "gather_logprob",
+    "gather_logprob_ref",
+    "gather_logprob_triton",
+    "log_softmax",
+    "softmax",
+    "softmax_ref",
+    "softmax_triton",
+]
+
+
+def softmax_ref(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
+    """softmax of rows (M, N), of plan.op `log_softmax` its logarithm, in the order of a plan: the definition."""
+    high = torch.full((x.shape[0], 1), -math.inf, device=x.device)
+    total = torch.zeros_like(high)
+    for start in range(0, plan.width, plan.block):
+        block = x[:, start : start + plan.block].float()
+        higher = torch.maximum(high, block.amax(-1, keepdim=True))
+        base = higher.masked_fill(higher == -math.inf, 0.0)
+        total = total * torch.exp(high - base) + torch.exp(block - base).sum(-1, keepdim=True)
+        high = higher
+    apart = x.float() - high
+    return (apart - total.log() if plan.op == "log_softmax" else apart.exp() * (1.0 / total)).to(out_dtype)
+
+
+def gather_logprob_ref(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
+    """Of rows (M, V), the elements (M, T) of log_softmax that token_ids (M, T) name, in fp32: the definition."""
+    inside = (token_ids >= 0) & (token_ids < plan.width)
+    chosen = softmax_ref(x, plan, torch.float32).gather(1, token_ids.where(inside, 0))
+    return chosen.masked_fill(~inside, math.nan)
+
+
+def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
+    """e to the power of x, divided by its sum along a dimension; bitwise batch-invariant.
+
+    Shapes: x of any shape, result as x, contiguous.
+    Dtypes: bf16, fp16, fp32; with dtype, x is read as that and the result has it (fp32 of bf16 in one step); steps in
+    fp32, rounded once. A row of -inf alone, or with NaN or +inf in it, gives NaN, as torch's.
+    Invariance: a row depends only on itself; the order of its N terms is plan_rows("softmax", N)'s.
+    Raises: UnsupportedInput if the dimension does not exist or no plan exists.
+    Source: Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3, over blocks.
+    """
+    return _along("softmax", x, dim, dtype)
+
+
+def log_softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
+    """x less the logarithm of the sum of its exponentials along a dimension. All else as `softmax`."""
+    return _along("log_softmax", x, dim, dtype)
+
+
+def gather_logprob(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """The log-probabilities of chosen tokens in fp32: log_softmax and gather, and no (…, V) is written.
+
+    Shapes: logits (…, V), token_ids (…) for one token a row or (…, T) for several, result as token_ids.
+    Dtypes: logits bf16, fp16, fp32; token_ids int32, int64. An id outside 0 … V - 1 gives NaN: to raise would mean to
+    wait for the GPU.
+    Invariance: as `log_softmax`. Raises: UnsupportedInput if the shapes do not fit or no plan exists.
+    Source: as `softmax`.
+    """
+    if logits.dim() == 0 or token_ids.dtype not in (torch.int32, torch.int64) or token_ids.device != logits.device:
+        hint = "pass logits (…, V) and integer ids on the same device"
+        raise UnsupportedInput("gather_logprob", "these are no logits and tokens", logits, token_ids, hint=hint)
+    leading, V = logits.shape[:-1], logits.shape[-1]
+    if token_ids.shape[: len(leading)] != leading or token_ids.dim() > logits.dim():
+        hint = "pass ids (…) or (…, T) for logits (…, V)"
+        raise UnsupportedInput("gather_logprob", "these shapes do not fit", logits, token_ids, hint=hint)
+    check_dtype("gather_logprob", logits)
+    arch = arch_of(logits.device)
+    plan = plan_rows("log_softmax", V, dtype_name(logits), arch)
+    if token_ids.numel() == 0:
+        return logits.new_empty(token_ids.shape, dtype=torch.float32)
+    rows, ids = dense_rows(logits), token_ids.reshape(math.prod(leading), -1)
+    chosen = _gather_cpu(rows, ids, plan) if arch is CPU else gather_logprob_triton(rows, ids, plan)
+    return chosen.reshape(token_ids.shape)
+
+
+def _along(op: str, x: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
+    if x.dim() == 0:
+        return _along(op, x[None], dim, dtype)[0]
+    x, out_dtype = read_as(x, dtype)
+    dim = normal_dim(op, x, dim)
+    check_dtype(op, x)
+    if x.numel() == 0:
+        return torch.empty(x.shape, dtype=out_dtype, device=x.device)
+    arch = arch_of(x.device)
+    moved = x.movedim(dim, -1)
+    plan = plan_rows(op, moved.shape[-1], dtype_name(x), arch)
+    rows = dense_rows(moved)
+    result = _softmax_cpu(rows, plan, out_dtype) if arch is CPU else softmax_triton(rows, plan, out_dtype)
+    return result.reshape(moved.shape).movedim(-1, dim).contiguous()
+
+
+def _softmax_cpu(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
+    def step(rows: Tensor) -> Tensor:
+        apart, total = _apart_cpu(rows)
+        if plan.op == "log_softmax":
+            return apart.sub_(_log_cpu(total))
+        return exp_cpu(apart).div_(total[:, None])
+
+    return in_chunks(step, x, out=torch.empty(x.shape, dtype=out_dtype, device=x.device))
+
+
+def _gather_cpu(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
+    def step(rows: Tensor, ids: Tensor) -> Tensor:
+        apart, total = _apart_cpu(rows)
+        inside = (ids >= 0) & (ids < plan.width)
+        chosen = apart.gather(1, ids.long().where(inside, 0)) - _log_cpu(total)
+        return chosen.masked_fill_(~inside, math.nan)
+
+    return in_chunks(step, x, token_ids, out=torch.empty(token_ids.shape, dtype=torch.float32))
+
+
+def _apart_cpu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(x less its row's highest value, the sums of its exponentials (M,)); a row's highest value has no order."""
+    wide = x.float()
+    # Of zeros of both signs either may be the highest; added to zero they are one
+    apart = wide - (wide.amax(-1, keepdim=True) + 0.0)
+    return apart, sum_cpu(exp_cpu(apart))
+
+
+def _log_cpu(total: Tensor) -> Tensor:
+    """The logarithms of sums (M,) as (M, 1): one call of the C library for each, which has one path for all."""
+    logs = [math.log(each) if each > 0 else each for each in total.double().tolist()]
+    return torch.tensor(logs, dtype=torch.float64).float()[:, None]
+
+
+@triton.jit
+def _more(x, high, total):
+    """(highest value, sum of exponentials below it) of rows, with one more block x; both start at (-inf, 0)."""
+    higher = tl.maximum(high, tl.max(x, axis=1))
+    # While a row has held nothing but -inf, its sum is 0 and must not become NaN
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    return higher, total * tl.exp(high - base) + tl.sum(tl.exp(x - base[:, None]), axis=1)
+
+
+@triton.jit
+def _finish(x, high, total, IS_LOG: tl.constexpr):
+    apart = x.to(tl.float32) - high[:, None]
+    if IS_LOG:
+        return apart - tl.log(total)[:, None]
+    return tl.exp(apart) * tl.math.div_rn(1.0, total)[:, None]
+
+
+@triton.jit(do_not_specialize=["M"])
+def softmax_kernel(
+    x_ptr, out_ptr, M, N,
+    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_READ: tl.constexpr, IS_LOG: tl.constexpr,
+    INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """softmax, or its logarithm, of BLOCK_ROWS rows of N."""
+    rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
+    high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
+    dtype = out_ptr.dtype.element_ty
+    if ONE_READ:
+        x = load_rows(x_ptr, rows, 0, M, N, float("-inf"), BLOCK)
+        high, total = _more(x.to(tl.float32), high, total)
+        store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, 0, M, N, BLOCK)
+    else:
+        for start in range(0, N, BLOCK):
+            x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
+            high, total = _more(x.to(tl.float32), high, total)
+        for start in range(0, N, BLOCK):
+            x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
+            store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, start, M, N, BLOCK)
+
+
+@triton.jit(do_not_specialize=["M", "T"])
+def gather_logprob_kernel(
+    x_ptr, ids_ptr, out_ptr, M, N, T,
+    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """log_softmax of BLOCK_ROWS rows of N at T places each."""
+    rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
+    high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
+    for start in range(0, N, BLOCK):
+        x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
+        high, total = _more(x.to(tl.float32), high, total)
+    log_total = tl.log(total)
+    for t in range(T):
+        token = tl.load(ids_ptr + rows * T + t, mask=rows < M, other=-1).to(tl.int64)
+        is_inside = (token >= 0) & (token < N)
+        x = tl.load(x_ptr + rows * N + token, mask=is_inside, other=float("nan")).to(tl.float32)
+        tl.store(out_ptr + rows * T + t, x - high - log_total, mask=rows < M)
+
+
+def softmax_triton(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
+    """softmax or log_softmax of rows (M, N) by the kernel; for callers that have checked and made a plan."""
+    x = dense_rows(x)
+    M = x.shape[0]
+    out = torch.empty(x.shape, dtype=out_dtype, device=x.device)
+    launch(
+        softmax_kernel, (triton.cdiv(M, plan.block_rows),), x, out, M, plan.width,
+        BLOCK_ROWS=plan.block_rows, BLOCK=plan.block, ONE_READ=plan.passes == 1, IS_LOG=plan.op == "log_softmax",
+        INTERPRET=IS_INTERPRETED, num_warps=plan.warps, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def gather_logprob_triton(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
+    """log_softmax of rows (M, V) at token_ids (M, T) by the kernel; for callers that have checked and made a plan."""
+    x, token_ids = dense_rows(x), aligned(token_ids.contiguous())
+    M, T = token_ids.shape
+    out = torch.empty((M, T), dtype=torch.float32, device=x.device)
+    launch(
+        gather_logprob_kernel, (triton.cdiv(M, plan.block_rows),), x, token_ids, out, M, plan.width, T,
+        BLOCK_ROWS=plan.block_rows, BLOCK=plan.block, num_warps=plan.warps, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
