@@ -221,6 +221,6 @@ def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -
     launch(grouped_split_kernel, grid, x, w, sums, offsets, T, E, plan.n, plan.k, *x.stride(), *w.stride(), **shape)
     launch(
         add_segments_kernel, (T, triton.cdiv(plan.n, 1024), 1), sums, out, out, T, plan.n, 0, *out.stride(), 0, 0,
-        1.0, 0.0, SEGMENTS=plan.segments, BLOCK_N=1024, HAS_BIAS=False, INTERPRET=IS_INTERPRETED, num_warps=4,
+        1.0, 0.0, SEGMENTS=plan.segments, BLOCK_N=1024, BIAS=0, INTERPRET=IS_INTERPRETED, num_warps=4,
     )  # fmt: skip
     return out

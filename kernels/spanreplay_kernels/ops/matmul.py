@@ -8,7 +8,7 @@ rows a block adds all segments itself, in the same order, each from a fresh accu
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -19,11 +19,26 @@ from spanreplay_kernels.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.launch import launch, programs
 from spanreplay_kernels.operands import aligned, check_dtype, check_same, dtype_name
-from spanreplay_kernels.ops._tile import IS_INTERPRETED, dot, rounded
+from spanreplay_kernels.ops import _matmul_tma as tma
+from spanreplay_kernels.ops._matmul_tiles import (
+    GROUP_TILES,
+    SPLIT_ROWS_MAX,
+    Tile,
+    finish,
+    place,
+    store_sums,
+    sum_segment,
+    sum_tile,
+    tile_for,
+)
+from spanreplay_kernels.ops._tile import IS_INTERPRETED
 from spanreplay_kernels.plan import MatmulPlan, plan_matmul
 from spanreplay_kernels.vendor import vendor_mm
 
 __all__ = [
+    "GROUP_TILES",
+    "SPLIT_ROWS_MAX",
+    "add_segments_kernel",
     "bmm",
     "finish",
     "linear",
@@ -35,11 +50,6 @@ __all__ = [
     "sum_segment",
     "tile_for",
 ]
-
-SPLIT_ROWS_MAX = 64
-"""Up to so many rows each segment is a block of its own: there are too few tiles to fill a GPU."""
-GROUP_TILES = 8
-"""Tiles of w that are visited before the next of x, so that both stay in the L2 cache."""
 
 
 def matmul_ref(x: Tensor, w: Tensor, plan: MatmulPlan, bias: Tensor | None = None) -> Tensor:
@@ -124,111 +134,75 @@ def matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: fl
     return (total if bias is None else total + bias.float() * beta).to(x.dtype)
 
 
-@triton.jit
-def sum_segment(
-    x_ptr, w_ptr, rows, columns, start,
-    M, N, K, stride_xm, stride_xk, stride_wk, stride_wn,
-    SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    INTERPRET: tl.constexpr,
-):  # fmt: skip
-    """The fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M)."""
-    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-    for k in range(start, tl.minimum(start + SEGMENT_K, K), BLOCK_K):
-        ks = k + tl.arange(0, BLOCK_K)
-        w_at = w_ptr + columns[:, None] * stride_wn + ks[None, :].to(tl.int64) * stride_wk
-        x_at = x_ptr + ks[:, None].to(tl.int64) * stride_xk + rows[None, :] * stride_xm
-        w = tl.load(w_at, mask=(columns[:, None] < N) & (ks[None, :] < K), other=0.0)
-        x = tl.load(x_at, mask=(ks[:, None] < K) & (rows[None, :] < M), other=0.0)
-        acc = dot(w, x, acc, INTERPRET)
-    return acc
-
-
-@triton.jit
-def place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """(row, column) of a tile: GROUP columns are walked down together."""
-    group = tile // (GROUP * tiles_m)
-    first = group * GROUP
-    width = tl.minimum(tiles_n - first, GROUP)
-    inside = tile % (GROUP * tiles_m)
-    return inside // width, first + inside % width
-
-
-@triton.jit
-def finish(
-    total, out_ptr, bias_ptr, rows, columns, M, N, stride_om, stride_on, stride_bm, stride_bn, alpha, beta,
-    HAS_BIAS: tl.constexpr, INTERPRET: tl.constexpr,
-):  # fmt: skip
-    """Store alpha · total + beta · bias, rounded once; total is (rows, columns)."""
-    mask = (rows[:, None] < M) & (columns[None, :] < N)
-    if HAS_BIAS:
-        at = bias_ptr + rows[:, None] * stride_bm + columns[None, :] * stride_bn
-        bias = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        # Written out, so that no compiler contracts it in one kernel and not in the other
-        total = tl.fma(total, alpha, bias * beta)
-    else:
-        total = total * alpha
-    out_at = out_ptr + rows[:, None] * stride_om + columns[None, :] * stride_on
-    tl.store(out_at, rounded(total, out_ptr.dtype.element_ty, INTERPRET), mask=mask)
-
-
 @triton.jit(do_not_specialize=["M", "B", "stride_xb", "stride_ob"])
 def matmul_kernel(
-    x_ptr, w_ptr, out_ptr, bias_ptr, B, M, N, K,
-    stride_xb, stride_xm, stride_xk, stride_wb, stride_wk, stride_wn, stride_ob, stride_om, stride_on,
-    stride_bm, stride_bn, alpha, beta,
+    x_ptr, w_ptr, out_ptr, bias_ptr, B, M, N, K, stride_xb, stride_xm, stride_wb, stride_wk, stride_wn,
+    stride_ob, stride_om, stride_on, stride_bm, stride_bn, alpha, beta,
     SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr, HAS_BIAS: tl.constexpr, INTERPRET: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IS_EVEN: tl.constexpr,
+    GROUP: tl.constexpr, BIAS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of the whole product: every block adds all segments, in order. Persistent over tiles and batch."""
+    """Tiles of the whole product: every block adds all segments, in order. Persistent over tiles and batch.
+
+    One loop over (tile, segment), flattened by the compiler with that over K: loads run ahead across their borders.
+    """
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
-    for each in tl.range(tl.program_id(0), tiles * B, tl.num_programs(0)):
-        b = (each // tiles).to(tl.int64)
-        tile_m, tile_n = place(each % tiles, tiles_m, tiles_n, GROUP)
-        rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-        total = sum_segment(
-            x_ptr + b * stride_xb, w_ptr + b * stride_wb, rows, columns, 0, M, N, K,
-            stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for each in tl.range(0, tl.cdiv(tiles * B - first, programs) * SEGMENTS, flatten=True):
+        tile, segment = first + each // SEGMENTS * programs, each % SEGMENTS
+        b = (tile // tiles).to(tl.int64)
+        tile_m, tile_n = place(tile % tiles, tiles_m, tiles_n, GROUP)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        acc = sum_tile(
+            x_ptr + b * stride_xb + row.to(tl.int64) * stride_xm,
+            w_ptr + b * stride_wb + column.to(tl.int64) * stride_wn,
+            M - row, N - column, segment * SEGMENT_K, K, stride_xm, stride_wk, stride_wn,
+            SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, IS_EVEN, INTERPRET,
         )  # fmt: skip
-        for segment in range(1, SEGMENTS):
-            total += sum_segment(
-                x_ptr + b * stride_xb, w_ptr + b * stride_wb, rows, columns, segment * SEGMENT_K, M, N, K,
-                stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
+        total = acc if SEGMENTS == 1 else tl.where(segment == 0, acc, total + acc)
+        if segment == SEGMENTS - 1:
+            finish(
+                tl.trans(total), out_ptr + b * stride_ob, bias_ptr,
+                (row + tl.arange(0, BLOCK_M)).to(tl.int64), column + tl.arange(0, BLOCK_N), M, N,
+                stride_om, stride_on, stride_bm, stride_bn, alpha, beta, BIAS, INTERPRET,
             )  # fmt: skip
-        finish(
-            tl.trans(total), out_ptr + b * stride_ob, bias_ptr, rows, columns, M, N, stride_om, stride_on,
-            stride_bm, stride_bn, alpha, beta, HAS_BIAS, INTERPRET,
-        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M", "stride_xb"])
 def split_kernel(
-    x_ptr, w_ptr, sums_ptr, M, N, K,
-    stride_xb, stride_xm, stride_xk, stride_wb, stride_wk, stride_wn,
+    x_ptr, w_ptr, sums_ptr, M, N, K, stride_xb, stride_xm, stride_wb, stride_wk, stride_wn,
     SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, INTERPRET: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IS_EVEN: tl.constexpr,
+    OVERLAPS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """One segment of one tile: its fp32 sum into sums (B, SEGMENTS, M, N)."""
-    tile_n, segment, b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    for tile_m in range(tl.cdiv(M, BLOCK_M)):
-        rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        acc = sum_segment(
-            x_ptr + b * stride_xb, w_ptr + b * stride_wb, rows, columns, segment * SEGMENT_K, M, N, K,
-            stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
-        )  # fmt: skip
-        at = sums_ptr + ((b * SEGMENTS + segment) * M + rows[:, None]) * N + columns[None, :]
-        tl.store(at, tl.trans(acc), mask=(rows[:, None] < M) & (columns[None, :] < N))
+    if OVERLAPS:
+        tl.extra.cuda.gdc_launch_dependents()
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    segment, b = tl.program_id(1), (tl.program_id(2) // tiles_m).to(tl.int64)
+    row, column = tl.program_id(2) % tiles_m * BLOCK_M, tl.program_id(0) * BLOCK_N
+    acc = sum_tile(
+        x_ptr + b * stride_xb + row.to(tl.int64) * stride_xm, w_ptr + b * stride_wb + column.to(tl.int64) * stride_wn,
+        M - row, N - column, segment * SEGMENT_K, K, stride_xm, stride_wk, stride_wn,
+        SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, IS_EVEN, INTERPRET,
+    )  # fmt: skip
+    store_sums(acc, sums_ptr, b * SEGMENTS + segment, row, column, M, N, BLOCK_M, BLOCK_N)
 
 
 @triton.jit(do_not_specialize=["M", "stride_ob"])
 def add_segments_kernel(
     sums_ptr, out_ptr, bias_ptr, M, N, stride_ob, stride_om, stride_on, stride_bm, stride_bn, alpha, beta,
-    SEGMENTS: tl.constexpr, BLOCK_N: tl.constexpr, HAS_BIAS: tl.constexpr, INTERPRET: tl.constexpr,
+    SEGMENTS: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr, INTERPRET: tl.constexpr,
+    OVERLAPS: tl.constexpr = False,
 ):  # fmt: skip
-    """Add the sums (B, SEGMENTS, M, N) of one row over segments, from the first to the last."""
+    """Add the sums (B, SEGMENTS, M, N) of one row over segments, from the first to the last.
+
+    OVERLAPS: it is started while the kernel before it still runs, and waits for that one's end by itself.
+    """
+    if OVERLAPS:
+        tl.extra.cuda.gdc_wait()
     row, b = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     columns = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     at = sums_ptr + (b * SEGMENTS * M + row) * N + columns
@@ -238,64 +212,113 @@ def add_segments_kernel(
     rows = row + tl.arange(0, 1)
     finish(
         total[None, :], out_ptr + b * stride_ob, bias_ptr, rows, columns, M, N, stride_om, stride_on,
-        stride_bm, stride_bn, alpha, beta, HAS_BIAS, INTERPRET,
+        stride_bm, stride_bn, alpha, beta, BIAS, INTERPRET,
     )  # fmt: skip
 
 
-class Tile(NamedTuple):
-    """What may be tuned freely: no addition changes its place by it."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int
-
-
-def tile_for(rows: int, plan: MatmulPlan) -> Tile:
-    """The tile of a launch over so many rows."""
-    if plan.mma is Mma.FMA:
-        return Tile(16 if rows <= 16 else 64, 64, 4, 2)
-    small = next((m for m in (16, 32, 64) if rows <= m), 0)
-    is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
-    if small:
-        return Tile(small, plan.tile_n_min, 4, 3 if is_narrow else 5)
-    return Tile(128, 128, 8, 2 if is_narrow else 3)
-
-
-def _of_batch(x: Tensor) -> tuple[int, ...]:
-    """The strides of (B, rows, columns); a dimension of one element says nothing, and must not compile anew."""
-    return (0 if x.shape[0] == 1 else x.stride(0), x.stride(1), x.stride(2))
-
-
 def matmul_triton(
-    x: Tensor, w: Tensor, bias: Tensor | None, plan: MatmulPlan, *, alpha: float = 1.0, beta: float = 1.0
-) -> Tensor:
-    """x (B, M, K) times w (B, K, N) by the kernels; for callers that have checked their operands and made a plan."""
+    x: Tensor, w: Tensor, bias: Tensor | None, plan: MatmulPlan, *, alpha: float = 1.0, beta: float = 1.0,
+    may_use_tma: bool = True,
+) -> Tensor:  # fmt: skip
+    """x (B, M, K) times w (B, K, N) by the kernels; for callers that have checked their operands and made a plan.
+
+    may_use_tma: False reads by pointers where the copy engine could; the bits are the same.
+    """
     B, M, _ = x.shape
-    x, w = aligned(x), aligned(w)
+    x, w = _dense(x), _within_32_bits(aligned(w))
     out = torch.empty((B, M, plan.n), dtype=x.dtype, device=x.device)
-    spread = out if bias is None else bias.expand(M, plan.n)
-    strides = (spread.stride(-2), spread.stride(-1), float(alpha), float(beta))
-    has_bias = bias is not None
-    tile = tile_for(M, plan)
+    by_tma = may_use_tma and tma.is_readable(w, plan)
+    tile = tile_for(M, plan, batch=B, by_tma=by_tma)
     shape: dict[str, Any] = {
         "SEGMENT_K": plan.segment_k, "SEGMENTS": plan.segments, "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "BLOCK_K": plan.block_k, "INTERPRET": IS_INTERPRETED, "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
-    tiles_n = triton.cdiv(plan.n, tile.n)
-    if M > SPLIT_ROWS_MAX or plan.segments == 1:
-        tiles = B * triton.cdiv(M, tile.m) * tiles_n
-        launch(
-            matmul_kernel, (min(tiles, programs(x)),), x, w, out, spread, B, M, plan.n, plan.k,
-            *_of_batch(x), *_of_batch(w), *out.stride(), *strides,
-            GROUP=GROUP_TILES, HAS_BIAS=has_bias, **shape,
-        )  # fmt: skip
+    if tile.is_split:
+        _launch_split(x, w, out, bias, plan, tile, alpha, beta, shape, by_tma=by_tma)
         return out
-    sums = torch.empty((B, plan.segments, M, plan.n), dtype=torch.float32, device=x.device)
-    grid = (tiles_n, plan.segments, B)
-    launch(split_kernel, grid, x, w, sums, M, plan.n, plan.k, *_of_batch(x), *_of_batch(w), **shape)
-    launch(
-        add_segments_kernel, (M, triton.cdiv(plan.n, 1024), B), sums, out, spread, M, plan.n, *out.stride(), *strides,
-        SEGMENTS=plan.segments, BLOCK_N=1024, HAS_BIAS=has_bias, INTERPRET=IS_INTERPRETED, num_warps=4,
-    )  # fmt: skip
+    tiles = B * triton.cdiv(M, tile.m) * triton.cdiv(plan.n, tile.n)
+    grid = (min(tiles, programs(x)) if tile.is_persistent else tiles,)
+    sizes = (B, M, plan.n, plan.k)
+    ends = (*out.stride(), *_of_bias(bias, out), float(alpha), float(beta))
+    options = {"GROUP": GROUP_TILES, "BIAS": _kind(bias), **shape}
+    if by_tma:
+        reads = tma.descriptors(x, w, plan, tile)
+        launch(
+            tma.matmul_tma_kernel, grid, *reads, out, _or(bias, out), *sizes, *ends,
+            IS_K_MAJOR=w.stride(1) == 1, WARP_SPECIALIZE=tile.is_specialized, **options,
+        )  # fmt: skip
+    else:
+        launch(
+            matmul_kernel, grid, x, w, out, _or(bias, out), *sizes, M * plan.k, plan.k, *_of_batch(w), *ends,
+            IS_EVEN=_is_even(plan, tile), **options,
+        )  # fmt: skip
     return out
+
+
+def _launch_split(
+    x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None, plan: MatmulPlan, tile: Tile, alpha: float, beta: float,
+    shape: dict[str, Any], *, by_tma: bool,
+) -> None:  # fmt: skip
+    """Each segment by a block of its own, then their sum."""
+    B, M, _ = x.shape
+    sums = torch.empty((B, plan.segments, M, plan.n), dtype=torch.float32, device=x.device)
+    grid = (triton.cdiv(plan.n, tile.n), plan.segments, B * triton.cdiv(M, tile.m))
+    # From 9.0 on the second kernel may be started before the first has ended, and waits on the device
+    overlaps = ARCHS[plan.arch].capability >= 90 and not IS_INTERPRETED
+    if by_tma and plan.mma is Mma.TCGEN05:
+        # Otherwise the assembler spills a few registers, to make room for blocks that shared memory has no room for
+        shape = {**shape, "maxnreg": 160}
+    if by_tma:
+        reads = tma.descriptors(x, w, plan, tile)
+        is_k_major = w.stride(1) == 1
+        launch(
+            tma.split_tma_kernel, grid, *reads, sums, M, plan.n, plan.k,
+            IS_K_MAJOR=is_k_major, OVERLAPS=overlaps, **shape,
+        )  # fmt: skip
+    else:
+        launch(
+            split_kernel, grid, x, w, sums, M, plan.n, plan.k, M * plan.k, plan.k, *_of_batch(w),
+            IS_EVEN=_is_even(plan, tile), OVERLAPS=overlaps, **shape,
+        )  # fmt: skip
+    launch(
+        add_segments_kernel, (M, triton.cdiv(plan.n, 1024), B), sums, out, _or(bias, out), M, plan.n, *out.stride(),
+        *_of_bias(bias, out), float(alpha), float(beta), SEGMENTS=plan.segments, BLOCK_N=1024, BIAS=_kind(bias),
+        INTERPRET=IS_INTERPRETED, OVERLAPS=overlaps, num_warps=4, **({"launch_pdl": True} if overlaps else {}),
+    )  # fmt: skip
+
+
+def _dense(x: Tensor) -> Tensor:
+    """x as dense rows at an aligned address; copied only where it is not."""
+    return aligned(x.contiguous())
+
+
+def _within_32_bits(w: Tensor) -> Tensor:
+    """w, copied where its rows lie so far apart that offsets within a tile need more than 32 bits."""
+    return w if max(w.stride()[1:]) * 256 < 2**31 else w.contiguous()
+
+
+def _is_even(plan: MatmulPlan, tile: Tile) -> bool:
+    """No tile reaches beyond the weight: a function of the weight alone."""
+    return plan.k == plan.segment_k * plan.segments and plan.n % tile.n == 0
+
+
+def _of_batch(w: Tensor) -> tuple[int, ...]:
+    """The strides of (B, K, N); a dimension of one element says nothing, and must not compile anew."""
+    return (0 if w.shape[0] == 1 else w.stride(0), w.stride(1), w.stride(2))
+
+
+def _kind(bias: Tensor | None) -> int:
+    """As `finish` takes it."""
+    return 0 if bias is None else 1 if bias.dim() < 2 else 2
+
+
+def _or(bias: Tensor | None, out: Tensor) -> Tensor:
+    return out if bias is None else bias
+
+
+def _of_bias(bias: Tensor | None, out: Tensor) -> tuple[int, int]:
+    """The strides of a bias over (M, N)."""
+    if bias is None:
+        return (0, 0)
+    spread = bias.expand(out.shape[1:])
+    return (0 if bias.dim() < 2 else spread.stride(0), spread.stride(1))

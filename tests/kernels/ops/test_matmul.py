@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.samples import DTYPES, EDGES, name_of, normal, ulps_from, with_hostile_neighbours
 from spanreplay_kernels.arch import ARCHS, CPU
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops import _matmul_tma as tma
 from spanreplay_kernels.ops.matmul import bmm, linear, matmul, matmul_ref, matmul_triton
 from spanreplay_kernels.plan import plan_matmul
 
@@ -28,7 +29,7 @@ def test_k9_kernels_give_a_row_its_bits_in_every_batch(N: int, K: int, dtype: to
     """Every number of rows around the tiles' sizes: a part of a batch has the bits of the whole."""
     x, w = normal(130, K, dtype=dtype, device=device), normal(N, K, dtype=dtype, device=device, seed=1).t()
     whole = by_kernels(x, w)
-    for rows in EDGES:
+    for rows in EDGES if K < 1000 else (1, 16, 33, 65, 129):
         start = (130 - rows) // 2
         assert torch.equal(by_kernels(x[start : start + rows], w), whole[start : start + rows]), rows
 
@@ -104,6 +105,67 @@ def test_k9_batched_product_is_that_of_each() -> None:
     for b in range(5):
         assert torch.equal(together[b], bmm(x[b : b + 1], w[b : b + 1])[0])
         assert torch.equal(together_kernels[b], by_kernels(x[b], w[b]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=name_of)
+@pytest.mark.parametrize("is_transposed", [True, False], ids=["rows of K", "rows of N"])
+@pytest.mark.parametrize("M", [3, 65])
+def test_k9_reading_by_the_copy_engine_changes_nothing(
+    M: int, is_transposed: bool, dtype: torch.dtype, device: str
+) -> None:
+    """Pointers and descriptors, ragged ends of N and K included, give one result."""
+    x, w = normal(1, M, 1112, dtype=dtype, device=device), normal(1, 1112, 72, dtype=dtype, device=device, seed=1)
+    w = w.transpose(1, 2).contiguous().transpose(1, 2) if is_transposed else w
+    plan = plan_matmul(72, 1112, name_of(dtype), ARCHS["sm_90"])
+    assert plan.segments == 2
+    assert tma.is_readable(w, plan)
+    by_pointers = matmul_triton(x, w, None, plan, may_use_tma=False)
+    assert torch.equal(matmul_triton(x, w, None, plan), by_pointers)
+
+
+@pytest.mark.parametrize("is_transposed", [True, False], ids=["rows of K", "rows of N"])
+def test_k9_copy_engine_keeps_products_of_a_batch_apart(is_transposed: bool, device: str) -> None:
+    """Weights read as one matrix: no product sees another's rows or weight, hostile ones included."""
+    w = normal(3, 128, 72, dtype=torch.float16, device=device, seed=1)
+    x = normal(3, 70, 128, dtype=torch.float16, device=device)
+    x[2], w[2] = float("nan"), float("inf")
+    w = w.transpose(1, 2).contiguous().transpose(1, 2) if is_transposed else w
+    plan = plan_matmul(72, 128, "float16", ARCHS["sm_90"])
+    assert tma.is_readable(w, plan)
+    together = matmul_triton(x, w, None, plan)
+    for b in (0, 1):
+        alone = matmul_triton(x[b : b + 1], w[b : b + 1], None, plan, may_use_tma=False)
+        assert torch.equal(together[b : b + 1], alone)
+
+
+def test_k9_weight_alone_says_how_it_is_read() -> None:
+    """Rows of whole 16 bytes, on an architecture that has the engine, in a narrow dtype; else by pointers."""
+
+    def is_readable(w: Tensor, arch: str = "sm_90") -> bool:
+        return tma.is_readable(w, plan_matmul(w.shape[2], w.shape[1], name_of(w.dtype), ARCHS[arch]))
+
+    w = torch.empty(1, 64, 72, dtype=torch.bfloat16)
+    assert is_readable(w)
+    assert is_readable(torch.empty(1, 72, 64, dtype=torch.bfloat16).transpose(1, 2))
+    assert not is_readable(w, "sm_80")
+    assert not is_readable(w.float())
+    assert not is_readable(w[:, :, ::2])
+    assert not is_readable(torch.empty(1, 64, 71, dtype=torch.bfloat16))
+    assert not is_readable(torch.empty(1, 63, 72, dtype=torch.bfloat16))
+    # Behind the first weight's last row of K lies the second weight
+    assert not is_readable(torch.empty(2, 104, 72, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("rows", [5, 70])
+def test_bias_is_added_once_before_rounding(rows: int, device: str) -> None:
+    """A bias for all rows, one of every row's own, and a single value: as the definition, in both kernels."""
+    x, w = normal(rows, 1112, dtype=torch.float32, device=device), normal(1112, 8, dtype=torch.float32, device=device)
+    plan = plan_matmul(8, 1112, "float32", ARCHS["sm_90"])
+    for shape in ((8,), (rows, 8), (1, 8), ()):
+        bias = normal(*(shape or (1,)), dtype=torch.float32, device=device, seed=2).reshape(shape)
+        result = matmul_triton(x[None], w[None], bias, plan, alpha=0.5, beta=2.0)[0]
+        expected = (x.double() @ w.double()) * 0.5 + bias.double() * 2
+        torch.testing.assert_close(result, expected.float(), rtol=1e-5, atol=1e-4)
 
 
 def test_linear_takes_any_leading_dimensions() -> None:

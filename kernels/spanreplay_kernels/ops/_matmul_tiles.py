@@ -1,0 +1,181 @@
+"""What the kernels of matrix products are made of: sums of tiles, the order of tiles, and which tile a launch takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from spanreplay_kernels.arch import ARCHS, Mma
+from spanreplay_kernels.ops._tile import dot, rounded
+from spanreplay_kernels.plan import MatmulPlan
+
+__all__ = [
+    "GROUP_TILES",
+    "SPLIT_ROWS_MAX",
+    "Tile",
+    "finish",
+    "place",
+    "store_sums",
+    "sum_segment",
+    "sum_tile",
+    "tile_for",
+]
+
+SPLIT_ROWS_MAX = 64
+"""Up to so many rows each segment is a block of its own: there are too few tiles to fill a GPU."""
+GROUP_TILES = 8
+"""Tiles of w that are visited before the next of x, so that both stay in the L2 cache."""
+_PIPELINE_BYTES = 80_000
+"""That a block keeps on their way with few rows: enough to hide the memory's latency, and two blocks to a processor."""
+_PIPELINE_BYTES_NARROW = 40_000
+
+
+class Tile(NamedTuple):
+    """What may be tuned freely: no addition changes its place by it."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+    is_split: bool = False
+    """Each segment is a block of its own, and a second kernel adds them in the same order."""
+    is_persistent: bool = False
+    """One block for each multiprocessor; otherwise one for each tile."""
+    is_specialized: bool = False
+    """Warps of a block divide loading, multiplying and storing among them."""
+
+
+def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = False) -> Tile:
+    """The tile of a launch over so many rows, each in so many products; registers and warps are found by compiling."""
+    arch = ARCHS[plan.arch]
+    # Nothing of a row is known to be aligned: elements are loaded one by one, each with an address of its own
+    is_ragged = plan.k % 16 != 0 or plan.n % 16 != 0
+    if plan.mma is Mma.FMA:
+        is_small = rows <= SPLIT_ROWS_MAX
+        wide = (64, 4, 2) if is_ragged else (64, 4, 3) if is_small else (64, 8, 3)
+        m, warps, stages = (16, 8, 3) if rows <= 16 else wide
+        return Tile(m, 64, warps, stages, is_small and plan.segments > 1, not is_small)
+    small = next((m for m in (16, 32, 64) if rows <= m), 0)
+    tiles = batch * triton.cdiv(rows, 128) * triton.cdiv(plan.n, 128)
+    if small or tiles < arch.multiprocessors * 3 // 4:
+        m = small or 128
+        is_wide = not by_tma and (is_ragged or plan.mma is Mma.TCGEN05)
+        warps = 8 if is_wide or (m == 128 and (not by_tma or plan.mma is Mma.TCGEN05)) else 4
+        return Tile(m, plan.tile_n_min, warps, _stages(m, plan), plan.segments > 1)
+    return _tile_of_many(plan, rows, by_tma=by_tma)
+
+
+def _stages(m: int, plan: MatmulPlan) -> int:
+    is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
+    step_bytes = (m + plan.tile_n_min) * plan.block_k * 2
+    return max(2, min(8, (_PIPELINE_BYTES_NARROW if is_narrow else _PIPELINE_BYTES) // step_bytes))
+
+
+def _tile_of_many(plan: MatmulPlan, rows: int, *, by_tma: bool) -> Tile:
+    """With tiles enough for every multiprocessor; what stays within the registers is found by compiling."""
+    is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
+    if plan.segments > 1:
+        # The sum of the segments before stands beside that of the segment at hand
+        if by_tma and plan.mma is Mma.TCGEN05:
+            return Tile(64, 128, 4, 5, is_persistent=True)
+        if by_tma:
+            return Tile(128, 128, 8, 2 if is_narrow else 5, is_persistent=True)
+        return Tile(64 if plan.tile_n_min == 128 else 128, plan.tile_n_min, 8, 3, is_persistent=True)
+    if by_tma and plan.mma is Mma.TCGEN05:
+        return Tile(128, 128, 4, 4, is_persistent=True, is_specialized=True)
+    if by_tma and plan.mma is Mma.WGMMA and rows >= 1024:
+        return Tile(256, 128, 8, 4, is_persistent=True)
+    return Tile(128, 128, 8, 3 if is_narrow or not by_tma else 5, is_persistent=True)
+
+
+@triton.jit
+def sum_segment(
+    x_ptr, w_ptr, rows, columns, start,
+    M, N, K, stride_xm, stride_xk, stride_wk, stride_wn,
+    SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """The fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M)."""
+    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for k in range(start, tl.minimum(start + SEGMENT_K, K), BLOCK_K):
+        ks = k + tl.arange(0, BLOCK_K)
+        w_at = w_ptr + columns[:, None] * stride_wn + ks[None, :].to(tl.int64) * stride_wk
+        x_at = x_ptr + ks[:, None].to(tl.int64) * stride_xk + rows[None, :] * stride_xm
+        w = tl.load(w_at, mask=(columns[:, None] < N) & (ks[None, :] < K), other=0.0)
+        x = tl.load(x_at, mask=(ks[:, None] < K) & (rows[None, :] < M), other=0.0)
+        acc = dot(w, x, acc, INTERPRET)
+    return acc
+
+
+@triton.jit
+def sum_tile(
+    x_ptr, w_ptr, rows_left, columns_left, start, K, stride_xm, stride_wk, stride_wn,
+    SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    IS_EVEN: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """As `sum_segment`, from pointers to a tile's first row and column: offsets within it fit into 32 bits.
+
+    Every segment takes the same number of steps, so that the loops around it can be fused; what is behind K is zero.
+    """
+    ks = tl.arange(0, BLOCK_K)
+    columns = tl.arange(0, BLOCK_N)
+    # A row behind the last is read as the last: its sum is stored nowhere
+    x_at = ks[:, None] + tl.minimum(tl.arange(0, BLOCK_M), rows_left - 1)[None, :] * stride_xm
+    w_at = columns[:, None] * stride_wn + ks[None, :] * stride_wk
+    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for step in range(SEGMENT_K // BLOCK_K):
+        k = start + step * BLOCK_K
+        x_from = x_ptr + k
+        w_from = w_ptr + k.to(tl.int64) * stride_wk
+        if IS_EVEN:
+            w = tl.load(w_from + w_at)
+            x = tl.load(x_from + x_at)
+        else:
+            w = tl.load(w_from + w_at, mask=(columns < columns_left)[:, None] & (k + ks < K)[None, :], other=0.0)
+            x = tl.load(x_from + x_at, mask=(k + ks < K)[:, None], other=0.0)
+        acc = dot(w, x, acc, INTERPRET)
+    return acc
+
+
+@triton.jit
+def place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """(row, column) of a tile: GROUP columns are walked down together."""
+    group = tile // (GROUP * tiles_m)
+    first = group * GROUP
+    width = tl.minimum(tiles_n - first, GROUP)
+    inside = tile % (GROUP * tiles_m)
+    return inside // width, first + inside % width
+
+
+@triton.jit
+def finish(
+    total, out_ptr, bias_ptr, rows, columns, M, N, stride_om, stride_on, stride_bm, stride_bn, alpha, beta,
+    BIAS: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """Store alpha · total + beta · bias, rounded once; total is (rows, columns).
+
+    BIAS: 0 without one, 1 for one that is the same for every row, 2 for one of every row's own.
+    """
+    mask = (rows[:, None] < M) & (columns[None, :] < N)
+    if BIAS == 0:
+        total = total * alpha
+    else:
+        if BIAS == 1:
+            bias = tl.load(bias_ptr + columns * stride_bn, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+        else:
+            at = bias_ptr + rows[:, None] * stride_bm + columns[None, :] * stride_bn
+            bias = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+        # Written out, so that no compiler contracts it in one kernel and not in the other
+        total = tl.fma(total, tl.full(total.shape, alpha, tl.float32), (bias * beta).broadcast_to(total.shape))
+    out_at = out_ptr + rows[:, None] * stride_om + columns[None, :] * stride_on
+    tl.store(out_at, rounded(total, out_ptr.dtype.element_ty, INTERPRET), mask=mask)
+
+
+@triton.jit
+def store_sums(acc, sums_ptr, segment, row, column, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A tile's sum, transposed, to its place in sums (·, M, N)."""
+    rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
+    at = sums_ptr + (segment * M + rows[:, None]) * N + columns[None, :]
+    tl.store(at, tl.trans(acc), mask=(rows[:, None] < M) & (columns[None, :] < N))
