@@ -40,6 +40,10 @@ done
     tests/end_to_end/test_frameworks_record_replay.py tests/instrumentation/seams/test_contract.py ||
     failed+=('the SDKs')
 
+say '── every kernel for every architecture'
+tools/kernels.sh && env -u TRITON_INTERPRET SPANREPLAY_TEST_MATRIX=1 .venvs/kernels/bin/python -m pytest \
+    "${options[@]}" tests/kernels/test_aot.py || failed+=('the kernels')
+
 say ''
 say "passed under Python: ${passed[*]:-none}"
 [[ ${#missing[@]} -eq 0 ]] ||

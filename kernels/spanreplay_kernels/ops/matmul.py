@@ -38,6 +38,7 @@ from spanreplay_kernels.vendor import vendor_mm
 __all__ = [
     "GROUP_TILES",
     "SPLIT_ROWS_MAX",
+    "Tile",
     "add_segments_kernel",
     "bmm",
     "finish",

@@ -1,0 +1,106 @@
+"""Every kernel compiled for every architecture, without a GPU: within its limits, by the instructions of its plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spanreplay_kernels.aot import Compiled, find_problems
+from spanreplay_kernels.aot_matrix import CASES, DTYPES, GPUS
+from spanreplay_kernels.arch import ARCHS, Mma
+from spanreplay_kernels.errors import UnsupportedInput
+
+IS_WHOLE = os.environ.get("SPANREPLAY_TEST_MATRIX") == "1"
+TIMEOUT_S = 3600 if IS_WHOLE else 600
+GOOD = Compiled(
+    kernel="matmul_tma_kernel", arch="sm_90", shared_bytes=200_000, spilled_bytes=0, registers=200, warps=8,
+    instructions={"wgmma.mma_async": 4, "cp.async.bulk.tensor": 8}, shapes=("m64n128k16",),
+    claims_tma=True, claims_warp_specialized=False, is_warp_specialized=False,
+)  # fmt: skip
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process that compiles, where this one interprets."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, Any]]:
+    """What the command says of every kernel: of the sample, or of all with SPANREPLAY_TEST_MATRIX=1."""
+    sample = [] if IS_WHOLE else ["--sample"]
+    done = run("-m", "spanreplay_kernels", "aot", "--json", "--jobs", "2", *sample)
+    assert done.stdout, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["kernels"]
+    assert done.returncode == (1 if any(each["problems"] for each in found) else 0), done.stderr
+    return found
+
+
+@pytest.mark.slow
+def test_k11_every_kernel_keeps_its_limits_and_its_plan(records: list[dict[str, Any]]) -> None:
+    """Shared memory, no spills, the planned instruction and no other, TMA and specialised warps where claimed."""
+    broken = {f"{each['op']} {each['shape']} {each['dtype']} {each['arch']}": each["problems"] for each in records}
+    assert not {where: problems for where, problems in broken.items() if problems}
+
+
+@pytest.mark.slow
+def test_k11_every_operation_is_compiled_for_every_architecture(records: list[dict[str, Any]]) -> None:
+    """Nothing of the table is left out: each operation, architecture and dtype, over all numbers of rows."""
+    compiled = {(each["op"], each["arch"]) for each in records}
+    assert compiled == {(case.op, arch.name) for case in CASES for arch in GPUS}
+    assert {each["dtype"] for each in records} == {str(dtype)[6:] for dtype in DTYPES}
+
+
+@pytest.mark.slow
+def test_k11_products_read_by_the_copy_engine_where_there_is_one(records: list[dict[str, Any]]) -> None:
+    """bf16 weights with aligned rows are read by TMA on every architecture that has it, and on no other."""
+    products = [each for each in records if each["op"] == "matmul" and each["shape"] == "4096x4096"]
+    reading = [each for each in products if each["dtype"] == "bfloat16" and each["kernel"] != "add_segments_kernel"]
+    assert {each["arch"] for each in reading} == {arch.name for arch in GPUS}
+    for each in reading:
+        assert ("cp.async.bulk.tensor" in each["instructions"]) == ARCHS[each["arch"]].has_tma, each
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shared_bytes": 232_449}, "takes 232449 bytes of shared memory, of 232448"),
+        ({"spilled_bytes": 4}, "spills 4 bytes"),
+        ({"instructions": {"mma.sync": 1, "cp.async.bulk.tensor": 1}}, r"multiplies by mma\.sync, its plan says wgmma"),
+        ({"instructions": {"wgmma.mma_async": 1}}, "is given descriptors, and has no cp.async.bulk.tensor"),
+        ({"claims_warp_specialized": True}, "is not warp-specialised, as its launch asks"),
+    ],
+    ids=["shared", "spills", "instruction", "tma", "specialised"],
+)
+def test_k11_what_breaks_a_limit_is_named(change: dict[str, Any], message: str) -> None:
+    """Negative control: the check finds each kind of problem, and none in what is well."""
+    assert find_problems(GOOD, Mma.WGMMA, ARCHS["sm_90"]) == []
+    problems = find_problems(dataclasses.replace(GOOD, **change), Mma.WGMMA, ARCHS["sm_90"])
+    assert len(problems) == 1
+    assert re.search(message, problems[0])
+
+
+def test_k11_a_kernel_that_tells_batches_apart_is_caught() -> None:
+    """Negative control: a kernel that Triton compiles anew for 1 and for 16 rows is a problem, by the same command."""
+    done = run(str(Path(__file__).parent / "aot_control.py"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"specialised": 3, "not specialised": 1}
+
+
+def test_interpreting_process_compiles_nothing() -> None:
+    """Where TRITON_INTERPRET is set the command says so, in place of passing."""
+    from spanreplay_kernels.aot_matrix import main
+
+    with pytest.raises(UnsupportedInput, match="TRITON_INTERPRET is set, nothing would be compiled; unset it"):
+        main([])
