@@ -41,6 +41,8 @@ class Compiled:
     """How often each kind of instruction stands in the code, of those that plans name."""
     shapes: tuple[str, ...]
     """Of matrix instructions: `m64n128k16`."""
+    reductions: tuple[str, ...]
+    """Shape and layout of what is reduced, in the code's order: two kernels that have them alike add up alike."""
     claims_tma: bool
     """Its launch passes descriptors of tensors, which the copy engine is to read."""
     claims_warp_specialized: bool
@@ -116,10 +118,18 @@ def compile_launch(each: Launch, arch: Arch) -> Compiled:
         warps=int(made.metadata.num_warps),
         instructions={name: count for name, count in counts.items() if count},
         shapes=tuple(sorted(set(re.findall(r"\.(m\d+n\d+k\d+)", ptx)))),
+        reductions=_reductions(made.asm["ttgir"]),
         claims_tma=any(type(arg).__name__ == "TensorDescriptor" for arg in each.args),
         claims_warp_specialized=bool(each.options.get("WARP_SPECIALIZE")),
         is_warp_specialized="ttg.warp_specialize(" in made.asm["ttgir"],
     )
+
+
+def _reductions(code: str) -> tuple[str, ...]:
+    """Of Triton's GPU code: a layout says which thread holds which element, and so the tree of a sum."""
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.MULTILINE))
+    reduced = re.findall(r'"tt\.reduce"[\s\S]*?\}\) : \((.*?)\) ->', code)
+    return tuple(re.sub(r"#\w+", lambda name: layouts.get(name[0], name[0]), each) for each in reduced)
 
 
 def find_problems(made: Compiled, planned: Mma | None, arch: Arch) -> list[str]:

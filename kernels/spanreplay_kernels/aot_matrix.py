@@ -27,9 +27,14 @@ from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.launch import Launch, captured
 from spanreplay_kernels.operands import dtype_name
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.ops.activation import silu_mul_triton
 from spanreplay_kernels.ops.grouped import grouped_mm_triton
 from spanreplay_kernels.ops.matmul import matmul_triton
-from spanreplay_kernels.plan import Plan, plan_matmul
+from spanreplay_kernels.ops.mean import sum_triton
+from spanreplay_kernels.ops.rms_norm import rms_norm_triton
+from spanreplay_kernels.ops.rope import rope_triton
+from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
+from spanreplay_kernels.plan import Plan, RowPlan, plan_matmul, plan_rows
 
 __all__ = ["CASES", "Case", "main"]
 
@@ -75,6 +80,50 @@ def _grouped(experts: int, n: int, k: int, *, is_transposed: bool = True) -> Cal
     return call
 
 
+def _rows(op: str, width: int, start: Callable[[Tensor, RowPlan], object]) -> Call:
+    """What is started on x (rows, width) by the plan of op."""
+
+    def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
+        x = _empty(rows, width, dtype=dtype)
+        plan = plan_rows(op, width, dtype_name(x), arch)
+        start(x, plan)
+        return plan
+
+    return call
+
+
+def _rms_norm(width: int, *, has_residual: bool = False) -> Call:
+    return _rows("rms_norm", width, lambda x, plan: rms_norm_triton(x, x[0], 1e-6, plan, x if has_residual else None))
+
+
+def _softmax(op: str, width: int, out_dtype: torch.dtype | None = None) -> Call:
+    return _rows(op, width, lambda x, plan: softmax_triton(x, plan, out_dtype or x.dtype))
+
+
+def _gather_logprob(width: int) -> Call:
+    ids = torch.int64
+    return _rows("log_softmax", width, lambda x, p: gather_logprob_triton(x, _empty(len(x), 1, dtype=ids), p))
+
+
+def _mean(width: int) -> Call:
+    return _rows("mean", width, lambda x, plan: sum_triton(x, plan, x.dtype))
+
+
+def _silu_mul(width: int) -> Call:
+    def call(_arch: Arch, dtype: torch.dtype, rows: int) -> None:
+        silu_mul_triton(*_empty(rows, 2 * width, dtype=dtype).chunk(2, -1))
+
+    return call
+
+
+def _rope(heads: int, head_dim: int) -> Call:
+    def call(_arch: Arch, dtype: torch.dtype, rows: int) -> None:
+        cos = _empty(1, rows, head_dim, dtype=dtype)
+        rope_triton(_empty(1, rows, heads, head_dim, dtype=dtype).transpose(1, 2), cos, cos)
+
+    return call
+
+
 CASES: Final = (
     Case("matmul", "4096x4096", _matmul(4096, 4096)),
     Case("matmul", "1024x4096", _matmul(1024, 4096)),
@@ -86,6 +135,25 @@ CASES: Final = (
     Case("grouped_mm", "8x14336x4096", _grouped(8, 14_336, 4096)),
     Case("grouped_mm", "8x2048x768, w as it stands", _grouped(8, 2048, 768, is_transposed=False)),
     Case("grouped_mm", "5x37x101", _grouped(5, 37, 101)),
+    Case("rms_norm", "4096, residual", _rms_norm(4096, has_residual=True)),
+    Case("rms_norm", "128", _rms_norm(128)),
+    Case("rms_norm", "1003", _rms_norm(1003)),
+    Case("rms_norm", "16384, residual", _rms_norm(16_384, has_residual=True)),
+    Case("rms_norm", "40000, residual", _rms_norm(40_000, has_residual=True)),
+    Case("softmax", "32768", _softmax("softmax", 32_768)),
+    Case("softmax", "1000", _softmax("softmax", 1000)),
+    Case("softmax", "50257", _softmax("softmax", 50_257)),
+    Case("log_softmax", "151936 to fp32", _softmax("log_softmax", 151_936, torch.float32)),
+    Case("log_softmax", "32000 to fp32", _softmax("log_softmax", 32_000, torch.float32)),
+    Case("log_softmax", "64", _softmax("log_softmax", 64)),
+    Case("gather_logprob", "151936", _gather_logprob(151_936)),
+    Case("gather_logprob", "32000", _gather_logprob(32_000)),
+    Case("mean", "4096", _mean(4096)),
+    Case("mean", "100", _mean(100)),
+    Case("mean", "32768", _mean(32_768)),
+    Case("silu_mul", "14336", _silu_mul(14_336)),
+    Case("rope", "32x128", _rope(32, 128)),
+    Case("rope", "5x96", _rope(5, 96)),
 )
 """One row an operation and shape; the first of an operation is its sample."""
 

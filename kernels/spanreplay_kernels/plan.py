@@ -26,7 +26,7 @@ DTYPES: Final = ("bfloat16", "float16", "float32")
 _ROW_REGISTERS_MAX: Final = 32_768
 """Elements of one row that 32 warps hold in registers, 32 a thread; with twice as many every architecture spills."""
 _ROW_BLOCK: Final = 16_384
-"""Of longer rows: two blocks of 16 warps share a multiprocessor, and one reads while the other adds."""
+"""Of longer rows: two blocks of 16 warps fit a multiprocessor, so that one may read while the other adds."""
 _TILE_ELEMENTS: Final = 2048
 """Of a tile of short rows: 16 elements for each thread of 4 warps."""
 _CPU_ROWS: Final = 16
@@ -150,7 +150,9 @@ def plan_rows(op: str, width: int, dtype: str, arch: Arch) -> RowPlan:
     if arch is CPU:
         # One block, added up by halves; no compiler spreads it over threads
         return RowPlan(op, width, dtype, arch.name, block, 1, 1)
-    block = block if block <= _ROW_REGISTERS_MAX else _ROW_BLOCK
+    # A norm holds weights and a residual beside its row
+    held = _ROW_BLOCK if op == "rms_norm" else _ROW_REGISTERS_MAX
+    block = block if block <= held else _ROW_BLOCK
     warps = 4 if block <= 2048 else 8 if block <= 8192 else 16 if block <= 16_384 else 32
     return RowPlan(op, width, dtype, arch.name, block, max(1, _TILE_ELEMENTS // block), warps)
 

@@ -20,7 +20,7 @@ from spanreplay_kernels.ops.rms_norm import (
 )
 
 EPS = 1e-6
-WIDE = 32_769
+WIDE = 16_385
 """One element more than a row that is read once."""
 
 
@@ -102,7 +102,7 @@ def test_k3_norm_follows_its_definition(width: int, dtype: torch.dtype, device: 
     assert torch.equal(ours[1], total)
     assert torch.equal(cpu[1], total.cpu())
     torch.testing.assert_close(ours[2], rstd[:, 0], rtol=4e-7, atol=0)
-    tolerance = 2 * torch.finfo(dtype).eps
+    tolerance = (2 if dtype is not torch.float32 else 4) * torch.finfo(dtype).eps
     torch.testing.assert_close(ours[0], expected, rtol=tolerance, atol=0)
     torch.testing.assert_close(cpu[0], expected.cpu(), rtol=tolerance, atol=0)
 

@@ -110,7 +110,8 @@ def test_k4_softmax_follows_its_definition(width: int, op: str, dtype: torch.dty
             softmax_triton(x.to(device), plan, out_dtype).cpu(),
             ours(x, dtype=out_dtype),
         )
-        rtol = 2 * torch.finfo(out_dtype).eps if op == "softmax" else torch.finfo(out_dtype).eps
+        # A GPU's exp is a power of two of a product, whose error grows with the distance from the highest
+        rtol = max(2 * torch.finfo(out_dtype).eps, 4e-6) if op == "softmax" else torch.finfo(out_dtype).eps
         for result in results:
             assert result.dtype is out_dtype
             # fp16 rounds what is below 2⁻²⁴ to nothing

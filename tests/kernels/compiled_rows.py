@@ -1,0 +1,120 @@
+"""What the launches over rows compile to on sm_90, as JSON; a program of its own, since a process that interprets
+kernels compiles none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kernels.rows import plan_of
+from spanreplay_kernels.aot import compile_launch, specialisation
+from spanreplay_kernels.arch import ARCHS
+from spanreplay_kernels.launch import Launch, captured, launch
+from spanreplay_kernels.ops.activation import silu_mul_triton
+from spanreplay_kernels.ops.mean import sum_kernel, sum_triton
+from spanreplay_kernels.ops.rms_norm import rms_norm_triton
+from spanreplay_kernels.ops.rope import rope_triton
+from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
+
+ARCH = ARCHS["sm_90"]
+ROWS, OFFSETS = (1, 2, 3, 15, 16, 17, 64, 129), (0, 1, 3)
+Start = Callable[[Tensor], object]
+
+
+def started(start: Start, x: Tensor) -> Launch:
+    """The one launch of an operation on x."""
+    with captured() as found:
+        start(x)
+    (each,) = found
+    return each
+
+
+def _norm(x: Tensor) -> object:
+    return rms_norm_triton(x, x[0], 1e-6, plan_of("rms_norm", x))
+
+
+def _norm_residual(x: Tensor) -> object:
+    return rms_norm_triton(x, x[0], 1e-6, plan_of("rms_norm", x), x)
+
+
+def _log_softmax(x: Tensor) -> object:
+    return softmax_triton(x, plan_of("log_softmax", x), torch.float32)
+
+
+def _gather(x: Tensor) -> object:
+    ids = torch.empty(x.shape[0], 3, dtype=torch.int64, device=x.device)
+    return gather_logprob_triton(x, ids, plan_of("log_softmax", x))
+
+
+def _mean(x: Tensor) -> object:
+    return sum_triton(x, plan_of("mean", x), x.dtype)
+
+
+def _unaligned_mean(x: Tensor) -> None:
+    """Negative control: the address of its rows goes to the compiler as it is."""
+    plan = plan_of("mean", x)
+    launch(
+        sum_kernel, (1,), x, torch.empty(x.shape[0], device=x.device), x.shape[0], plan.width, 1.0,
+        BLOCK_ROWS=plan.block_rows, BLOCK=plan.block, INTERPRET=False, num_warps=plan.warps,
+    )  # fmt: skip
+
+
+def _gate(x: Tensor) -> object:
+    return silu_mul_triton(x.contiguous(), x.contiguous())
+
+
+def _rope(x: Tensor) -> object:
+    cos = torch.empty(1, x.shape[0], 32, device=x.device)
+    return rope_triton(x[:, :96].reshape(1, -1, 3, 32).transpose(1, 2), cos, cos)
+
+
+STARTS: dict[str, Start] = {
+    "rms_norm": _norm,
+    "rms_norm_residual": _norm_residual,
+    "log_softmax": _log_softmax,
+    "gather_logprob": _gather,
+    "mean": _mean,
+    "silu_mul": _gate,
+    "rope": _rope,
+    "unaligned_mean": _unaligned_mean,
+}
+
+
+def count_specialisations(start: Start, width: int) -> int:
+    """How many machine codes serve all numbers of rows from all places of a batch."""
+    x = torch.empty(200, width, dtype=torch.bfloat16, device="meta")
+    return len({specialisation(started(start, x[o : o + rows]), ARCH) for rows in ROWS for o in OFFSETS})
+
+
+def reductions(start: Start, width: int) -> tuple[str, ...]:
+    """How a launch spreads over threads what it adds up."""
+    x = torch.empty(40, width, dtype=torch.bfloat16, device="meta")
+    return compile_launch(started(start, x), ARCH).reductions
+
+
+def main() -> None:
+    """One JSON document."""
+    alike = ("rms_norm", "rms_norm_residual"), ("log_softmax", "gather_logprob")
+    found = {
+        "specialisations": {
+            f"{name} {width}": count_specialisations(start, width)
+            for name, start in STARTS.items()
+            # Of single elements an address may change the width of loads; their sums are none
+            for width in ((96, 4096) if name in ("silu_mul", "rope") else (96, 101, 4096, 40_001))
+        },
+        "reductions": {
+            f"{pair} {width}": [reductions(STARTS[name], width) for name in pair]
+            for pair in alike
+            for width in (101, 4096, 40_001)
+        },
+    }
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
