@@ -41,13 +41,13 @@ class Compiled:
     """How often each kind of instruction stands in the code, of those that plans name."""
     shapes: tuple[str, ...]
     """Of matrix instructions: `m64n128k16`."""
-    reductions: tuple[str, ...]
-    """Shape and layout of what is reduced, in the code's order: two kernels that have them alike add up alike."""
     claims_tma: bool
     """Its launch passes descriptors of tensors, which the copy engine is to read."""
     claims_warp_specialized: bool
     """Its launch says `WARP_SPECIALIZE=True`, which Triton ignores where it cannot follow."""
     is_warp_specialized: bool
+    reductions: tuple[str, ...] = ()
+    """Shape and layout of what is reduced, in the code's order: two kernels that have them alike add up alike."""
 
 
 class _Target:
@@ -118,10 +118,10 @@ def compile_launch(each: Launch, arch: Arch) -> Compiled:
         warps=int(made.metadata.num_warps),
         instructions={name: count for name, count in counts.items() if count},
         shapes=tuple(sorted(set(re.findall(r"\.(m\d+n\d+k\d+)", ptx)))),
-        reductions=_reductions(made.asm["ttgir"]),
         claims_tma=any(type(arg).__name__ == "TensorDescriptor" for arg in each.args),
         claims_warp_specialized=bool(each.options.get("WARP_SPECIALIZE")),
         is_warp_specialized="ttg.warp_specialize(" in made.asm["ttgir"],
+        reductions=_reductions(made.asm["ttgir"]),
     )
 
 
