@@ -31,8 +31,10 @@ from spanreplay_kernels.ops.activation import silu_mul_triton
 from spanreplay_kernels.ops.grouped import grouped_mm_triton
 from spanreplay_kernels.ops.matmul import matmul_triton
 from spanreplay_kernels.ops.mean import sum_triton
+from spanreplay_kernels.ops.permute import combine_triton, permute_triton
 from spanreplay_kernels.ops.rms_norm import rms_norm_triton
 from spanreplay_kernels.ops.rope import rope_triton
+from spanreplay_kernels.ops.route import route_triton
 from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
 from spanreplay_kernels.plan import Plan, RowPlan, plan_matmul, plan_rows
 
@@ -109,6 +111,20 @@ def _mean(width: int) -> Call:
     return _rows("mean", width, lambda x, plan: sum_triton(x, plan, x.dtype))
 
 
+def _route(experts: int, top_k: int) -> Call:
+    return _rows("softmax", experts, lambda x, plan: route_triton(x, top_k, True, plan))
+
+
+def _combine(experts: int, top_k: int, width: int) -> Call:
+    """To the experts and back."""
+
+    def call(_arch: Arch, dtype: torch.dtype, rows: int) -> None:
+        inverse = permute_triton(_empty(rows, top_k, dtype=torch.int64), experts).inverse
+        combine_triton(_empty(rows * top_k, width, dtype=dtype), inverse, _empty(rows, top_k, dtype=torch.float32))
+
+    return call
+
+
 def _silu_mul(width: int) -> Call:
     def call(_arch: Arch, dtype: torch.dtype, rows: int) -> None:
         silu_mul_triton(*_empty(rows, 2 * width, dtype=dtype).chunk(2, -1))
@@ -154,6 +170,12 @@ CASES: Final = (
     Case("silu_mul", "14336", _silu_mul(14_336)),
     Case("rope", "32x128", _rope(32, 128)),
     Case("rope", "5x96", _rope(5, 96)),
+    Case("route", "8 of 128", _route(128, 8)),
+    Case("route", "2 of 7", _route(7, 2)),
+    Case("route", "8 of 4095", _route(4095, 8)),
+    Case("combine", "8 of 128, 2048", _combine(128, 8, 2048)),
+    Case("combine", "2 of 7, 101", _combine(7, 2, 101)),
+    Case("combine", "8 of 4095, 7168", _combine(4095, 8, 7168)),
 )
 """One row an operation and shape; the first of an operation is its sample."""
 

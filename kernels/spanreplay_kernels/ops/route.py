@@ -1,0 +1,129 @@
+"""The router of a mixture of experts: which experts a token goes to, and how much each of them counts.
+
+One unit in the last place can send a token to another expert. So the softmax is in fp32, its sum has one order that
+is written out, its exponential is the same on every device, and of equal logits the expert of the lowest id is first.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from spanreplay_kernels.arch import CPU, arch_of
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.launch import launch
+from spanreplay_kernels.operands import check_dtype, dense_rows, dtype_name
+from spanreplay_kernels.ops._portable import exp, exp_in_kernel, sum_in_kernel
+from spanreplay_kernels.ops._rows import sum_cpu
+from spanreplay_kernels.plan import RowPlan, plan_rows
+
+__all__ = ["EXPERTS_MAX", "TOP_K_MAX", "route", "route_ref", "route_triton"]
+
+EXPERTS_MAX = 4095
+"""A block holds one row of logits; `grouped_mm` takes no more groups either."""
+TOP_K_MAX = 64
+
+
+def route_ref(router_logits: Tensor, top_k: int, normalise: bool, plan: RowPlan) -> tuple[Tensor, Tensor]:
+    """Softmax, the largest by (−logit, id), and their weights, in plain PyTorch: the definition."""
+    # (1) Experts are chosen by logits, which no rounding of the softmax can make equal; NaN is the smallest
+    logits = router_logits.float()
+    keys = torch.where(logits == logits, logits, -torch.inf)
+    ids = keys.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+    # (2) fp32 softmax; the upper half of the row is added to the lower, until one sum is left
+    powers = exp(logits - keys.amax(1, keepdim=True))
+    padded = torch.nn.functional.pad(powers, (0, plan.block - plan.width))
+    weights = powers.gather(1, ids) / sum_cpu(padded)[:, None]
+    if not normalise:
+        return weights, ids
+    # (3) The chosen ones add up to one: summed from the first to the last
+    total = weights[:, 0]
+    for slot in range(1, top_k):
+        total = total + weights[:, slot]
+    return weights / total[:, None], ids
+
+
+def route(router_logits: Tensor, top_k: int, *, normalise: bool = True) -> tuple[Tensor, Tensor]:
+    """(weights, expert ids) of each token's `top_k` experts, the largest first; bitwise batch-invariant.
+
+    weights = softmax(logits) of the chosen experts, divided by their sum if `normalise`.
+    Of equal logits the lowest id comes first; NaN is the smallest logit, and makes all weights of its token NaN.
+
+    Shapes: router_logits (T, E) any T, E ≤ 4095, weights and ids (T, top_k), top_k ≤ min(E, 64).
+    Dtypes: router_logits bf16, fp16, fp32; weights fp32, ids int64. Sums in fp32.
+    Invariance: row i depends only on router_logits[i]; CPU and GPU give the same bits.
+    Raises: UnsupportedInput for other shapes, dtypes or devices.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 3–5 without noise; renormalised as Mixtral, arXiv:2401.04088.
+    """
+    _check(router_logits, top_k)
+    arch = arch_of(router_logits.device)
+    plan = plan_rows("softmax", router_logits.shape[1], dtype_name(router_logits), arch)
+    if router_logits.shape[0] == 0:
+        return router_logits.new_empty((0, top_k), dtype=torch.float32), router_logits.new_empty((0, top_k)).long()
+    if arch is CPU:
+        # Sorting, comparing and operations that IEEE 754 rounds in one way: nothing for a batch to change
+        return route_ref(router_logits, top_k, normalise, plan)
+    return route_triton(router_logits, top_k, normalise, plan)
+
+
+def _check(router_logits: Tensor, top_k: int) -> None:
+    if router_logits.dim() != 2 or not 1 <= router_logits.shape[1] <= EXPERTS_MAX:
+        hint = f"pass (T, E) with at most {EXPERTS_MAX} experts"
+        raise UnsupportedInput("route", "these are not tokens times experts", router_logits, hint=hint)
+    check_dtype("route", router_logits)
+    if not 1 <= top_k <= min(router_logits.shape[1], TOP_K_MAX):
+        hint = f"choose 1 to {min(router_logits.shape[1], TOP_K_MAX)}"
+        raise UnsupportedInput("route", f"top_k is {top_k}", router_logits, hint=hint)
+
+
+@triton.jit
+def route_kernel(
+    logits_ptr, weights_ptr, ids_ptr, E,
+    TOP_K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr, NORMALISE: tl.constexpr,
+):  # fmt: skip
+    """One token; the steps are those of `route_ref`."""
+    row = tl.program_id(0).to(tl.int64)
+    experts = tl.arange(0, BLOCK)
+    logits = tl.load(logits_ptr + row * E + experts, mask=experts < E, other=float("-inf")).to(tl.float32)
+    # (1)
+    keys = tl.where(logits == logits, logits, float("-inf"))
+    peak = tl.max(keys, 0)
+    # (2)
+    powers = tl.where(experts < E, exp_in_kernel(logits - peak), 0.0)
+    total = sum_in_kernel(powers, BLOCK, STEPS)
+    slots = tl.arange(0, BLOCK_K)
+    weights = tl.zeros((BLOCK_K,), dtype=tl.float32)
+    ids = tl.zeros((BLOCK_K,), dtype=tl.int32)
+    is_free = experts < E
+    chosen = 0.0
+    for slot in tl.static_range(TOP_K):
+        best = tl.max(tl.where(is_free, keys, float("-inf")), 0)
+        at = tl.min(tl.where(is_free & (keys == best), experts, BLOCK), 0)
+        is_free = is_free & (experts != at)
+        # One term is not 0: no order to fix
+        weight = tl.math.div_rn(tl.sum(tl.where(experts == at, powers, 0.0), 0), total)
+        weights = tl.where(slots == slot, weight, weights)
+        ids = tl.where(slots == slot, at, ids)
+        # (3)
+        chosen = weight if slot == 0 else chosen + weight
+    if NORMALISE:
+        weights = tl.math.div_rn(weights, chosen)
+    at = row * TOP_K + slots
+    tl.store(weights_ptr + at, weights, mask=slots < TOP_K)
+    tl.store(ids_ptr + at, ids.to(tl.int64), mask=slots < TOP_K)
+
+
+def route_triton(router_logits: Tensor, top_k: int, normalise: bool, plan: RowPlan) -> tuple[Tensor, Tensor]:
+    """`route` by the kernel; for callers that have checked their operands and made a plan."""
+    logits = dense_rows(router_logits)
+    T = logits.shape[0]
+    weights = torch.empty((T, top_k), dtype=torch.float32, device=logits.device)
+    ids = torch.empty((T, top_k), dtype=torch.int64, device=logits.device)
+    launch(
+        route_kernel, (T,), logits, weights, ids, plan.width,
+        TOP_K=top_k, BLOCK_K=triton.next_power_of_2(top_k), BLOCK=plan.block, STEPS=plan.block.bit_length() - 1,
+        NORMALISE=normalise, num_warps=1 if plan.block <= 512 else 8, enable_fp_fusion=False,
+    )  # fmt: skip
+    return weights, ids
