@@ -9,6 +9,7 @@ from typing import Final
 
 COMMANDS: Final = MappingProxyType(
     {
+        "certify": ("spanreplay_kernels.certify", "try whether an operation gives a row its bits in every batch"),
         "aot": ("spanreplay_kernels.aot_matrix", "compile every kernel for every architecture, without a GPU"),
     }
 )

@@ -1,0 +1,276 @@
+"""Certificates: that an operation at a shape, on this processor, gave a row its bits in every batch that was tried.
+
+A certificate says what was tried and what was found, and for which plan, device and versions; it holds for no other.
+The same trials are put to torch's own kernels and to a product that was made to depend on its batch: trials that find
+neither prove nothing, and their certificate is inconclusive.
+
+`python -m spanreplay_kernels certify --op matmul --shapes 4096x4096 --dtype bfloat16 --out certificate.json`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from spanreplay_kernels import certify_subjects
+from spanreplay_kernels.arch import arch_of
+from spanreplay_kernels.certify_subjects import SUBJECTS, Function, Subject
+from spanreplay_kernels.errors import NotInvariant, UnsupportedInput
+from spanreplay_kernels.operands import dtype_name
+from spanreplay_kernels.plan import hash_plans
+
+__all__ = ["FULL", "QUICK", "Extent", "Verdict", "certify", "main", "require"]
+
+HOSTILE: Final = (float("nan"), float("inf"), -float("inf"), 1e30, 1e-42, -0.0)
+"""What neighbours hold: NaN and infinities spread, huge values overflow, denormals are flushed."""
+_DIFFERENCES_MAX = 10
+_SEED = 20_261_122
+_ULPS_ROWS = 64
+_DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Verdict(Enum):
+    """What a certificate says."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+    """The trials found no difference, and would have found none: they did not catch what varies either."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is tried."""
+
+    sizes: tuple[int, ...]
+    """Numbers of rows."""
+    offsets_max: int
+    """Places in the batch that a size is tried at: all, where it has no more; otherwise the ends and a sample."""
+    hostile_rows: int
+
+    @property
+    def rows(self) -> int:
+        """Of the batch that parts are compared with: larger than every size, and no multiple of a tile."""
+        return max(self.sizes) + 13
+
+
+def _around(*sizes: int) -> tuple[int, ...]:
+    return tuple(sorted({size + near for size in sizes for near in (-1, 0, 1)}))
+
+
+FULL: Final = Extent((*range(1, 513), *_around(640, 768, 1000, 1024, 1152, 1280, 1536, 2047)), 8, 24)
+"""Every number of rows up to 512, and those around powers of two and tiles' sizes up to 2048."""
+QUICK: Final = Extent((*range(1, 18), *_around(32, 64, 128)), 3, 3)
+
+
+def certify(op: str, shape: str, dtype: torch.dtype, device: str = "cpu", extent: Extent = FULL) -> dict[str, Any]:
+    """The certificate of an operation at a shape, e.g. `matmul` at `4096x4096` (N x K); JSON as it stands.
+
+    Raises: UnsupportedInput for an unknown operation or shape.
+    """
+    started = time.monotonic()
+    subject = certify_subjects.find(op, shape)
+    generator = torch.Generator().manual_seed(_SEED)
+    x = _normal((extent.rows, subject.width), dtype, generator).to(device)
+    weights = tuple(_normal(each, dtype, generator).to(device) for each in subject.weights)
+    ours, trials = _differences(subject.ours, x, weights, extent)
+    ours += _layout_differences(subject, x, weights)
+    controls = {}
+    for name, function in (("stock", subject.stock), ("planted", certify_subjects.plant(subject.stock))):
+        found, tried = _differences(function, x, weights, extent)
+        controls[name] = {"caught": len(found), "trials": tried}
+    ulps = _ulps(subject, x, weights)
+    limit = subject.ulps_max if dtype is not torch.float32 else None
+    is_accurate = limit is None or ulps <= limit
+    is_proof = any(each["caught"] for each in controls.values())
+    plan = subject.plan(dtype_name(x), arch_of(x.device))
+    verdict = Verdict.PASSED if is_proof else Verdict.INCONCLUSIVE
+    return {
+        "format": 1,
+        "op": op,
+        "shape": shape,
+        "dtype": dtype_name(x),
+        **_environment(x.device),
+        "plan": {name: each.name if isinstance(each, Enum) else each for name, each in asdict(plan).items()},
+        "plan_hash": hash_plans(plan),
+        "tried": _describe(extent, trials),
+        "differences": len(ours),
+        "first_differences": ours[:_DIFFERENCES_MAX],
+        "accuracy": {"ulps_max": ulps, "ulps_limit": limit, "rows": min(_ULPS_ROWS, extent.rows), "of": "x, w ≥ 0"},
+        "controls": controls,
+        "control": _say(controls),
+        "verdict": (verdict if is_accurate and not ours else Verdict.FAILED).value,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def require(certificate: dict[str, Any]) -> None:
+    """Raises: NotInvariant unless the certificate's verdict is `passed`."""
+    if certificate["verdict"] != Verdict.PASSED.value:
+        what = f"{certificate['op']} {certificate['shape']} {certificate['dtype']} on {certificate['device']}"
+        found = f"{certificate['differences']} differences, {certificate['accuracy']['ulps_max']:.2f} ulps"
+        raise NotInvariant(f"{what}: {certificate['verdict']} ({found}; {certificate['control']}); use another kernel")
+
+
+def _differences(function: Function, x: Tensor, weights: tuple[Tensor, ...], extent: Extent) -> tuple[list[str], int]:
+    """(trials in which a row had other bits than in the whole batch, number of trials)."""
+    whole = function(x, *weights)
+    found, trials = [], 0
+    for size, start in _places(extent):
+        trials += 1
+        if not _is_same(function(x[start : start + size], *weights), whole[start : start + size]):
+            found.append(f"rows {start}–{start + size - 1} alone")
+    rows = x.shape[0]
+    for row in range(0, rows, max(1, rows // extent.hostile_rows)):
+        for size in (min(3, rows), min(40, rows), rows):
+            start = min(max(0, row - size // 2), rows - size)
+            batch = _with_hostile_neighbours(x[start : start + size], row - start)
+            trials += 1
+            if not _is_same(function(batch, *weights)[row - start], whole[row]):
+                found.append(f"row {row} among hostile rows {start}–{start + size - 1}")
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(_SEED)).to(x.device)
+    for name, again in (("in another order", x[order]), ("again", x.clone())):
+        trials += 1
+        expected = whole[order] if name != "again" else whole
+        if not _is_same(function(again, *weights), expected):
+            found.append(f"all rows {name}")
+    return found, trials
+
+
+def _layout_differences(subject: Subject, x: Tensor, weights: tuple[Tensor, ...]) -> list[str]:
+    """Layouts of x and of the first weight that change bits: strided, transposed, at an unaligned address."""
+    x = x[:33]
+    expected = subject.ours(x, *weights)
+    found = [
+        f"x {name}" for name, each in _layouts(x) if not _is_same(subject.ours(each, *weights), expected)
+    ]  # fmt: skip
+    if weights and weights[0].dim() == 2:
+        for name, each in _layouts(weights[0]):
+            if not _is_same(subject.ours(x, each, *weights[1:]), expected):
+                found.append(f"weight {name}")
+    return found
+
+
+def _layouts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    rows, columns = x.shape
+    strided = x.new_empty(rows, 2 * columns)[:, ::2]
+    unaligned = x.new_empty(rows * columns + 1)[1:].view(rows, columns)
+    for name, each in (("strided", strided), ("transposed", x.new_empty(columns, rows).t()), ("unaligned", unaligned)):
+        yield name, each.copy_(x)
+
+
+def _places(extent: Extent) -> Iterator[tuple[int, int]]:
+    """(number of rows, first row) of every trial; the sample is the same on every machine."""
+    generator = torch.Generator().manual_seed(_SEED)
+    for size in extent.sizes:
+        last = extent.rows - size
+        if size == 1 or last < extent.offsets_max:
+            starts = set(range(last + 1))
+        else:
+            inner = 1 + torch.randperm(last - 1, generator=generator)[: extent.offsets_max - 2]
+            starts = {0, last, *inner.tolist()}
+        yield from ((size, start) for start in sorted(starts))
+
+
+def _with_hostile_neighbours(x: Tensor, row: int) -> Tensor:
+    values = torch.tensor(HOSTILE, dtype=torch.float32).to(x.dtype).to(x.device)
+    changed = values[torch.arange(x.shape[0], device=x.device) % len(HOSTILE)][:, None].expand_as(x).clone()
+    changed[row] = x[row]
+    return changed
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit: NaN is equal to the same NaN, and −0 is not 0."""
+    integers = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
+
+
+def _ulps(subject: Subject, x: Tensor, weights: tuple[Tensor, ...]) -> float:
+    """The largest distance from the fp64 result, in units in the last place, over operands that do not cancel."""
+    x, weights = x[:_ULPS_ROWS].abs(), tuple(each.abs() for each in weights)
+    result = subject.ours(x, *weights)
+    exact = subject.stock(x.double(), *(each.double() for each in weights))
+    spacing = torch.finfo(result.dtype).eps * torch.exp2(torch.floor(torch.log2(exact.abs().clamp(min=1e-30))))
+    return float(((result.double() - exact).abs() / spacing).max())
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def _describe(extent: Extent, trials: int) -> dict[str, Any]:
+    sizes = sorted(extent.sizes)
+    contiguous = next((n for n, size in enumerate(sizes, 1) if size != n), len(sizes) + 1) - 1
+    return {
+        "trials": trials,
+        "every_size_to": contiguous,
+        "other_sizes": sizes[contiguous:],
+        "batch_rows": extent.rows,
+        "offsets": f"every one of 1 row; of other sizes the ends and {extent.offsets_max - 2} drawn with seed {_SEED}",
+        "hostile_values": [str(value) for value in HOSTILE],
+        "layouts": ["strided", "transposed", "unaligned"],
+    }
+
+
+def _say(controls: dict[str, dict[str, int]]) -> str:
+    stock, planted = controls["stock"], controls["planted"]
+    if stock["caught"]:
+        return f"torch's own kernel differed in {stock['caught']} of {stock['trials']} trials"
+    if planted["caught"]:
+        return f"torch's own kernel did not differ here; a planted one did in {planted['caught']} trials"
+    return "the control found nothing"
+
+
+def _environment(device: torch.device) -> dict[str, Any]:
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    try:
+        import triton
+
+        versions["triton"] = triton.__version__
+    except ImportError:
+        versions["triton"] = None
+    if device.type == "cuda":
+        name, threads = torch.cuda.get_device_name(device), None
+    else:
+        name, threads = f"cpu {torch.backends.cpu.get_cpu_capability()}", torch.get_num_threads()
+    return {"device": name, "arch": arch_of(device).name, "threads": threads, "versions": versions}
+
+
+def main(arguments: list[str]) -> int:
+    """The command `certify`; 1 if a certificate failed, 3 if one is inconclusive."""
+    parser = argparse.ArgumentParser(prog="python -m spanreplay_kernels certify", description=__doc__)
+    parser.add_argument("--op", required=True, choices=sorted(SUBJECTS))
+    parser.add_argument("--shapes", required=True, nargs="+", help="e.g. 4096x4096 (N x K) or 4096 (width)")
+    parser.add_argument("--dtype", default="bf16", choices=sorted({*_DTYPES, *(str(d)[6:] for d in _DTYPES.values())}))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="few sizes and places; the certificate says so")
+    parser.add_argument("--out", type=Path, help="a file for the certificates (default: standard output)")
+    options = parser.parse_args(arguments)
+    dtype = _DTYPES.get(options.dtype) or getattr(torch, options.dtype)
+    try:
+        certificates = [
+            certify(options.op, shape, dtype, options.device, QUICK if options.quick else FULL)
+            for shape in options.shapes
+        ]
+    except UnsupportedInput as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 2
+    text = json.dumps(certificates, indent=1, ensure_ascii=False) + "\n"
+    if options.out:
+        options.out.write_text(text)
+    else:
+        sys.stdout.write(text)
+    verdicts = {each["verdict"] for each in certificates}
+    for each in certificates:
+        sys.stderr.write(f"{each['op']} {each['shape']} {each['dtype']}: {each['verdict']}; {each['control']}\n")
+    return 1 if Verdict.FAILED.value in verdicts else 3 if Verdict.INCONCLUSIVE.value in verdicts else 0

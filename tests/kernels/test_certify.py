@@ -1,0 +1,145 @@
+"""Certificates: they say what was tried, catch what varies, and never pass without a control that was caught."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spanreplay_kernels import certify, certify_subjects
+from spanreplay_kernels.__main__ import main
+from spanreplay_kernels.arch import CPU
+from spanreplay_kernels.certify import FULL, Extent, Verdict, require
+from spanreplay_kernels.errors import NotInvariant, UnsupportedInput
+from spanreplay_kernels.plan import hash_plans, plan_matmul
+
+SMALL = Extent((1, 2, 3, 16, 17), 3, 2)
+
+
+def make(op: str = "matmul", shape: str = "24x96", dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """A small certificate of the CPU."""
+    return certify.certify(op, shape, dtype, "cpu", SMALL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [("matmul", "24x96"), ("rms_norm", "96"), ("softmax", "96"), ("log_softmax", "96"), ("mean", "96")],
+    ids=lambda value: str(value),
+)
+def test_k9_operations_are_certified_on_the_cpu(op: str, shape: str, dtype: torch.dtype) -> None:
+    """Every size, place, layout and hostile neighbour: no difference, within the limit of ulps, a control caught."""
+    found = make(op, shape, dtype)
+    assert found["verdict"] == "passed", found
+    assert found["differences"] == 0
+    assert found["controls"]["planted"]["caught"] > 0
+    require(found)
+
+
+def test_k9_certificate_names_all_that_it_holds_for() -> None:
+    """Operation, shape, dtype, device, threads, versions, the plan and its hash, and all that was tried."""
+    found = make()
+    plan = plan_matmul(24, 96, "float32", CPU)
+    assert (found["op"], found["shape"], found["dtype"], found["arch"]) == ("matmul", "24x96", "float32", "cpu")
+    assert found["plan_hash"] == hash_plans(plan)
+    assert found["threads"] == 2
+    assert found["versions"]["torch"] == torch.__version__
+    tried = found["tried"]
+    # 30 places of one row, 3 of each of 4 sizes, 3 sizes around each of 2 hostile rows, another order, again
+    assert tried["trials"] == 30 + 4 * 3 + 2 * 3 + 2
+    assert (tried["every_size_to"], tried["other_sizes"]) == (3, [16, 17])
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_k9_stock_product_is_caught_in_the_same_run() -> None:
+    """Negative control: torch's own product differs in the trials that ours passes."""
+    found = make(shape="256x1024")
+    assert found["controls"]["stock"]["caught"] > 0
+    assert found["control"].startswith("torch's own kernel differed in")
+
+
+def test_k9_kernel_that_sees_its_neighbours_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose sum depends on its batch is found out, and whoever requires the certificate is told."""
+    honest = certify_subjects.find("matmul", "24x96")
+    varies = honest._replace(ours=certify_subjects.plant(honest.ours))
+    monkeypatch.setattr(certify_subjects, "find", lambda op, shape: varies)
+    found = make()
+    assert found["verdict"] == "failed"
+    assert found["first_differences"][0].endswith("alone")
+    with pytest.raises(
+        NotInvariant, match=r"matmul 24x96 float32 on cpu.*: failed \(\d+ differences.*use another kernel"
+    ):
+        require(found)
+
+
+def test_k9_inaccurate_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that is always the same, and wrong, is no pass."""
+    honest = certify_subjects.find("mean", "96")
+    wrong = honest._replace(ours=lambda x: honest.ours(x) * 1.05)
+    monkeypatch.setattr(certify_subjects, "find", lambda op, shape: wrong)
+    found = make("mean", "96", torch.bfloat16)
+    assert (found["verdict"], found["differences"]) == ("failed", 0)
+    assert found["accuracy"]["ulps_max"] > 1
+
+
+def test_k9_certificate_without_a_caught_control_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials that find nothing in what varies prove nothing: never `passed`."""
+    honest = certify_subjects.find("matmul", "24x96")
+    same = honest._replace(stock=lambda x, w: torch.zeros(x.shape[0], 24, dtype=x.dtype), ulps_max=float("inf"))
+    monkeypatch.setattr(certify_subjects, "find", lambda op, shape: same)
+    monkeypatch.setattr(certify_subjects, "plant", lambda function: function)
+    found = make()
+    assert found["verdict"] == Verdict.INCONCLUSIVE.value
+    assert found["control"] == "the control found nothing"
+    with pytest.raises(NotInvariant, match="inconclusive"):
+        require(found)
+
+
+def test_k9_bits_are_compared_not_values() -> None:
+    """NaN is the same as itself, and −0 is another result than 0."""
+    nan = torch.tensor([float("nan")])
+    assert certify._is_same(nan, nan.clone())
+    assert not certify._is_same(torch.tensor([0.0]), torch.tensor([-0.0]))
+
+
+def test_k9_full_extent_has_every_size_to_512() -> None:
+    """What a GPU is certified with: 1 … 512 and around the tiles' sizes up to 2048, at every place of one row."""
+    assert FULL.sizes[:512] == tuple(range(1, 513))
+    assert {1023, 1024, 1025, 2046, 2048} <= set(FULL.sizes)
+    assert sum(1 for size, _ in certify._places(FULL) if size == 1) == FULL.rows
+
+
+def test_command_writes_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One certificate a shape in the file, one line a shape on standard error, exit status 0."""
+    out = tmp_path / "certificates.json"
+    command = ["certify", "--op", "mean", "--shapes", "8", "100", "--dtype", "fp32", "--device", "cpu", "--quick"]
+    assert main([*command, "--out", str(out)]) == 0
+    assert [each["shape"] for each in json.loads(out.read_text())] == ["8", "100"]
+    assert capsys.readouterr().err.count(": passed; ") == 2
+
+
+def test_command_refuses_what_cannot_be_certified(capsys: pytest.CaptureFixture[str]) -> None:
+    """A shape with another number of sizes, and an unknown command."""
+    assert main(["certify", "--op", "matmul", "--shapes", "64", "--device", "cpu"]) == 2
+    assert "shape '64' is none; write N x K as 4096x4096" in capsys.readouterr().err
+    assert main(["certified"]) == 2
+    assert "certify  try whether" in capsys.readouterr().err
+    with pytest.raises(UnsupportedInput, match="conv2d: cannot be certified; use one of"):
+        certify_subjects.find("conv2d", "1")
+
+
+def test_planted_kernel_differs_by_one_bit_in_even_batches() -> None:
+    """What the control relies on, in every dtype."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        x = torch.ones(2, 3, dtype=dtype)
+
+        def same(values: Tensor) -> Tensor:
+            return values
+
+        planted = certify_subjects.plant(same)
+        assert torch.equal(planted(x[:1]), x[:1])
+        assert not torch.equal(planted(x), x)
