@@ -22,16 +22,17 @@ from spanreplay_kernels.ops.rope import rope_triton
 from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
 
 ARCH = ARCHS["sm_90"]
+# Above the number of rows up to which blocks are split
+MANY = 80
 ROWS, OFFSETS = (1, 2, 3, 15, 16, 17, 64, 129), (0, 1, 3)
 Start = Callable[[Tensor], object]
 
 
 def started(start: Start, x: Tensor) -> Launch:
-    """The one launch of an operation on x."""
+    """The launch of an operation on x that reads its rows: the first, where another finishes them."""
     with captured() as found:
         start(x)
-    (each,) = found
-    return each
+    return found[0]
 
 
 def _norm(x: Tensor) -> object:
@@ -88,12 +89,15 @@ STARTS: dict[str, Start] = {
 def count_specialisations(start: Start, width: int) -> int:
     """How many machine codes serve all numbers of rows from all places of a batch."""
     x = torch.empty(200, width, dtype=torch.bfloat16, device="meta")
-    return len({specialisation(started(start, x[o : o + rows]), ARCH) for rows in ROWS for o in OFFSETS})
+    launches = [started(start, x[o : o + rows]) for rows in ROWS for o in OFFSETS]
+    # A kernel for few rows and one for many are two, and each is compiled once
+    kernels = {(each.kernel.fn.__name__, each.options.get("HAS_PAIRS")) for each in launches}
+    return len({specialisation(each, ARCH) for each in launches}) - len(kernels) + 1
 
 
-def reductions(start: Start, width: int) -> tuple[str, ...]:
+def reductions(start: Start, width: int, rows: int = MANY) -> tuple[str, ...]:
     """How a launch spreads over threads what it adds up."""
-    x = torch.empty(40, width, dtype=torch.bfloat16, device="meta")
+    x = torch.empty(rows, width, dtype=torch.bfloat16, device="meta")
     return compile_launch(started(start, x), ARCH).reductions
 
 
@@ -111,7 +115,8 @@ def main() -> None:
             f"{pair} {width}": [reductions(STARTS[name], width) for name in pair]
             for pair in alike
             for width in (101, 4096, 40_001)
-        },
+        }
+        | {"few and many rows": [reductions(_log_softmax, 40_001, rows) for rows in (1, MANY)]},
     }
     sys.stdout.write(json.dumps(found))
 

@@ -1,13 +1,15 @@
 """softmax, log_softmax, and the log-probability of chosen tokens.
 
-A row's highest value and the sum of its exponentials are found together, block by block from the first to the last
-(online softmax); each block's own sum is taken from the highest value so far. A row that fits into registers is read
-once, another twice. All three operations find these two numbers by one function and one plan.
+Of each block of a row the highest value and the sum of the exponentials below it are found; the pairs of the blocks are
+merged from the first to the last (online softmax). A row that fits into registers is one block and is read once; any
+other is read twice. With few long rows each block is a program of its own, and a second kernel merges the same pairs in
+the same order. All operations find and merge pairs by the same functions and plan.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -33,18 +35,29 @@ __all__ = [
 ]
 
 
+SPLIT_ROWS_MAX = 64
+"""Up to so many long rows each block of a row is a program of its own."""
+
+
 def softmax_ref(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
     """softmax of rows (M, N), of plan.op `log_softmax` its logarithm, in the order of a plan: the definition."""
     high = torch.full((x.shape[0], 1), -math.inf, device=x.device)
     total = torch.zeros_like(high)
     for start in range(0, plan.width, plan.block):
         block = x[:, start : start + plan.block].float()
-        higher = torch.maximum(high, block.amax(-1, keepdim=True))
-        base = higher.masked_fill(higher == -math.inf, 0.0)
-        total = total * torch.exp(high - base) + torch.exp(block - base).sum(-1, keepdim=True)
+        block_high = block.amax(-1, keepdim=True)
+        block_total = torch.exp(block - _base(block_high)).sum(-1, keepdim=True)
+        higher = torch.maximum(high, block_high)
+        base = _base(higher)
+        total = total * torch.exp(high - base) + block_total * torch.exp(block_high - base)
         high = higher
     apart = x.float() - high
     return (apart - total.log() if plan.op == "log_softmax" else apart.exp() * (1.0 / total)).to(out_dtype)
+
+
+def _base(high: Tensor) -> Tensor:
+    """What is taken off before exp: nothing where there is nothing but -inf, whose sum is then 0 and not NaN."""
+    return high.masked_fill(high == -math.inf, 0.0)
 
 
 def gather_logprob_ref(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
@@ -149,12 +162,50 @@ def _log_cpu(total: Tensor) -> Tensor:
 
 
 @triton.jit
-def _more(x, high, total):
-    """(highest value, sum of exponentials below it) of rows, with one more block x; both start at (-inf, 0)."""
-    higher = tl.maximum(high, tl.max(x, axis=1))
-    # While a row has held nothing but -inf, its sum is 0 and must not become NaN
+def _pair(x):
+    """(highest value, sum of the exponentials below it) of each row of a block."""
+    high = tl.max(x, axis=1)
+    # Of nothing but -inf the sum is 0, and must not be NaN
+    base = tl.where(high == float("-inf"), 0.0, high)
+    return high, tl.sum(tl.exp(x - base[:, None]), axis=1)
+
+
+@triton.jit
+def _merged(high, total, block_high, block_total):
+    """The pair of all blocks so far, with that of one more; the first is merged into (-inf, 0)."""
+    higher = tl.maximum(high, block_high)
     base = tl.where(higher == float("-inf"), 0.0, higher)
-    return higher, total * tl.exp(high - base) + tl.sum(tl.exp(x - base[:, None]), axis=1)
+    return higher, total * tl.exp(high - base) + block_total * tl.exp(block_high - base)
+
+
+@triton.jit
+def _read_pair(
+    x_ptr, rows, M, N,
+    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_READ: tl.constexpr,
+):  # fmt: skip
+    """The pair of whole rows, block by block."""
+    if ONE_READ:
+        high, total = _pair(load_rows(x_ptr, rows, 0, M, N, float("-inf"), BLOCK).to(tl.float32))
+    else:
+        high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
+        total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
+        for start in range(0, N, BLOCK):
+            x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
+            block_high, block_total = _pair(x.to(tl.float32))
+            high, total = _merged(high, total, block_high, block_total)
+    return high, total
+
+
+@triton.jit
+def _merge_pairs(highs_ptr, totals_ptr, rows, M, BLOCKS, BLOCK_ROWS: tl.constexpr):
+    """The pair of whole rows, out of the pairs (M, BLOCKS) that `pairs_kernel` left."""
+    high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
+    for block in range(BLOCKS):
+        block_high = tl.load(highs_ptr + rows * BLOCKS + block, mask=rows < M, other=float("-inf"))
+        block_total = tl.load(totals_ptr + rows * BLOCKS + block, mask=rows < M, other=0.0)
+        high, total = _merged(high, total, block_high, block_total)
+    return high, total
 
 
 @triton.jit
@@ -173,34 +224,57 @@ def softmax_kernel(
 ):  # fmt: skip
     """softmax, or its logarithm, of BLOCK_ROWS rows of N."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
-    high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
-    total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
     dtype = out_ptr.dtype.element_ty
     if ONE_READ:
         x = load_rows(x_ptr, rows, 0, M, N, float("-inf"), BLOCK)
-        high, total = _more(x.to(tl.float32), high, total)
+        high, total = _pair(x.to(tl.float32))
         store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, 0, M, N, BLOCK)
     else:
-        for start in range(0, N, BLOCK):
-            x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
-            high, total = _more(x.to(tl.float32), high, total)
+        high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK, False)
         for start in range(0, N, BLOCK):
             x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
             store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, start, M, N, BLOCK)
 
 
-@triton.jit(do_not_specialize=["M", "T"])
-def gather_logprob_kernel(
-    x_ptr, ids_ptr, out_ptr, M, N, T,
+@triton.jit(do_not_specialize=["M"])
+def pairs_kernel(
+    x_ptr, highs_ptr, totals_ptr, M, N, BLOCKS,
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """log_softmax of BLOCK_ROWS rows of N at T places each."""
+    """One block of BLOCK_ROWS rows of N: its pair into highs and totals (M, BLOCKS)."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
-    high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
-    total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
-    for start in range(0, N, BLOCK):
-        x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
-        high, total = _more(x.to(tl.float32), high, total)
+    x = load_rows(x_ptr, rows, tl.program_id(1) * BLOCK, M, N, float("-inf"), BLOCK)
+    high, total = _pair(x.to(tl.float32))
+    at = rows * BLOCKS + tl.program_id(1)
+    tl.store(highs_ptr + at, high, mask=rows < M)
+    tl.store(totals_ptr + at, total, mask=rows < M)
+
+
+@triton.jit(do_not_specialize=["M"])
+def finish_kernel(
+    x_ptr, out_ptr, highs_ptr, totals_ptr, M, N, BLOCKS,
+    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, IS_LOG: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """One block of softmax, or of its logarithm, of BLOCK_ROWS rows of N whose pairs are known."""
+    rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
+    high, total = _merge_pairs(highs_ptr, totals_ptr, rows, M, BLOCKS, BLOCK_ROWS)
+    start = tl.program_id(1) * BLOCK
+    x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
+    y = rounded(_finish(x, high, total, IS_LOG), out_ptr.dtype.element_ty, INTERPRET)
+    store_rows(out_ptr, y, rows, start, M, N, BLOCK)
+
+
+@triton.jit(do_not_specialize=["M", "T"])
+def gather_logprob_kernel(
+    x_ptr, ids_ptr, out_ptr, highs_ptr, totals_ptr, M, N, T, BLOCKS,
+    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_READ: tl.constexpr, HAS_PAIRS: tl.constexpr,
+):  # fmt: skip
+    """log_softmax of BLOCK_ROWS rows of N at T places each; with HAS_PAIRS the rows are not read."""
+    rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
+    if HAS_PAIRS:
+        high, total = _merge_pairs(highs_ptr, totals_ptr, rows, M, BLOCKS, BLOCK_ROWS)
+    else:
+        high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK, ONE_READ)
     log_total = tl.log(total)
     for t in range(T):
         token = tl.load(ids_ptr + rows * T + t, mask=rows < M, other=-1).to(tl.int64)
@@ -210,25 +284,57 @@ def gather_logprob_kernel(
 
 
 def softmax_triton(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
-    """softmax or log_softmax of rows (M, N) by the kernel; for callers that have checked and made a plan."""
+    """softmax or log_softmax of rows (M, N) by the kernels; for callers that have checked and made a plan."""
     x = dense_rows(x)
     M = x.shape[0]
     out = torch.empty(x.shape, dtype=out_dtype, device=x.device)
-    launch(
-        softmax_kernel, (triton.cdiv(M, plan.block_rows),), x, out, M, plan.width,
-        BLOCK_ROWS=plan.block_rows, BLOCK=plan.block, ONE_READ=plan.passes == 1, IS_LOG=plan.op == "log_softmax",
-        INTERPRET=IS_INTERPRETED, num_warps=plan.warps, enable_fp_fusion=False,
-    )  # fmt: skip
+    tiles, is_log = triton.cdiv(M, plan.block_rows), plan.op == "log_softmax"
+    if _is_split(M, plan):
+        highs, totals, blocks = _launch_pairs(x, plan)
+        launch(
+            finish_kernel, (tiles, blocks), x, out, highs, totals, M, plan.width, blocks,
+            IS_LOG=is_log, INTERPRET=IS_INTERPRETED, **_shape(plan),
+        )  # fmt: skip
+    else:
+        launch(
+            softmax_kernel, (tiles,), x, out, M, plan.width,
+            ONE_READ=plan.passes == 1, IS_LOG=is_log, INTERPRET=IS_INTERPRETED, **_shape(plan),
+        )  # fmt: skip
     return out
 
 
 def gather_logprob_triton(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
-    """log_softmax of rows (M, V) at token_ids (M, T) by the kernel; for callers that have checked and made a plan."""
+    """log_softmax of rows (M, V) at token_ids (M, T) by the kernels; for callers that have checked and made a plan."""
     x, token_ids = dense_rows(x), aligned(token_ids.contiguous())
     M, T = token_ids.shape
     out = torch.empty((M, T), dtype=torch.float32, device=x.device)
+    is_split = _is_split(M, plan)
+    highs, totals, blocks = _launch_pairs(x, plan) if is_split else (out, out, 0)
     launch(
-        gather_logprob_kernel, (triton.cdiv(M, plan.block_rows),), x, token_ids, out, M, plan.width, T,
-        BLOCK_ROWS=plan.block_rows, BLOCK=plan.block, num_warps=plan.warps, enable_fp_fusion=False,
+        gather_logprob_kernel, (triton.cdiv(M, plan.block_rows),),
+        x, token_ids, out, highs, totals, M, plan.width, T, blocks,
+        ONE_READ=plan.passes == 1, HAS_PAIRS=is_split, **_shape(plan),
     )  # fmt: skip
     return out
+
+
+def _is_split(rows: int, plan: RowPlan) -> bool:
+    """Whether each block is a program of its own: long rows, and too few of them to fill a GPU."""
+    return plan.passes > 1 and rows <= SPLIT_ROWS_MAX
+
+
+def _launch_pairs(x: Tensor, plan: RowPlan) -> tuple[Tensor, Tensor, int]:
+    """(highs, totals, blocks): the pairs (M, blocks) of all blocks."""
+    M, blocks = x.shape[0], triton.cdiv(plan.width, plan.block)
+    # Not two halves of one tensor: the address of the second would tell M
+    highs, totals = (torch.empty((M, blocks), dtype=torch.float32, device=x.device) for _ in range(2))
+    grid = (triton.cdiv(M, plan.block_rows), blocks)
+    launch(pairs_kernel, grid, x, highs, totals, M, plan.width, blocks, **_shape(plan))
+    return highs, totals, blocks
+
+
+def _shape(plan: RowPlan) -> dict[str, Any]:
+    """What decides the order of a block's sum, for every kernel alike."""
+    return {
+        "BLOCK_ROWS": plan.block_rows, "BLOCK": plan.block, "num_warps": plan.warps, "enable_fp_fusion": False,
+    }  # fmt: skip

@@ -13,7 +13,9 @@ from torch import Tensor
 from kernels.rows import BATCH, WIDTHS, assert_neighbours_change_nothing, assert_rows_keep_their_bits, batch, plan_of
 from kernels.samples import DTYPES, name_of, normal
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.launch import captured
 from spanreplay_kernels.ops.softmax import (
+    SPLIT_ROWS_MAX,
     gather_logprob,
     gather_logprob_ref,
     gather_logprob_triton,
@@ -69,6 +71,23 @@ def test_k4_kernel_gives_a_row_its_bits_in_every_batch(op: Callable[[Tensor], Te
 def test_k4_rows_that_are_read_twice_keep_their_bits(op: Callable[[Tensor], Tensor], device: str) -> None:
     """Longer than registers hold."""
     assert_rows_keep_their_bits(op, normal(4, WIDE, dtype=torch.float32, device=device), (1, 2, 3))
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "gather"])
+def test_k4_few_rows_in_split_blocks_have_the_bits_of_many(op: str, device: str) -> None:
+    """On both sides of the number of rows up to which each block is a program: one order, the same bits."""
+    x = normal(SPLIT_ROWS_MAX + 6, 100, dtype=torch.float32, device=device)
+    x[3, :40], x[SPLIT_ROWS_MAX, :] = -INF, -INF
+    plan = replace(plan_of("softmax" if op == "softmax" else "log_softmax", x), block=32)
+
+    def blocks(x: Tensor) -> Tensor:
+        return gather_logprob_triton(x, ids_of(x), plan) if op == "gather" else softmax_triton(x, plan, torch.float32)
+
+    with captured() as launches:
+        blocks(x)
+        blocks(x[:SPLIT_ROWS_MAX])
+    assert len(launches) == 3  # one kernel for many rows, two for few
+    assert_rows_keep_their_bits(blocks, x, (1, 3, 17, SPLIT_ROWS_MAX, SPLIT_ROWS_MAX + 1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
@@ -131,6 +150,7 @@ def test_k4_infinite_scores_behave_as_torchs(device: str) -> None:
             ours(x),
             softmax_triton(x.to(device), plan_of(op, x), x.dtype).cpu(),
             softmax_triton(x.to(device), blocks, x.dtype).cpu(),
+            softmax_triton(x.repeat(11, 1).to(device), blocks, x.dtype).cpu()[:6],
             softmax_ref(x, blocks, x.dtype),
         ):
             torch.testing.assert_close(result, expected, equal_nan=True)
