@@ -38,12 +38,12 @@ def is_readable(w: Tensor, plan: MatmulPlan) -> bool:
 
 
 def descriptors(x: Tensor, w: Tensor, plan: MatmulPlan, tile: Tile) -> tuple[TensorDescriptor, TensorDescriptor]:
-    """Of dense x (B, M, K) and of w (B, K, N), both as rows of one matrix; for weights that are readable."""
+    """Of dense x (·, M, K) and of w (B, K, N), both as rows of one matrix; for weights that are readable."""
     B, M, K = x.shape
     x_read = TensorDescriptor(x, [B * M, K], [K, 1], [tile.m, plan.block_k])
     if w.stride(1) == 1:
-        return x_read, TensorDescriptor(w, [B * plan.n, K], [w.stride(2), 1], [tile.n, plan.block_k])
-    return x_read, TensorDescriptor(w, [B * K, plan.n], [w.stride(1), 1], [plan.block_k, tile.n])
+        return x_read, TensorDescriptor(w, [w.shape[0] * plan.n, K], [w.stride(2), 1], [tile.n, plan.block_k])
+    return x_read, TensorDescriptor(w, [w.shape[0] * K, plan.n], [w.stride(1), 1], [plan.block_k, tile.n])
 
 
 @triton.jit

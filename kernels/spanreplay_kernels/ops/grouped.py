@@ -17,19 +17,11 @@ from torch import Tensor
 from spanreplay_kernels.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.launch import launch, programs
-from spanreplay_kernels.operands import aligned, check_dtype, dtype_name
+from spanreplay_kernels.operands import aligned, check_dtype, dense_rows, dtype_name
+from spanreplay_kernels.ops._matmul_tiles import GROUP_TILES, SPLIT_ROWS_MAX, Tile, finish, place, sum_tile
+from spanreplay_kernels.ops._matmul_tma import descriptors, is_readable, sum_read
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
-from spanreplay_kernels.ops.matmul import (
-    GROUP_TILES,
-    SPLIT_ROWS_MAX,
-    Tile,
-    add_segments_kernel,
-    finish,
-    matmul_cpu,
-    matmul_ref,
-    place,
-    sum_segment,
-)
+from spanreplay_kernels.ops.matmul import add_segments_kernel, is_even, matmul_cpu, matmul_ref, within_32_bits
 from spanreplay_kernels.plan import MatmulPlan, plan_matmul
 
 __all__ = ["GROUPS_MAX", "grouped_mm", "grouped_mm_ref", "grouped_mm_triton"]
@@ -110,82 +102,119 @@ def _count_tiles(offsets_ptr, groups, T, E, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def _find_group(tile_m, tiles_until, groups, offsets_ptr, T, E):
-    """(group, its first row, its end, the tile's number within it) of a tile of rows."""
+def _find_tile(
+    tile, tiles_until, groups, offsets_ptr, T, E, tiles_m, tiles_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """(group, its end, the tile's first row and column) of a tile."""
+    tile_m, tile_n = place(tile, tiles_m, tiles_n, GROUP)
     group = tl.sum((tiles_until <= tile_m).to(tl.int32), 0)
     first = tl.sum(tl.where(groups == group - 1, tiles_until, 0), 0)
     start = _load_end(offsets_ptr, group - 1, group > 0, T, 0)
     end = _load_end(offsets_ptr, group, group < E, T, T)
-    return group, start, end, tile_m - first
+    return group, end, start + (tile_m - first) * BLOCK_M, tile_n * BLOCK_N
 
 
 @triton.jit(do_not_specialize=["T"])
 def grouped_kernel(
-    x_ptr, w_ptr, out_ptr, offsets_ptr, T, E, N, K,
-    stride_xm, stride_xk, stride_we, stride_wk, stride_wn, stride_om, stride_on,
+    x_ptr, w_ptr, out_ptr, offsets_ptr, T, E, N, K, stride_xm, stride_we, stride_wk, stride_wn, stride_om, stride_on,
     SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
-    GROUP: tl.constexpr, INTERPRET: tl.constexpr,
+    IS_EVEN: tl.constexpr, GROUP: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of all groups: every block adds all segments, in order. Persistent."""
+    """Tiles of all groups: every block adds all segments, in order, as `matmul_kernel`. Persistent."""
     groups = tl.arange(0, BLOCK_E)
     tiles_until = _count_tiles(offsets_ptr, groups, T, E, BLOCK_M)
     tiles_m, tiles_n = tl.max(tiles_until, 0), tl.cdiv(N, BLOCK_N)
-    for each in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-        tile_m, tile_n = place(each, tiles_m, tiles_n, GROUP)
-        group, start, end, inside = _find_group(tile_m, tiles_until, groups, offsets_ptr, T, E)
-        rows = (start + inside * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-        total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-        if group < E:
-            w_at = w_ptr + group.to(tl.int64) * stride_we
-            total = sum_segment(
-                x_ptr, w_at, rows, columns, 0, end, N, K,
-                stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
-            )  # fmt: skip
-            for segment in range(1, SEGMENTS):
-                total += sum_segment(
-                    x_ptr, w_at, rows, columns, segment * SEGMENT_K, end, N, K,
-                    stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
-                )  # fmt: skip
-        finish(
-            tl.trans(total), out_ptr, out_ptr, rows, columns, end, N, stride_om, stride_on, 0, 0, 1.0, 0.0,
-            False, INTERPRET,
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for each in tl.range(0, tl.cdiv(tiles_m * tiles_n - first, programs) * SEGMENTS):
+        tile, segment = first + each // SEGMENTS * programs, each % SEGMENTS
+        group, end, row, column = _find_tile(
+            tile, tiles_until, groups, offsets_ptr, T, E, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP
+        )
+        # What is behind the last group is multiplied too, by some weight, and not kept: no branch, no other loop
+        w_at = w_ptr + tl.minimum(group, E - 1).to(tl.int64) * stride_we
+        acc = sum_tile(
+            x_ptr + row.to(tl.int64) * stride_xm, w_at + column.to(tl.int64) * stride_wn,
+            end - row, N - column, segment * SEGMENT_K, K, stride_xm, stride_wk, stride_wn,
+            SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, IS_EVEN, INTERPRET,
         )  # fmt: skip
+        total = acc if SEGMENTS == 1 else tl.where(segment == 0, acc, total + acc)
+        if segment == SEGMENTS - 1:
+            finish(
+                tl.trans(tl.where(group < E, total, 0.0)), out_ptr, out_ptr,
+                (row + tl.arange(0, BLOCK_M)).to(tl.int64), column + tl.arange(0, BLOCK_N), end, N,
+                stride_om, stride_on, 0, 0, 1.0, 0.0, 0, INTERPRET,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["T"])
 def grouped_split_kernel(
-    x_ptr, w_ptr, sums_ptr, offsets_ptr, T, E, N, K,
-    stride_xm, stride_xk, stride_we, stride_wk, stride_wn,
+    x_ptr, w_ptr, sums_ptr, offsets_ptr, T, E, N, K, stride_xm, stride_we, stride_wk, stride_wn,
     SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
-    INTERPRET: tl.constexpr,
+    IS_EVEN: tl.constexpr, OVERLAPS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One segment of tiles of all groups: fp32 sums into sums (SEGMENTS, T, N)."""
+    """One segment of one tile of all groups: its fp32 sum into sums (SEGMENTS, T, N)."""
+    if OVERLAPS:
+        tl.extra.cuda.gdc_launch_dependents()
     groups = tl.arange(0, BLOCK_E)
     tiles_until = _count_tiles(offsets_ptr, groups, T, E, BLOCK_M)
-    tile_n, segment = tl.program_id(0), tl.program_id(1)
-    columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    for tile_m in tl.range(tl.program_id(2), tl.max(tiles_until, 0), tl.num_programs(2)):
-        group, start, end, inside = _find_group(tile_m, tiles_until, groups, offsets_ptr, T, E)
-        rows = (start + inside * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-        if group < E:
-            acc = sum_segment(
-                x_ptr, w_ptr + group.to(tl.int64) * stride_we, rows, columns, segment * SEGMENT_K, end, N, K,
-                stride_xm, stride_xk, stride_wk, stride_wn, SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRET,
-            )  # fmt: skip
+    tiles_m = tl.max(tiles_until, 0)
+    if tl.program_id(2) < tiles_m:
+        tile, segment = tl.program_id(0) + tl.program_id(2) * tl.num_programs(0), tl.program_id(1)
+        group, end, row, column = _find_tile(
+            tile, tiles_until, groups, offsets_ptr, T, E, tiles_m, tl.num_programs(0), BLOCK_M, BLOCK_N, 1
+        )
+        w_at = w_ptr + tl.minimum(group, E - 1).to(tl.int64) * stride_we
+        acc = sum_tile(
+            x_ptr + row.to(tl.int64) * stride_xm, w_at + column.to(tl.int64) * stride_wn,
+            end - row, N - column, segment * SEGMENT_K, K, stride_xm, stride_wk, stride_wn,
+            SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, IS_EVEN, INTERPRET,
+        )  # fmt: skip
+        rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
         at = sums_ptr + (segment.to(tl.int64) * T + rows[:, None]) * N + columns[None, :]
-        tl.store(at, tl.trans(acc), mask=(rows[:, None] < end) & (columns[None, :] < N))
+        acc = tl.trans(tl.where(group < E, acc, 0.0))
+        tl.store(at, acc, mask=(rows[:, None] < end) & (columns[None, :] < N))
+
+
+@triton.jit(do_not_specialize=["T"])
+def grouped_tma_kernel(
+    x_read, w_read, out_ptr, offsets_ptr, T, E, N, K, stride_om, stride_on,
+    SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
+    IS_K_MAJOR: tl.constexpr, GROUP: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """As `grouped_kernel`; a tile reads rows of the next group too, whose sums are not kept."""
+    groups = tl.arange(0, BLOCK_E)
+    tiles_until = _count_tiles(offsets_ptr, groups, T, E, BLOCK_M)
+    tiles_m, tiles_n = tl.max(tiles_until, 0), tl.cdiv(N, BLOCK_N)
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for each in tl.range(0, tl.cdiv(tiles_m * tiles_n - first, programs) * SEGMENTS):
+        tile, segment = first + each // SEGMENTS * programs, each % SEGMENTS
+        group, end, row, column = _find_tile(
+            tile, tiles_until, groups, offsets_ptr, T, E, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP
+        )
+        acc = sum_read(
+            x_read, w_read, row, tl.minimum(group, E - 1) * (N if IS_K_MAJOR else K), column, segment * SEGMENT_K,
+            SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, IS_K_MAJOR, INTERPRET,
+        )  # fmt: skip
+        total = acc if SEGMENTS == 1 else tl.where(segment == 0, acc, total + acc)
+        if segment == SEGMENTS - 1:
+            finish(
+                tl.trans(tl.where(group < E, total, 0.0)), out_ptr, out_ptr,
+                (row + tl.arange(0, BLOCK_M)).to(tl.int64), column + tl.arange(0, BLOCK_N), end, N,
+                stride_om, stride_on, 0, 0, 1.0, 0.0, 0, INTERPRET,
+            )  # fmt: skip
 
 
 def tile_for(rows: int, plan: MatmulPlan) -> Tile:
-    """The tile of a launch over groups of so many rows; smaller than a product's, for the group takes registers."""
+    """The tile of a launch over groups of so many rows; registers and warps are found by compiling."""
     if plan.k % 16 or plan.n % 16:
         # Loads of one element each: their addresses fill the registers
-        warps, stages = (4, 1) if plan.mma is Mma.FMA else (8, 2)
-        return Tile(16 if rows <= 16 else 32, plan.tile_n_min, warps, stages)
+        return Tile(16 if rows <= 16 else 32, plan.tile_n_min, 8, 3 if plan.mma is Mma.FMA else 2)
     if plan.mma is Mma.FMA:
         return Tile(16 if rows <= 16 else 32, 64, 4, 2)
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
@@ -195,32 +224,48 @@ def tile_for(rows: int, plan: MatmulPlan) -> Tile:
     return Tile(64 if is_narrow else 128, 128, 8, 3)
 
 
-def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -> Tensor:
-    """Each group's rows times its weight by the kernels; for callers that have checked their operands."""
+def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan, *, may_use_tma: bool = True) -> Tensor:
+    """Each group's rows times its weight by the kernels; for callers that have checked their operands.
+
+    may_use_tma: False reads by pointers where the copy engine could; the bits are the same.
+    """
     T, E = x.shape[0], w.shape[0]
-    x, w, offsets = aligned(x), aligned(w), aligned(offsets.contiguous())
+    x, w, offsets = dense_rows(x), within_32_bits(aligned(w)), aligned(offsets.contiguous())
     out = torch.empty((T, plan.n), dtype=x.dtype, device=x.device)
+    is_split = T <= SPLIT_ROWS_MAX and plan.segments > 1
+    by_tma = may_use_tma and not is_split and is_readable(w, plan)
     # As many rows as a group has on average: which tile suits them best, not what they add up to
     tile = tile_for(triton.cdiv(T, E), plan)
     tiles_n = triton.cdiv(plan.n, tile.n)
     tiles_m_max = T // tile.m + min(E + 1, T)
+    sizes = (T, E, plan.n, plan.k)
     shape: dict[str, Any] = {
         "SEGMENT_K": plan.segment_k, "SEGMENTS": plan.segments, "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "BLOCK_K": plan.block_k, "BLOCK_E": triton.next_power_of_2(E + 1), "INTERPRET": IS_INTERPRETED,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
-    if T > SPLIT_ROWS_MAX or plan.segments == 1:
-        strides = (*x.stride(), *w.stride(), *out.stride())
-        blocks = min(tiles_m_max * tiles_n, programs(x))
+    blocks = min(tiles_m_max * tiles_n, programs(x))
+    if by_tma:
+        reads = descriptors(x[None], w, plan, tile)
         launch(
-            grouped_kernel, (blocks,), x, w, out, offsets, T, E, plan.n, plan.k, *strides, GROUP=GROUP_TILES, **shape
-        )
+            grouped_tma_kernel, (blocks,), *reads, out, offsets, *sizes, *out.stride(),
+            IS_K_MAJOR=w.stride(1) == 1, GROUP=GROUP_TILES, **shape,
+        )  # fmt: skip
+        return out
+    operands = (x, w, out, offsets, *sizes, plan.k, *w.stride())
+    even = is_even(plan, tile)
+    if not is_split:
+        launch(grouped_kernel, (blocks,), *operands, *out.stride(), IS_EVEN=even, GROUP=GROUP_TILES, **shape)
         return out
     sums = torch.empty((plan.segments, T, plan.n), dtype=torch.float32, device=x.device)
+    # From 9.0 on the second kernel may be started before the first has ended, and waits on the device
+    overlaps = ARCHS[plan.arch].capability >= 90 and not IS_INTERPRETED
     grid = (tiles_n, plan.segments, tiles_m_max)
-    launch(grouped_split_kernel, grid, x, w, sums, offsets, T, E, plan.n, plan.k, *x.stride(), *w.stride(), **shape)
+    operands = (x, w, sums, *operands[3:])
+    launch(grouped_split_kernel, grid, *operands, IS_EVEN=even, OVERLAPS=overlaps, **shape)
     launch(
         add_segments_kernel, (T, triton.cdiv(plan.n, 1024), 1), sums, out, out, T, plan.n, 0, *out.stride(), 0, 0,
-        1.0, 0.0, SEGMENTS=plan.segments, BLOCK_N=1024, BIAS=0, INTERPRET=IS_INTERPRETED, num_warps=4,
+        1.0, 0.0, SEGMENTS=plan.segments, BLOCK_N=1024, BIAS=0, INTERPRET=IS_INTERPRETED, OVERLAPS=overlaps,
+        num_warps=4, **({"launch_pdl": True} if overlaps else {}),
     )  # fmt: skip
     return out

@@ -42,6 +42,7 @@ __all__ = [
     "add_segments_kernel",
     "bmm",
     "finish",
+    "is_even",
     "linear",
     "matmul",
     "matmul_cpu",
@@ -50,6 +51,7 @@ __all__ = [
     "place",
     "sum_segment",
     "tile_for",
+    "within_32_bits",
 ]
 
 
@@ -226,7 +228,7 @@ def matmul_triton(
     may_use_tma: False reads by pointers where the copy engine could; the bits are the same.
     """
     B, M, _ = x.shape
-    x, w = _dense(x), _within_32_bits(aligned(w))
+    x, w = _dense(x), within_32_bits(aligned(w))
     out = torch.empty((B, M, plan.n), dtype=x.dtype, device=x.device)
     by_tma = may_use_tma and tma.is_readable(w, plan)
     tile = tile_for(M, plan, batch=B, by_tma=by_tma)
@@ -251,7 +253,7 @@ def matmul_triton(
     else:
         launch(
             matmul_kernel, grid, x, w, out, _or(bias, out), *sizes, M * plan.k, plan.k, *_of_batch(w), *ends,
-            IS_EVEN=_is_even(plan, tile), **options,
+            IS_EVEN=is_even(plan, tile), **options,
         )  # fmt: skip
     return out
 
@@ -279,7 +281,7 @@ def _launch_split(
     else:
         launch(
             split_kernel, grid, x, w, sums, M, plan.n, plan.k, M * plan.k, plan.k, *_of_batch(w),
-            IS_EVEN=_is_even(plan, tile), OVERLAPS=overlaps, **shape,
+            IS_EVEN=is_even(plan, tile), OVERLAPS=overlaps, **shape,
         )  # fmt: skip
     launch(
         add_segments_kernel, (M, triton.cdiv(plan.n, 1024), B), sums, out, _or(bias, out), M, plan.n, *out.stride(),
@@ -293,12 +295,12 @@ def _dense(x: Tensor) -> Tensor:
     return aligned(x.contiguous())
 
 
-def _within_32_bits(w: Tensor) -> Tensor:
+def within_32_bits(w: Tensor) -> Tensor:
     """w, copied where its rows lie so far apart that offsets within a tile need more than 32 bits."""
     return w if max(w.stride()[1:]) * 256 < 2**31 else w.contiguous()
 
 
-def _is_even(plan: MatmulPlan, tile: Tile) -> bool:
+def is_even(plan: MatmulPlan, tile: Tile) -> bool:
     """No tile reaches beyond the weight: a function of the weight alone."""
     return plan.k == plan.segment_k * plan.segments and plan.n % tile.n == 0
 

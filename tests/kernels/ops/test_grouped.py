@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.samples import DTYPES, HOSTILE, name_of, normal
 from spanreplay_kernels.arch import ARCHS
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops._matmul_tma import is_readable
 from spanreplay_kernels.ops.grouped import grouped_mm, grouped_mm_ref, grouped_mm_triton
 from spanreplay_kernels.ops.matmul import matmul, matmul_triton
 from spanreplay_kernels.plan import MatmulPlan, plan_matmul
@@ -92,6 +93,30 @@ def test_k7_kernels_follow_the_plan(counts: tuple[int, ...], dtype: torch.dtype,
     expected = grouped_mm_ref(x, w, offsets, plan_of(dtype))
     for result in (by_kernels(x, w, offsets), grouped_mm(x, w, offsets)):
         torch.testing.assert_close(result, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=name_of)
+@pytest.mark.parametrize("is_transposed", [True, False], ids=["as_linear_holds_it", "as_it_stands"])
+def test_k7_copy_engine_reads_what_pointers_read(is_transposed: bool, dtype: torch.dtype, device: str) -> None:
+    """By TMA and by pointers, and as `matmul` of each expert's rows: the same bits, beside hostile rows of a tile."""
+    counts, k = (17, 0, 40, 9), 256
+    plan = replace(plan_matmul(N, k, name_of(dtype), ARCHS["sm_90"]), segment_k=128, segments=2)
+    x = normal(70, k, dtype=dtype, device=device)
+    x[17] = x[57] = float("nan")
+    x[66:] = float("inf")
+    w = normal(4, N, k, dtype=dtype, device=device, seed=1).transpose(1, 2)
+    w = w if is_transposed else w.contiguous()
+    assert is_readable(w, plan)
+    results = [grouped_mm_triton(x, w, ends(counts, device), plan, may_use_tma=by_tma) for by_tma in (True, False)]
+    # Of NaN the bits are nobody's promise; of all else they are
+    results = [each.nan_to_num(7.0) for each in results]
+    assert torch.equal(*results)
+    start = 0
+    for expert, end in enumerate(ends(counts).tolist()):
+        alone = matmul_triton(x[start:end][None], w[expert][None], None, plan)[0] if end > start else x.new_empty(0, N)
+        assert torch.equal(results[0][start:end], alone.nan_to_num(7.0))
+        start = end
+    assert not results[0][66:].any()
 
 
 def moved(x: Tensor, counts: tuple[int, ...], shift: int) -> tuple[Tensor, Tensor]:
