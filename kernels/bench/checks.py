@@ -1,0 +1,108 @@
+"""What has to hold on a GPU before any of its times means something: the invariants that no other machine can show."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from bench.ops import Place
+from spanreplay_kernels.arch import arch_of
+from spanreplay_kernels.certify import FULL, QUICK, certify
+from spanreplay_kernels.operands import dtype_name
+from spanreplay_kernels.ops.matmul import linear, matmul_ref, matmul_triton
+from spanreplay_kernels.plan import plan_matmul
+
+__all__ = ["CHECKS", "certificates"]
+
+Finding = dict[str, Any]
+"""`what` was compared, and whether it `holds`."""
+
+
+def certificates(place: Place) -> Iterator[dict[str, Any]]:
+    """One after the other, the shapes of the 8B models first."""
+    subjects = (
+        ("matmul", "4096x4096", torch.bfloat16),
+        ("matmul", "1024x4096", torch.bfloat16),
+        ("matmul", "28672x4096", torch.bfloat16),
+        ("rms_norm", "4096", torch.bfloat16),
+        ("log_softmax", "151936", torch.float32),
+        ("softmax", "4096", torch.bfloat16),
+        ("mean", "4096", torch.bfloat16),
+        ("matmul", "6144x4096", torch.float16),
+        ("matmul", "1000x1100", torch.bfloat16),
+        ("matmul", "1024x1024", torch.float32),
+    )
+    small = (("matmul", "24x96", torch.float32), ("rms_norm", "96", torch.bfloat16))
+    for op, shape, dtype in small if place.is_quick else subjects:
+        yield certify(op, shape, dtype, str(place.device), QUICK if place.is_quick else FULL)
+
+
+def reading_agrees(place: Place) -> Iterator[Finding]:
+    """Weights read by the copy engine and by pointers, and every class of tiles, give the same bits."""
+    if place.device.type != "cuda":
+        return
+    for N, K in ((4096, 4096), (1024, 4096), (28_672, 4096), (1000, 1112)):
+        for is_transposed in (True, False):
+            w = place.normal(1, N, K).transpose(1, 2) if is_transposed else place.normal(1, K, N)
+            x = place.normal(1, 2050, K)
+            plan = plan_matmul(N, K, "bfloat16", arch_of(place.device))
+            whole = matmul_triton(x, w, None, plan)
+            for rows in (1, 17, 40, 65, 129, 300, 700, 1100, 2050):
+                for may_use_tma in (True, False):
+                    part = matmul_triton(x[:, :rows], w, None, plan, may_use_tma=may_use_tma)
+                    what = f"N={N} K={K} {'rows of K' if is_transposed else 'rows of N'} M={rows} tma={may_use_tma}"
+                    yield {"what": what, "holds": torch.equal(part, whole[:, :rows])}
+
+
+def plan_is_followed(place: Place) -> Iterator[Finding]:
+    """The product is that of its definition, within the roundings of one instruction."""
+    for N, K in ((24, 96),) if place.is_quick else ((1024, 4096), (4096, 4096)):
+        for dtype in (torch.bfloat16, torch.float32):
+            x, w = place.normal(70, K, dtype=dtype), place.normal(N, K, dtype=dtype)
+            expected = matmul_ref(x, w.t(), plan_matmul(N, K, dtype_name(x), arch_of(place.device)))
+            off = (linear(x, w).float() - expected.float()).abs().max() / expected.float().abs().max()
+            yield {"what": f"N={N} K={K} {dtype_name(x)}", "off": float(off), "holds": float(off) < 0.01}
+
+
+def groups_agree(place: Place) -> Iterator[Finding]:
+    """A row of a group has the bits of the product with its group's weight."""
+    grouped_mm = importlib.import_module("spanreplay_kernels.ops.grouped").grouped_mm
+    E, N, K, T = (3, 16, 32, 9) if place.is_quick else (16, 1536, 2048, 300)
+    w, x = place.normal(E, N, K), place.normal(T, K)
+    ends = torch.tensor([T * (e + 1) // E for e in range(E)], dtype=torch.int32, device=place.device)
+    together = grouped_mm(x, w.transpose(1, 2), ends)
+    start = 0
+    for e, end in enumerate(ends.tolist()):
+        yield {"what": f"group {e}", "holds": torch.equal(together[start:end], linear(x[start:end], w[e]))}
+        start = end
+
+
+def decode_agrees(place: Place) -> Iterator[Finding]:
+    """A sequence's last query has the same bits in a prefill, and alone."""
+    attention = importlib.import_module("spanreplay_kernels.ops.attention").attention
+    heads, kv_heads, D, L = (4, 2, 16, 40) if place.is_quick else (32, 8, 128, 3000)
+    q, k, v = (place.normal(L, h, D) for h in (heads, kv_heads, kv_heads))
+
+    def ends(*lengths: int) -> Tensor:
+        return torch.tensor([0, *lengths], dtype=torch.int32, device=place.device)
+
+    whole = attention(q, k, v, cu_seqlens_q=ends(L), cu_seqlens_k=ends(L))
+    for at in sorted({0, 1, L // 3, L // 2, L - 2, L - 1}):
+        n = at + 1
+        alone = attention(q[at:n], k[:n], v[:n], cu_seqlens_q=ends(1), cu_seqlens_k=ends(n))
+        yield {"what": f"query {at} of {L}", "holds": torch.equal(alone, whole[at:n])}
+
+
+CHECKS: Final = MappingProxyType[str, Callable[[Place], Iterator[Finding]]](
+    {
+        "reading agrees": reading_agrees,
+        "plan is followed": plan_is_followed,
+        "groups agree": groups_agree,
+        "decode agrees": decode_agrees,
+    }
+)
