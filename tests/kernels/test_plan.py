@@ -8,7 +8,7 @@ import pytest
 
 from spanreplay_kernels.arch import ARCHS, CPU, Arch, Mma
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.plan import AttentionPlan, MatmulPlan, RowPlan, hash_plans, plan, plan_matmul
+from spanreplay_kernels.plan import AttentionPlan, MatmulPlan, RowPlan, hash_plans, plan, plan_matmul, plan_rows
 
 
 @pytest.mark.parametrize("kind", [MatmulPlan, RowPlan, AttentionPlan])
@@ -41,6 +41,17 @@ def test_instruction_class_is_the_architectures() -> None:
     for arch in ARCHS.values():
         assert plan_matmul(64, 64, "bfloat16", arch).mma is arch.tensor_core
     assert plan_matmul(64, 64, "float32", ARCHS["sm_90"]).mma is Mma.FMA
+
+
+@pytest.mark.parametrize("arch", [a for a in ARCHS.values() if a is not CPU], ids=lambda a: a.name)
+def test_k3_rows_are_read_once_where_registers_hold_them(arch: Arch) -> None:
+    """Blocks are powers of two; a thread holds at most 32 elements of a tile; longer rows are read twice."""
+    for op, held in (("rms_norm", 16_384), ("softmax", 32_768), ("log_softmax", 32_768)):
+        for width in (1, 16, 17, 100, 2048, 2049, held, held + 1, 151_936):
+            made = plan_rows(op, width, "bfloat16", arch)
+            assert made.block & (made.block - 1) == 0
+            assert made.block * made.block_rows <= made.warps * 32 * 32
+            assert made.passes == (1 if width <= held else 2)
 
 
 def test_hash_names_the_order_of_additions() -> None:

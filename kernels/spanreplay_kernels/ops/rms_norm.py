@@ -176,7 +176,10 @@ def rms_norm_kernel(
             wide = x.to(tl.float32)
             squares += tl.sum(wide * wide, axis=1)
         rstd = _rstd(squares, count, eps)
-        for start in range(0, N, BLOCK):
+        # Backwards: what was read last is nearest
+        blocks = tl.cdiv(N, BLOCK)
+        for done in range(blocks):
+            start = (blocks - 1 - done) * BLOCK
             # Added again, not read back: another thread may have stored what this one would read
             x = _read(x_ptr, residual_ptr, rows, start, M, N, BLOCK, HAS_RESIDUAL, INTERPRET)
             _write(

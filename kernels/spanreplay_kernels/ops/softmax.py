@@ -231,7 +231,10 @@ def softmax_kernel(
         store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, 0, M, N, BLOCK)
     else:
         high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK, False)
-        for start in range(0, N, BLOCK):
+        # Backwards: what was read last is nearest
+        blocks = tl.cdiv(N, BLOCK)
+        for done in range(blocks):
+            start = (blocks - 1 - done) * BLOCK
             x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
             store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, start, M, N, BLOCK)
 
