@@ -1,0 +1,57 @@
+"""The experts of transformers' mixture-of-experts models, as its registry of implementations takes them.
+
+    ALL_EXPERTS_FUNCTIONS.register("spanreplay", experts_forward)
+    model.set_experts_implementation("spanreplay")
+
+Source: transformers 5.23, integrations/moe.py, `ExpertsInterface` and `use_experts_implementation`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops.moe import experts
+
+__all__ = ["experts_forward"]
+
+_SILU = ("SiLU", "SiLUActivation")
+"""The classes by which transformers applies `silu`."""
+
+
+def experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """The weighted sum of the chosen experts; in place of `grouped_mm_experts_forward`, bitwise batch-invariant.
+
+    Shapes: hidden_states (T, H), top_k_index and top_k_weights (T, top_k), result (T, H).
+    Dtypes: as `experts`; the weights keep what the router rounded them to.
+    Invariance: as `experts`. Slots of experts that another rank holds add zero.
+    Raises: UnsupportedInput for experts that are not silu-gated, `[gate; up]` in one weight, without bias: no other
+        order is defined here, and none is made up.
+    """
+    _check(module, hidden_states)
+    gate_up, down = module.gate_up_proj, module.down_proj
+    if module.is_transposed:
+        gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
+    with torch.no_grad():
+        return experts(hidden_states, top_k_index, top_k_weights, gate_up, down)
+
+
+def _check(module: Any, hidden_states: Tensor) -> None:
+    name = type(module).__name__
+    reasons = {
+        "a gradient is required, and these kernels are forward only": torch.is_grad_enabled()
+        and (hidden_states.requires_grad or module.down_proj.requires_grad),
+        "experts without a gate": not module.has_gate,
+        "experts with a bias": module.has_bias,
+        "experts with a norm behind them": getattr(module, "has_post_expert_norm", False),
+        "gate and up are interleaved": not getattr(module, "is_concatenated", True),
+        "a gate of its own": getattr(type(module)._apply_gate, "__name__", "") != "_default_apply_gate",
+        f"activation {type(module.act_fn).__name__}": type(module.act_fn).__name__ not in _SILU,
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            hint = "run it under torch.inference_mode()" if "gradient" in reason else 'use "eager" within invariant()'
+            raise UnsupportedInput(f"experts of {name}", reason, hidden_states, hint=hint)
