@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from spanreplay_kernels.arch import ARCHS, Arch, arch_of
+from spanreplay_kernels.ops._tile import IS_INTERPRETED
+
 __all__ = ["SECTIONS", "Case", "Place"]
 
 Call = Callable[[], object]
@@ -42,6 +45,13 @@ class Place(NamedTuple):
     def normal(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         """Normally distributed operands."""
         return torch.randn(shape, device=self.device, dtype=torch.float32).to(dtype)
+
+    @property
+    def arch(self) -> Arch | None:
+        """Of the GPU; one that has all where kernels are interpreted; None where none can run."""
+        if self.device.type == "cuda":
+            return arch_of(self.device)
+        return ARCHS["sm_90"] if IS_INTERPRETED else None
 
 
 def _persistent() -> Callable[..., Tensor] | None:

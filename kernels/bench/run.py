@@ -29,6 +29,7 @@ import torch  # noqa: E402 -- after the path
 
 from bench.checks import CHECKS, certificates  # noqa: E402
 from bench.ops import SECTIONS, Case, Place  # noqa: E402
+from bench.tiles import measure_tiles  # noqa: E402
 from bench.timing import Clock, Timing  # noqa: E402
 
 Fill = Callable[[dict[str, Any]], None]
@@ -99,6 +100,14 @@ def measure(name: str, place: Place, clock: Clock, copy_gb_s: float, part: dict[
     part["rows"] = []
     for case in SECTIONS[name](place):
         part["rows"].append(_measure(case, clock, copy_gb_s))
+
+
+def try_tiles(place: Place, clock: Clock, part: dict[str, Any]) -> None:
+    """The last section: what other tiles would take."""
+    part["tiles"] = []
+    for each in measure_tiles(place, clock):
+        part["tiles"].append(each)
+    part["broken"] = [each for each in part["tiles"] if not each.get("holds", True)]
 
 
 def _measure(case: Case, clock: Clock, copy_gb_s: float) -> dict[str, Any]:
@@ -175,6 +184,7 @@ def main(arguments: list[str]) -> int:
     sections: dict[str, Fill] = {each: partial(check, each, place) for each in CHECKS}
     sections["certificates"] = partial(certify_all, report, place)
     sections |= {each: partial(measure, each, place, clock, copy_gb_s) for each in SECTIONS}
+    sections["tiles"] = partial(try_tiles, place, clock)
     for each, fill in sections.items():
         if not options.only or each in options.only:
             report.section(each, fill)

@@ -53,6 +53,19 @@ def test_every_section_runs_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
     assert (status, report["commit"], report["device"]) == (len(absent) // 3, "abc", "cpu")
 
 
+def test_what_only_kernels_can_show_runs_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading by either way, and every tile that could be taken instead: the same bits, and no error."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    bench = {name: importlib.import_module(f"bench.{name}") for name in ("checks", "ops", "tiles", "timing")}
+    torch = importlib.import_module("torch")
+    place = bench["ops"].Place(torch.device("cpu"), True)
+    found = list(bench["checks"].reading_agrees(place))
+    assert len(found) == 8
+    tiles = list(bench["tiles"].measure_tiles(place, bench["timing"].Clock(place.device, 1)))
+    assert len(tiles) == 6
+    assert [each for each in (*found, *tiles) if not each.get("holds") or "error" in each] == []
+
+
 def test_section_that_was_not_reached_says_so(tmp_path: Path) -> None:
     """Without time nothing is begun; the report and the exit status say that it is not whole."""
     status, report = run(tmp_path / "report.json", "--seconds", "0", "--only", "K1", "--only", "K3")
