@@ -30,6 +30,7 @@ _ROW_BLOCK: Final = 16_384
 _TILE_ELEMENTS: Final = 2048
 """Of a tile of short rows: 16 elements for each thread of 4 warps."""
 _CPU_ROWS: Final = 16
+_CPU_QUERY_ROWS: Final = 32
 _SEGMENT_K_MIN: Final = 512
 _SEGMENTS_MAX: Final = 16
 
@@ -163,9 +164,22 @@ def plan_attention(head_dim: int, dtype: str, arch: Arch) -> AttentionPlan:
     _check("attention", dtype, head_dim=head_dim)
     if head_dim > 256:
         raise UnsupportedInput("attention", f"head_dim {head_dim} is above 256", hint="no kernel holds such a head")
-    mma = Mma.FMA if dtype == "float32" and arch is not CPU else arch.tensor_core
-    block_kv = 32 if mma is Mma.FMA or head_dim > 128 else 64
-    return AttentionPlan(head_dim, dtype, arch.name, mma, 64, block_kv, 512, 4)
+    if arch is CPU:
+        return AttentionPlan(head_dim, dtype, arch.name, Mma.VENDOR, _CPU_QUERY_ROWS, 64, 512, 0)
+    mma = Mma.FMA if dtype == "float32" else arch.tensor_core
+    block_q, block_kv, warps = _attention_tile(mma, head_dim)
+    return AttentionPlan(head_dim, dtype, arch.name, mma, block_q, block_kv, 512, warps)
+
+
+def _attention_tile(mma: Mma, head_dim: int) -> tuple[int, int, int]:
+    """(block_q, block_kv, warps): the largest whose sums, weights and addresses stay in registers."""
+    size = 0 if head_dim <= 64 else 1 if head_dim <= 128 else 2
+    return {
+        Mma.FMA: ((16, 16, 4), (16, 32, 8), (16, 32, 8)),
+        Mma.MMA_SYNC: ((64, 64, 4), (64, 32, 4), (32, 32, 4)),
+        Mma.WGMMA: ((64, 64, 4), (64, 64, 4), (64, 32, 8)),
+        Mma.TCGEN05: ((64, 64, 4), (64, 32, 4), (64, 16, 8)),
+    }[mma][size]
 
 
 def hash_plans(*plans: Plan) -> str:

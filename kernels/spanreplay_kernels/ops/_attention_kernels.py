@@ -1,0 +1,330 @@
+"""The kernels of attention: one tile of queries against the blocks of keys of its own sequence.
+
+`attention_kernel` walks over all splits of its tile; `split_kernel` computes one split, and `merge_kernel` merges what
+that left. They share every function that rounds.
+
+The queries of all heads that share a key are rows of one tile: row r is query r // GROUP, head r % GROUP.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from spanreplay_kernels.ops._tile import dot, rounded
+
+__all__ = ["MERGED_ROWS", "attention_kernel", "merge_kernel", "split_kernel"]
+
+MERGED_ROWS = 16
+"""Rows of a tile that are merged at a time."""
+CHUNK = tl.constexpr(MERGED_ROWS)
+
+
+@triton.jit
+def _place(cu_q_ptr, sequences, tile, GROUP: tl.constexpr, BLOCK_Q: tl.constexpr, IS_DECODE: tl.constexpr):
+    """(sequence, first row of the tile within it, first query, number of queries) of a tile of the launch.
+
+    Sequence i's tiles start at cu_q[i] · GROUP // BLOCK_Q + i, so that a grid that knows only the sum of all lengths
+    has enough of them; some have no row.
+    """
+    if IS_DECODE:
+        tiles: tl.constexpr = (GROUP + BLOCK_Q - 1) // BLOCK_Q
+        sequence = tile // tiles
+        row = tile % tiles * BLOCK_Q
+        first = sequence
+        count = 1
+    else:
+        low = 0
+        high = sequences
+        while high - low > 1:
+            middle = (low + high) // 2
+            is_at_or_behind = tl.load(cu_q_ptr + middle) * GROUP // BLOCK_Q + middle <= tile
+            low = tl.where(is_at_or_behind, middle, low)
+            high = tl.where(is_at_or_behind, high, middle)
+        sequence = low
+        first = tl.load(cu_q_ptr + low)
+        row = (tile - (first * GROUP // BLOCK_Q + low)) * BLOCK_Q
+        count = tl.load(cu_q_ptr + low + 1) - first
+    return sequence, row, first, count
+
+
+@triton.jit
+def _bounds(row, queries, length, window,
+            GROUP: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr,
+            IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr):  # fmt: skip
+    """(keys from here, keys up to here, up to here seen by every row) of a tile, the first and third whole blocks."""
+    rows = queries * GROUP
+    start = 0
+    end = length
+    full = length
+    if IS_CAUSAL:
+        end = tl.maximum(length - queries + (tl.minimum(row + BLOCK_Q, rows) - 1) // GROUP + 1, 0)
+        lowest = tl.maximum(length - queries + row // GROUP + 1, 0)
+        full = lowest
+        if HAS_WINDOW:
+            start = tl.maximum(lowest - window, 0) // BLOCK_KV * BLOCK_KV
+            full = 0
+    return start, end, full // BLOCK_KV * BLOCK_KV
+
+
+@triton.jit
+def _positions(rows, queries, length, GROUP: tl.constexpr, IS_CAUSAL: tl.constexpr):
+    """The last key that each row may see; -1 and below for a row that may see none."""
+    if IS_CAUSAL:
+        return length - queries + tl.minimum(rows // GROUP, queries - 1)
+    return rows * 0 + (length - 1)
+
+
+@triton.jit
+def _blocks(
+    m, w, acc, q, k_ptr, v_ptr, table_ptr, positions, start, end, length, window, scale, stride_page, stride_key,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_KV: tl.constexpr, PAGE: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, IS_MASKED: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """Add the blocks of keys from `start` up to `end` to the sums (m, w, acc) of a split."""
+    d = tl.arange(0, BLOCK_D)
+    inside = tl.arange(0, BLOCK_KV)
+    for block in range(start, end, BLOCK_KV):
+        keys = block + inside
+        if PAGE > 0:
+            pages = tl.load(table_ptr + keys // PAGE, mask=keys < length, other=0).to(tl.int64)
+            at = (pages * stride_page + (keys % PAGE) * stride_key)[:, None] + d[None, :]
+        else:
+            at = (keys.to(tl.int64) * stride_key)[:, None] + d[None, :]
+        # (1) What lies behind a sequence is never read: zero times NaN would be NaN
+        if IS_MASKED:
+            mask = (keys < length)[:, None] & (d < D)[None, :]
+            k = tl.load(k_ptr + at, mask=mask, other=0.0)
+            v = tl.load(v_ptr + at, mask=mask, other=0.0)
+        elif D == BLOCK_D:
+            k = tl.load(k_ptr + at)
+            v = tl.load(v_ptr + at)
+        else:
+            k = tl.load(k_ptr + at, mask=(d < D)[None, :], other=0.0)
+            v = tl.load(v_ptr + at, mask=(d < D)[None, :], other=0.0)
+        s = dot(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_KV), dtype=tl.float32), INTERPRET)
+        if IS_MASKED:
+            allowed = keys[None, :] <= positions[:, None]
+            if HAS_WINDOW:
+                allowed = allowed & (keys[None, :] > positions[:, None] - window)
+            s = tl.where(allowed, s, -float("inf"))
+        # (2) A block of which a row may see nothing is the identity: its maximum is the old one, 2⁰ = 1, 2^-inf = 0
+        top = tl.maximum(m, tl.max(s, 1) * scale)
+        finite = tl.where(top == -float("inf"), 0.0, top)
+        p = tl.exp2(tl.fma(s, scale, -finite[:, None]))
+        old = tl.exp2(m - finite)
+        w = w * old + tl.sum(p, 1)
+        acc = dot(rounded(p, v.dtype, INTERPRET), v, acc * old[:, None], INTERPRET)
+        m = top
+    return m, w, acc
+
+
+@triton.jit
+def _split(
+    q, k_ptr, v_ptr, table_ptr, positions, split, start, end, full, length, window, scale, stride_page, stride_key,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr,
+    PAGE: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """The sums (m, w, acc) of one split, from nothing: blocks that every row sees, then those that need a mask."""
+    m = tl.full((BLOCK_Q,), -float("inf"), dtype=tl.float32)
+    w = tl.zeros((BLOCK_Q,), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_Q, BLOCK_D), dtype=tl.float32)
+    first = tl.maximum(split * SPLIT_KV, start)
+    behind = tl.minimum((split + 1) * SPLIT_KV, end)
+    masked = tl.maximum(tl.minimum(behind, full), first)
+    if not HAS_WINDOW:
+        m, w, acc = _blocks(
+            m, w, acc, q, k_ptr, v_ptr, table_ptr, positions, first, masked, length, window, scale,
+            stride_page, stride_key, D, BLOCK_D, BLOCK_KV, PAGE, HAS_WINDOW, False, INTERPRET,
+        )  # fmt: skip
+    return _blocks(
+        m, w, acc, q, k_ptr, v_ptr, table_ptr, positions, masked, behind, length, window, scale,
+        stride_page, stride_key, D, BLOCK_D, BLOCK_KV, PAGE, HAS_WINDOW, True, INTERPRET,
+    )  # fmt: skip
+
+
+@triton.jit
+def _weights(m, m_new):
+    """(largest score, weight of the sums so far, weight of one more split's) of each row."""
+    top = tl.maximum(m, m_new)
+    finite = tl.where(top == -float("inf"), 0.0, top)
+    return top, tl.exp2(m - finite), tl.exp2(m_new - finite)
+
+
+@triton.jit
+def _merge(sums, old, sums_new, new):
+    """The sums of all splits so far, and of one more."""
+    return sums * old + sums_new * new
+
+
+@triton.jit
+def _finish(out_ptr, at, mask, w, acc, INTERPRET: tl.constexpr):
+    """Store the weighted mean of values; zero where there was no key. + 0.0 makes -0.0 and 0.0 one."""
+    out = acc / tl.where(w == 0.0, 1.0, w)[:, None] + 0.0
+    tl.store(out_ptr + at, rounded(out, out_ptr.dtype.element_ty, INTERPRET), mask=mask)
+
+
+@triton.jit
+def _queries(
+    q_ptr, first, row, queries, head, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """(rows of a tile, the row of (Tq · Hq) that each is, the queries themselves: zeros behind the last)."""
+    rows = row + tl.arange(0, BLOCK_Q)
+    flat = (first + rows // GROUP).to(tl.int64) * HEADS + head * GROUP + rows % GROUP
+    d = tl.arange(0, BLOCK_D)
+    mask = (rows < queries * GROUP)[:, None] & (d < D)[None, :]
+    return rows, flat, tl.load(q_ptr + flat[:, None] * D + d[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def _keys(lengths_ptr, sequence, PAGE: tl.constexpr):
+    """(first key within a packed tensor, number of keys) of a sequence."""
+    number = tl.load(lengths_ptr + sequence)
+    if PAGE > 0:
+        return number * 0, number
+    return number, tl.load(lengths_ptr + sequence + 1) - number
+
+
+@triton.jit
+def _merge_in_memory(total_ptr, rows_ptr, rows, BLOCK_Q: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Merge the second of two (BLOCK_Q, BLOCK_D) sums into the first."""
+    some = tl.arange(0, CHUNK)
+    for row in range(0, rows, CHUNK):
+        at = (row + some)[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+        old = tl.load(rows_ptr + row + some)[:, None]
+        new = tl.load(rows_ptr + BLOCK_Q + row + some)[:, None]
+        total = _merge(tl.load(total_ptr + at), old, tl.load(total_ptr + BLOCK_Q * BLOCK_D + at), new)
+        tl.store(total_ptr + at, total)
+
+
+@triton.jit
+def _finish_from_memory(
+    out_ptr, total_ptr, w_ptr, first, row, queries, head, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """Store the results of a tile from its sums (BLOCK_Q, BLOCK_D)."""
+    some = tl.arange(0, CHUNK)
+    d = tl.arange(0, BLOCK_D)
+    for at in range(0, BLOCK_Q, CHUNK):
+        rows = row + at + some
+        flat = (first + rows // GROUP).to(tl.int64) * HEADS + head * GROUP + rows % GROUP
+        mask = (rows < queries * GROUP)[:, None] & (d < D)[None, :]
+        acc = tl.load(total_ptr + (at + some)[:, None] * BLOCK_D + d[None, :])
+        _finish(out_ptr, flat[:, None] * D + d[None, :], mask, tl.load(w_ptr + at + some), acc, INTERPRET)
+
+
+@triton.jit(do_not_specialize=["sequences", "window", "stride_table", "behind"])
+def attention_kernel(
+    q_ptr, k_ptr, v_ptr, sums_ptr, weights_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window,
+    table_ptr, scale, stride_table, stride_page, stride_key, stride_head, behind,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
+    IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries of one head of keys, counted down from `behind`: all splits, in order."""
+    sequence, row, first, queries = _place(
+        cu_q_ptr, sequences, behind - 1 - tl.program_id(0), GROUP, BLOCK_Q, IS_DECODE
+    )
+    if row >= queries * GROUP:
+        return
+    head = tl.program_id(1)
+    first_key, length = _keys(lengths_ptr, sequence, PAGE)
+    rows, _, q = _queries(q_ptr, first, row, queries, head, HEADS, GROUP, D, BLOCK_D, BLOCK_Q)
+    positions = _positions(rows, queries, length, GROUP, IS_CAUSAL)
+    start, end, full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
+    offset = first_key.to(tl.int64) * stride_key + head.to(tl.int64) * stride_head
+    table = table_ptr + sequence.to(tl.int64) * stride_table
+    # (3) Sums of splits are merged in memory, a few rows at a time: registers hold the sums of one split, and no more
+    tile = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
+    total_ptr = sums_ptr + tile * (2 * BLOCK_Q * BLOCK_D)
+    rows_ptr = weights_ptr + tile * (2 * BLOCK_Q)
+    local = tl.arange(0, BLOCK_Q)
+    m = tl.full((BLOCK_Q,), -float("inf"), dtype=tl.float32)
+    w = tl.zeros((BLOCK_Q,), dtype=tl.float32)
+    begin = start // SPLIT_KV
+    behind = tl.maximum(tl.cdiv(end, SPLIT_KV), begin + 1)
+    for split in range(begin, behind):
+        m_new, w_new, acc = _split(
+            q, k_ptr + offset, v_ptr + offset, table, positions, split, start, end, full, length, window, scale,
+            stride_page, stride_key, D, BLOCK_D, BLOCK_Q, BLOCK_KV, SPLIT_KV, PAGE, HAS_WINDOW, INTERPRET,
+        )  # fmt: skip
+        m, old, new = _weights(m, m_new)
+        w = _merge(w, old, w_new, new)
+        is_new = tl.minimum(split - begin, 1)
+        at = local[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+        tl.store(total_ptr + is_new * (BLOCK_Q * BLOCK_D) + at, acc)
+        tl.store(rows_ptr + local, old)
+        tl.store(rows_ptr + BLOCK_Q + local, new)
+        tl.debug_barrier()
+        _merge_in_memory(total_ptr, rows_ptr, is_new * BLOCK_Q, BLOCK_Q, BLOCK_D)
+        tl.debug_barrier()
+    tl.store(rows_ptr + local, w)
+    tl.debug_barrier()
+    _finish_from_memory(
+        out_ptr, total_ptr, rows_ptr, first, row, queries, head, HEADS, GROUP, D, BLOCK_D, BLOCK_Q, INTERPRET
+    )
+
+
+@triton.jit(do_not_specialize=["sequences", "window", "stride_table", "splits"])
+def split_kernel(
+    q_ptr, k_ptr, v_ptr, m_ptr, w_ptr, acc_ptr, cu_q_ptr, lengths_ptr, sequences, window,
+    table_ptr, scale, stride_table, stride_page, stride_key, stride_head, splits,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
+    IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """One split of one tile of queries: its m and w into (Tq · Hq, splits), its acc into (Tq · Hq, splits, BLOCK_D)."""
+    sequence, row, first, queries = _place(cu_q_ptr, sequences, tl.program_id(2), GROUP, BLOCK_Q, IS_DECODE)
+    if row >= queries * GROUP:
+        return
+    head = tl.program_id(1)
+    split = tl.program_id(0)
+    first_key, length = _keys(lengths_ptr, sequence, PAGE)
+    start, end, full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
+    if (split < start // SPLIT_KV) | (split >= tl.cdiv(end, SPLIT_KV)):
+        return
+    rows, flat, q = _queries(q_ptr, first, row, queries, head, HEADS, GROUP, D, BLOCK_D, BLOCK_Q)
+    positions = _positions(rows, queries, length, GROUP, IS_CAUSAL)
+    offset = first_key.to(tl.int64) * stride_key + head.to(tl.int64) * stride_head
+    table = table_ptr + sequence.to(tl.int64) * stride_table
+    m, w, acc = _split(
+        q, k_ptr + offset, v_ptr + offset, table, positions, split, start, end, full, length, window, scale,
+        stride_page, stride_key, D, BLOCK_D, BLOCK_Q, BLOCK_KV, SPLIT_KV, PAGE, HAS_WINDOW, INTERPRET,
+    )  # fmt: skip
+    at = flat * splits + split
+    mask = rows < queries * GROUP
+    tl.store(m_ptr + at, m, mask=mask)
+    tl.store(w_ptr + at, w, mask=mask)
+    tl.store(acc_ptr + at[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :], acc, mask=mask[:, None])
+
+
+@triton.jit(do_not_specialize=["sequences", "window", "splits"])
+def merge_kernel(
+    m_ptr, w_ptr, acc_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window, splits,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
+    IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """Merge what `split_kernel` left of one tile, from the first split to the last, and store the result."""
+    sequence, row, first, queries = _place(cu_q_ptr, sequences, tl.program_id(0), GROUP, BLOCK_Q, IS_DECODE)
+    if row + tl.program_id(2) * CHUNK >= queries * GROUP:
+        return
+    _, length = _keys(lengths_ptr, sequence, PAGE)
+    start, end, _full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
+    rows = row + tl.program_id(2) * CHUNK + tl.arange(0, CHUNK)
+    flat = (first + rows // GROUP).to(tl.int64) * HEADS + tl.program_id(1) * GROUP + rows % GROUP
+    mask = rows < queries * GROUP
+    d = tl.arange(0, BLOCK_D)
+    m = tl.full((CHUNK,), -float("inf"), dtype=tl.float32)
+    w = tl.zeros((CHUNK,), dtype=tl.float32)
+    acc = tl.zeros((CHUNK, BLOCK_D), dtype=tl.float32)
+    for split in range(start // SPLIT_KV, tl.cdiv(end, SPLIT_KV)):
+        at = flat * splits + split
+        m_new = tl.load(m_ptr + at, mask=mask, other=0.0)
+        w_new = tl.load(w_ptr + at, mask=mask, other=0.0)
+        acc_new = tl.load(acc_ptr + at[:, None] * BLOCK_D + d[None, :], mask=mask[:, None], other=0.0)
+        m, old, new = _weights(m, m_new)
+        w = _merge(w, old, w_new, new)
+        acc = _merge(acc, old[:, None], acc_new, new[:, None])
+    _finish(out_ptr, flat[:, None] * D + d[None, :], mask[:, None] & (d < D)[None, :], w, acc, INTERPRET)

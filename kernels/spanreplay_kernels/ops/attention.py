@@ -1,0 +1,308 @@
+"""Attention: packed sequences, and caches in pages; prefill, chunked prefill, a prefix hit and decode have one result.
+
+A query at position i of its sequence adds up keys 0 … i in blocks, and blocks in splits, both counted from the first
+token of its *sequence*: never from the start of a batch, of a chunk or of a packed tensor. Each split starts from
+nothing and splits are merged in order. Where there is work enough, a block of threads walks over all splits of its
+queries; where there is little (decode), each split is a block of its own and a second kernel merges. Both go through
+`_split`, `_weights` and `_merge`, with one tile, one instruction class and one number of warps, and without contraction
+of products and sums, so that they cannot differ in a bit. A key that a query may not see changes none of its sums.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from spanreplay_kernels.arch import CPU, Mma, arch_of
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.launch import launch, programs
+from spanreplay_kernels.operands import aligned, check_dtype, dtype_name
+from spanreplay_kernels.ops._attention_cpu import attention_cpu
+from spanreplay_kernels.ops._attention_kernels import MERGED_ROWS, attention_kernel, merge_kernel, split_kernel
+from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.plan import AttentionPlan, plan_attention
+
+__all__ = ["attention", "attention_ref", "attention_triton", "paged_attention"]
+
+_LOG2_E = math.log2(math.e)
+_SUMS_BYTES_MAX = 1 << 28
+"""Of memory for sums that wait for others; where all splits' would take more, no split is a block of its own."""
+
+
+def attention_ref(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: int | None = None,
+) -> Tensor:
+    """One sequence, q (Lq, Hq, D) and k, v (Lk, Hkv, D), in the order of a plan, in plain PyTorch: the definition."""
+    group = q.shape[1] // k.shape[1]
+    keys, values = (x.float().repeat_interleave(group, 1).transpose(0, 1) for x in (k, v))
+    last = torch.arange(q.shape[0], device=q.device)[:, None] + k.shape[0] - q.shape[0]
+    last = last if causal else torch.full_like(last, k.shape[0] - 1)
+    j = torch.arange(k.shape[0], device=q.device)
+    allowed = (j <= last) if window is None else (j <= last) & (j > last - window)
+    scores = (q.float().transpose(0, 1) @ keys.transpose(1, 2) * (scale * _LOG2_E)).where(allowed, -math.inf)
+    total = _nothing(scores, plan)
+    for first in range(0, k.shape[0], plan.split_kv):
+        split = _nothing(scores, plan)
+        for at in range(first, min(first + plan.split_kv, k.shape[0]), plan.block_kv):
+            block = slice(at, min(at + plan.block_kv, first + plan.split_kv))
+            top = torch.maximum(split.m, scores[..., block].amax(-1, keepdim=True))
+            p = torch.exp2(scores[..., block] - _finite(top))
+            old = torch.exp2(split.m - _finite(top))
+            seen = torch.where(allowed.any(0)[block, None], values[:, block], 0.0)
+            acc = split.acc * old + p.to(q.dtype).float() @ seen
+            split = _Sums(top, split.w * old + p.sum(-1, keepdim=True), acc)
+        top = torch.maximum(total.m, split.m)
+        old, new = torch.exp2(total.m - _finite(top)), torch.exp2(split.m - _finite(top))
+        total = _Sums(top, total.w * old + split.w * new, total.acc * old + split.acc * new)
+    return torch.where(total.w == 0, 0.0, total.acc / total.w).transpose(0, 1).to(q.dtype)
+
+
+class _Sums(NamedTuple):
+    """Of rows, so far: the largest score, the sum of weights, and the weighted sum of values."""
+
+    m: Tensor
+    w: Tensor
+    acc: Tensor
+
+
+def _nothing(scores: Tensor, plan: AttentionPlan) -> _Sums:
+    heads, rows, _ = scores.shape
+    zeros = scores.new_zeros((heads, rows, 1))
+    return _Sums(zeros - math.inf, zeros, scores.new_zeros((heads, rows, plan.head_dim)))
+
+
+def _finite(top: Tensor) -> Tensor:
+    """What to subtract from scores: of a row without keys, anything but -inf."""
+    return torch.where(top == -math.inf, 0.0, top)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, scale: float | None = None,
+    causal: bool = True, window: int | None = None, max_len_k: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention of packed sequences; bitwise batch-invariant, and the same for every way to cut a sequence into calls.
+
+    softmax(scale · q · kᵀ) · v for each sequence and head; query i of a sequence stands at position len_k - len_q + i,
+    so that a prefill, a chunk of one, what follows a cached prefix and a decoded token are all this call.
+
+    Shapes: q (Tq, Hq, D), k, v (Tk, Hkv, D), cu_seqlens (B + 1,) integers from 0 up to Tq, Tk; result (Tq, Hq, D).
+        Hq a multiple of Hkv; D ≤ 256. A query that sees no key gives zeros.
+    causal: a query sees keys up to its own position; window: of these, only the last so many.
+    max_len_k: the longest sequence of keys, where it is known without asking the GPU; lets few queries use all of it.
+    Dtypes: bf16, fp16, fp32 (never TF32); sums in fp32, weights rounded to v's dtype; result has q's dtype.
+    Invariance: a query's result depends on itself and on the keys it may see, not on how its sequence is packed, cut or
+        cached; the order is plan_attention(D, dtype, arch)'s. NaN or infinity in the value of a later key of its *own*
+        sequence may reach it; of another sequence's, never. On a CPU all heads of keys go into one call of the library.
+    Raises: UnsupportedInput if shapes, dtypes or devices do not fit, or no plan exists for the device.
+    Source: Dao et al. 2022, arXiv:2205.14135, algorithm 1; Dao et al. 2023, Flash-Decoding, for the splits.
+    """
+    _check("attention", q, k, v, dims=3, scale=scale, window=window, causal=causal)
+    for name, cu, tokens in (("cu_seqlens_q", cu_seqlens_q, q.shape[0]), ("cu_seqlens_k", cu_seqlens_k, k.shape[0])):
+        _check_integers("attention", name, cu, q, dims=1)
+        if cu.shape != cu_seqlens_q.shape or cu.shape[0] < 1:
+            raise UnsupportedInput(
+                "attention", f"{name} does not fit", cu, hint="both hold one number a sequence, and 0"
+            )
+        if cu.device.type == "cpu" and (cu[0] != 0 or cu[-1] != tokens or (cu.diff() < 0).any()):
+            raise UnsupportedInput(
+                "attention", f"{name} does not rise from 0 to {tokens}", cu, hint="sum up the lengths"
+            )
+    return _attention(q, k, v, cu_seqlens_q, cu_seqlens_k, None, scale, causal, window, max_len_k)
+
+
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, *,
+    cu_seqlens_q: Tensor | None = None, scale: float | None = None, causal: bool = True, window: int | None = None,
+    max_len_k: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention of sequences whose keys lie in pages of a cache; the bits of `attention` on the same keys.
+
+    Shapes: q (Tq, Hq, D); k_cache, v_cache (pages, page_size, Hkv, D), page_size a power of two;
+        block_table (B, pages of the longest), seq_lens (B,) keys of each sequence, those of its queries included;
+        cu_seqlens_q (B + 1,), or None for one query a sequence (decode); result (Tq, Hq, D).
+    max_len_k: as for `attention`; by default all that block_table has room for.
+    Dtypes, Invariance, Raises, Source: as for `attention`. What a page holds behind its sequence is never read.
+    """
+    _check("paged_attention", q, k_cache, v_cache, dims=4, scale=scale, window=window, causal=causal)
+    _check_integers("paged_attention", "block_table", block_table, q, dims=2)
+    _check_integers("paged_attention", "seq_lens", seq_lens, q, dims=1)
+    size, sequences = k_cache.shape[1], seq_lens.shape[0]
+    if size & (size - 1) or size == 0:
+        raise UnsupportedInput("paged_attention", f"page_size {size} is no power of two", k_cache, hint="use 16")
+    if k_cache.stride() != v_cache.stride() or k_cache.stride(-1) != 1 or _is_unaligned(k_cache, v_cache):
+        hint = "keep keys and values alike, dense in D, from a 16-byte boundary; a cache is not copied"
+        raise UnsupportedInput("paged_attention", "the cache's layout has no kernel", k_cache, v_cache, hint=hint)
+    queries = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    if cu_seqlens_q is not None:
+        _check_integers("paged_attention", "cu_seqlens_q", cu_seqlens_q, q, dims=1)
+    if not block_table.shape[0] == sequences == queries:
+        tensors = (q, block_table, seq_lens) if cu_seqlens_q is None else (cu_seqlens_q, block_table, seq_lens)
+        raise UnsupportedInput("paged_attention", "the numbers of sequences differ", *tensors, hint="pass one row each")
+    room = block_table.shape[1] * size
+    if seq_lens.device.type == "cpu" and sequences and int(seq_lens.max()) > room:
+        problem = f"a sequence is longer than the {room} keys of its pages"
+        raise UnsupportedInput("paged_attention", problem, block_table, hint="give block_table a column for each page")
+    return _attention(
+        q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, scale, causal, window, max_len_k or room
+    )
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, lengths: Tensor, block_table: Tensor | None,
+    scale: float | None, causal: bool, window: int | None, max_len_k: int | None,
+) -> Tensor:  # fmt: skip
+    arch = arch_of(q.device)
+    plan = plan_attention(q.shape[2], dtype_name(q), arch)
+    if q.shape[0] == 0:
+        return torch.empty_like(q)
+    scale = 1.0 / math.sqrt(q.shape[2]) if scale is None else scale
+    run = attention_cpu if arch is CPU else attention_triton
+    return run(
+        q, k, v, plan, cu_seqlens_q=cu_seqlens_q, lengths=lengths, block_table=block_table, scale=scale, causal=causal,
+        window=window, max_len_k=max_len_k,
+    )  # fmt: skip
+
+
+def _check(
+    op: str, q: Tensor, k: Tensor, v: Tensor, *, dims: int, scale: float | None, window: int | None, causal: bool
+) -> None:
+    if q.dim() != 3 or k.dim() != dims or k.shape != v.shape or q.shape[-1] != k.shape[-1]:
+        hint = "pass q (Tq, Hq, D), and k and v alike, " + ("(Tk, Hkv, D)" if dims == 3 else "(pages, size, Hkv, D)")
+        raise UnsupportedInput(op, "these shapes do not fit", q, k, v, hint=hint)
+    check_dtype(op, q, k, v)
+    if not k.shape[-2] or not q.shape[1] or q.shape[1] % k.shape[-2]:
+        problem = f"{q.shape[1]} heads of queries over {k.shape[-2]} of keys"
+        raise UnsupportedInput(op, problem, q, k, hint="a head of keys serves a whole number of heads of queries")
+    if scale is not None and not 0.0 < scale < math.inf:
+        raise UnsupportedInput(op, f"scale is {scale}", q, hint="it must be positive and finite")
+    if window is not None and (window < 1 or not causal):
+        raise UnsupportedInput(op, f"window {window} with causal={causal}", q, hint="a window is causal, of 1 or more")
+
+
+def _check_integers(op: str, name: str, x: Tensor, q: Tensor, *, dims: int) -> None:
+    if x.dim() != dims or x.dtype not in (torch.int32, torch.int64) or x.device != q.device:
+        raise UnsupportedInput(
+            op, f"{name} does not fit", x, q, hint=f"pass {dims} dimension(s) of int32 on q's device"
+        )
+
+
+def _is_unaligned(*tensors: Tensor) -> bool:
+    return any(x.data_ptr() % 16 for x in tensors)
+
+
+def attention_triton(
+    q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan, *, cu_seqlens_q: Tensor | None, lengths: Tensor,
+    block_table: Tensor | None = None, scale: float, causal: bool = True, window: int | None = None,
+    max_len_k: int | None = None, by_splits: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention by the kernels; for callers that have checked their operands and made a plan.
+
+    k, v: packed (Tk, Hkv, D), lengths (B + 1,) their cu_seqlens_k; or with a block_table pages (pages, size, Hkv, D),
+    lengths (B,) of the sequences. cu_seqlens_q: None if every sequence has one query.
+    by_splits: whether each split is a block of its own; None leaves it to the size. It changes no bit.
+    """
+    tokens, heads, head_dim = q.shape
+    is_paged, kv_heads = block_table is not None, k.shape[-2]
+    q = aligned(q.contiguous())
+    if not is_paged:
+        k, v = aligned(k.contiguous()), aligned(v.contiguous())
+    group = heads // kv_heads
+    sequences = lengths.shape[0] - (not is_paged)
+    # Those of every sequence, and one more for the end of each; of one query, as many as its heads need
+    is_decode = cu_seqlens_q is None
+    tiles = tokens * triton.cdiv(group, plan.block_q)
+    if not is_decode:
+        tiles = triton.cdiv(tokens * group, plan.block_q) + sequences
+    options: dict[str, Any] = {
+        "HEADS": heads, "GROUP": group, "D": head_dim, "BLOCK_D": max(16, triton.next_power_of_2(head_dim)),
+        "BLOCK_Q": plan.block_q, "BLOCK_KV": plan.block_kv, "SPLIT_KV": plan.split_kv,
+        "PAGE": k.shape[1] if is_paged else 0, "IS_DECODE": is_decode, "IS_CAUSAL": causal,
+        "HAS_WINDOW": window is not None, "INTERPRET": IS_INTERPRETED,
+        "num_warps": plan.warps, "enable_fp_fusion": False, **_tuning(plan),
+    }  # fmt: skip
+    lengths = _integers(lengths)
+    table = lengths if block_table is None else _integers(block_table)
+    call = _Call(
+        (q, k, v),
+        (lengths if cu_seqlens_q is None else _integers(cu_seqlens_q), lengths),
+        (sequences, -1 if window is None else window),
+        (table, scale * _LOG2_E, table.stride(0), k.stride(0) if is_paged else 0, k.stride(-3), k.stride(-2)),
+        tiles,
+        options,
+    )
+    splits = triton.cdiv(max_len_k, plan.split_kv) if max_len_k else 1
+    if by_splits is None:
+        sums_bytes = tokens * heads * splits * options["BLOCK_D"] * 4
+        by_splits = splits > 1 and tiles * kv_heads < 2 * programs(q) and sums_bytes <= _SUMS_BYTES_MAX
+    return _launch_splits(call, splits) if by_splits else _launch_tiles(call)
+
+
+class _Call(NamedTuple):
+    """What the kernels share."""
+
+    tensors: tuple[Tensor, Tensor, Tensor]
+    lengths: tuple[Tensor, Tensor]
+    sizes: tuple[int, int]
+    """Sequences, and the window."""
+    keys: tuple[Any, ...]
+    """The table of pages, the scale, and the strides by which keys are found."""
+    tiles: int
+    options: dict[str, Any]
+
+    def empty(self, *shape: int) -> Tensor:
+        """In fp32, on the device of the queries."""
+        return torch.empty(shape, dtype=torch.float32, device=self.tensors[0].device)
+
+
+def _tuning(plan: AttentionPlan) -> dict[str, int]:
+    """What no addition changes its place by: loads ahead, and registers, of which ptxas would leave some unused."""
+    is_wide = plan.head_dim > 128 and plan.mma in (Mma.FMA, Mma.TCGEN05)
+    return {"num_stages": 1 if is_wide else 2, **({"maxnreg": 255} if plan.mma is Mma.FMA else {})}
+
+
+def _integers(x: Tensor) -> Tensor:
+    return aligned(x.to(torch.int32).contiguous())
+
+
+def _launch_tiles(call: _Call) -> Tensor:
+    """A block for each tile; so many at a time as their sums have room."""
+    q, k, _ = call.tensors
+    block_q, block_d = call.options["BLOCK_Q"], call.options["BLOCK_D"]
+    out = torch.empty_like(q)
+    kv_heads = k.shape[-2]
+    room = max(1, _SUMS_BYTES_MAX // (kv_heads * 2 * block_q * block_d * 4))
+    sums = call.empty(min(room, call.tiles), kv_heads, 2, block_q, block_d)
+    weights = call.empty(min(room, call.tiles), kv_heads, 2, block_q)
+    # From the last, which see most keys, to the first
+    for behind in range(call.tiles, 0, -room):
+        launch(
+            attention_kernel, (min(room, behind), kv_heads), *call.tensors, sums, weights, out, *call.lengths,
+            *call.sizes, *call.keys, behind, **call.options,
+        )  # fmt: skip
+    return out
+
+
+def _launch_splits(call: _Call, splits: int) -> Tensor:
+    """A block for each split of each tile, and then as many as merge them."""
+    q, k, _ = call.tensors
+    out = torch.empty_like(q)
+    rows, kv_heads = q.shape[0] * q.shape[1], k.shape[-2]
+    sums = call.empty(rows, splits), call.empty(rows, splits), call.empty(rows, splits, call.options["BLOCK_D"])
+    launch(
+        split_kernel, (splits, kv_heads, call.tiles), *call.tensors, *sums, *call.lengths, *call.sizes, *call.keys,
+        splits, **call.options,
+    )  # fmt: skip
+    grid = call.tiles, kv_heads, call.options["BLOCK_Q"] // MERGED_ROWS
+    launch(merge_kernel, grid, *sums, out, *call.lengths, *call.sizes, splits, **call.options)
+    return out
