@@ -30,6 +30,7 @@ def certificates(place: Place) -> Iterator[dict[str, Any]]:
         ("matmul", "1024x4096", torch.bfloat16),
         ("matmul", "28672x4096", torch.bfloat16),
         ("rms_norm", "4096", torch.bfloat16),
+        ("grouped_mm", "16x1536x2048", torch.bfloat16),
         ("log_softmax", "151936", torch.float32),
         ("softmax", "4096", torch.bfloat16),
         ("mean", "4096", torch.bfloat16),

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from spanreplay_kernels.arch import Arch
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops.grouped import grouped_mm
 from spanreplay_kernels.ops.matmul import matmul
 from spanreplay_kernels.ops.mean import mean
 from spanreplay_kernels.ops.rms_norm import rms_norm
@@ -36,6 +37,8 @@ class Subject(NamedTuple):
     plan: Callable[[str, Arch], Plan]
     ulps_max: float
     """From fp64, in bf16 and fp16."""
+    exact: Function | None = None
+    """Of fp64 operands, where torch's own kernel takes none."""
 
 
 def _matmul(n: int, k: int) -> Subject:
@@ -59,9 +62,34 @@ def _rms_norm(width: int) -> Subject:
     return _rows("rms_norm", width, rms_norm, stock, (width,))
 
 
+def _grouped(experts: int, n: int, k: int) -> Subject:
+    """A row's own value says which weight it is multiplied with: in every batch its group has other rows."""
+
+    def choose(x: Tensor) -> Tensor:
+        return (x[:, 0].double() * 8).abs().nan_to_num(0.0, 0.0, 0.0).clamp(max=2**20).long() % experts
+
+    def grouped(product: Function) -> Function:
+        def call(x: Tensor, w: Tensor) -> Tensor:
+            chosen = choose(x)
+            order = torch.argsort(chosen, stable=True)
+            ends = torch.bincount(chosen, minlength=experts).cumsum(0).to(torch.int32)
+            return product(x[order], w.transpose(1, 2), ends)[torch.argsort(order)]
+
+        return call
+
+    def exact(x: Tensor, w: Tensor) -> Tensor:
+        return torch.stack([row @ w[e].t() for row, e in zip(x, choose(x).tolist(), strict=True)])
+
+    def plan(dtype: str, arch: Arch) -> Plan:
+        return plan_matmul(n, k, dtype, arch)
+
+    return Subject(k, ((experts, n, k),), grouped(grouped_mm), grouped(torch._grouped_mm), plan, 1.0, exact)
+
+
 SUBJECTS: Final[Mapping[str, tuple[int, Callable[..., Subject]]]] = MappingProxyType(
     {
         "matmul": (2, _matmul),
+        "grouped_mm": (3, _grouped),
         "rms_norm": (1, _rms_norm),
         "softmax": (1, lambda n: _rows("softmax", n, softmax, lambda x: torch.softmax(x, -1))),
         "log_softmax": (1, lambda n: _rows("log_softmax", n, log_softmax, lambda x: torch.log_softmax(x, -1))),
@@ -81,7 +109,7 @@ def find(op: str, shape: str) -> Subject:
     count, make = SUBJECTS[op]
     sizes = shape.split("x")
     if len(sizes) != count or not all(each.isdecimal() and int(each) for each in sizes):
-        hint = "write N x K as 4096x4096" if count == 2 else "write the width as 4096"
+        hint = ("write the width as 4096", "write N x K as 4096x4096", "write E x N x K as 128x1536x2048")[count - 1]
         raise UnsupportedInput(op, f"shape {shape!r} is none", hint=hint)
     return make(*(int(each) for each in sizes))
 

@@ -28,7 +28,14 @@ def make(op: str = "matmul", shape: str = "24x96", dtype: torch.dtype = torch.fl
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     ("op", "shape"),
-    [("matmul", "24x96"), ("rms_norm", "96"), ("softmax", "96"), ("log_softmax", "96"), ("mean", "96")],
+    [
+        ("matmul", "24x96"),
+        ("grouped_mm", "3x24x96"),
+        ("rms_norm", "96"),
+        ("softmax", "96"),
+        ("log_softmax", "96"),
+        ("mean", "96"),
+    ],
     ids=lambda value: str(value),
 )
 def test_k9_operations_are_certified_on_the_cpu(op: str, shape: str, dtype: torch.dtype) -> None:
@@ -130,6 +137,18 @@ def test_command_refuses_what_cannot_be_certified(capsys: pytest.CaptureFixture[
     assert "certify  try whether" in capsys.readouterr().err
     with pytest.raises(UnsupportedInput, match="conv2d: cannot be certified; use one of"):
         certify_subjects.find("conv2d", "1")
+
+
+def test_k7_groups_of_a_certificate_have_other_sizes_in_every_batch() -> None:
+    """Not vacuous: every expert has rows, and a part of a batch has other groups than the whole."""
+    subject = certify_subjects.find("grouped_mm", "3x8x16")
+    x = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
+    w = torch.stack([torch.full((8, 16), float(e + 1)) for e in range(3)])
+    assert subject.exact is not None
+    experts = (subject.exact(x, w)[:, 0] / x.sum(1)).round().long()
+    assert set(experts.tolist()) == {1, 2, 3}
+    assert len({tuple(experts[:rows].bincount(minlength=4).tolist()) for rows in (10, 20, 40)}) == 3
+    torch.testing.assert_close(subject.ours(x, w), subject.exact(x, w))
 
 
 def test_planted_kernel_differs_by_one_bit_in_even_batches() -> None:
