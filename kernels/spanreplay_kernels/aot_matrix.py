@@ -164,6 +164,7 @@ CASES: Final = (
     Case("log_softmax", "64", _softmax("log_softmax", 64)),
     Case("gather_logprob", "151936", _gather_logprob(151_936)),
     Case("gather_logprob", "32000", _gather_logprob(32_000)),
+    Case("gather_logprob", "16384", _gather_logprob(16_384)),
     Case("mean", "4096", _mean(4096)),
     Case("mean", "100", _mean(100)),
     Case("mean", "32768", _mean(32_768)),

@@ -48,7 +48,10 @@ def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dty
 
 
 def sum_rows(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The sum over one, several or all dimensions; bitwise batch-invariant. All else as `mean`."""
+    """The sum over one, several or all dimensions; bitwise batch-invariant.
+
+    All else as `mean`.
+    """
     return _reduce("sum", x, dim, keepdim, dtype)
 
 

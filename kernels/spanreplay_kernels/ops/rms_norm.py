@@ -56,7 +56,9 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 def rms_norm_residual(
     x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """(rms_norm of x + residual, x + residual), read and written once; bitwise batch-invariant.
+    """(rms_norm of x + residual, x + residual); bitwise batch-invariant.
+
+    One kernel: each operand is read, and each result written, once where a row fits into registers.
 
     Shapes: residual and both results as x. Dtypes: the sum is rounded to x's dtype, and normalised as rounded, so that
     the first result has the bits of `rms_norm` of the second. All else as `rms_norm`.
@@ -68,9 +70,9 @@ def rms_norm_residual(
 def fused_rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(rms_norm over the last dimensions, 1 / root mean square), as `aten::_fused_rms_norm` gives them.
+    """(rms_norm, 1 / root mean square), as `aten::_fused_rms_norm`'s.
 
-    Shapes: normalized_shape the last dimensions of x, and the weight's; rstd is x's with these as ones.
+    Shapes: normalized_shape the last dimensions of x, and the weight's; rstd has x's shape with these as ones.
     Dtypes: rstd in fp32. eps is 2⁻²³ where it is None, whatever x's dtype, as in torch. All else as `rms_norm`.
     """
     shape = tuple(normalized_shape)

@@ -68,7 +68,9 @@ def gather_logprob_ref(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
-    """e to the power of x, divided by its sum along a dimension; bitwise batch-invariant.
+    """Softmax along a dimension; bitwise batch-invariant.
+
+    e to the power of x, divided by its sum along the dimension.
 
     Shapes: x of any shape, result as x, contiguous.
     Dtypes: bf16, fp16, fp32; with dtype, x is read as that and the result has it (fp32 of bf16 in one step); steps in
@@ -81,12 +83,17 @@ def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tenso
 
 
 def log_softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
-    """x less the logarithm of the sum of its exponentials along a dimension. All else as `softmax`."""
+    """Logarithm of the softmax along a dimension; bitwise batch-invariant.
+
+    x less the logarithm of the sum of its exponentials along the dimension. All else as `softmax`.
+    """
     return _along("log_softmax", x, dim, dtype)
 
 
 def gather_logprob(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """The log-probabilities of chosen tokens in fp32: log_softmax and gather, and no (…, V) is written.
+    """Log-probabilities of chosen tokens in fp32; bitwise batch-invariant.
+
+    log_softmax and gather in one: no (…, V) is written.
 
     Shapes: logits (…, V), token_ids (…) for one token a row or (…, T) for several, result as token_ids.
     Dtypes: logits bf16, fp16, fp32; token_ids int32, int64. An id outside 0 … V - 1 gives NaN: to raise would mean to
@@ -172,27 +179,24 @@ def _pair(x):
 
 @triton.jit
 def _merged(high, total, block_high, block_total):
-    """The pair of all blocks so far, with that of one more; the first is merged into (-inf, 0)."""
+    """The pair of all blocks so far, with that of one more.
+
+    Merged into (-inf, 0) a pair stays as it is: exp is 0 of -inf and 1 of 0, to the bit (PTX ISA 9.7.3, ex2.approx).
+    """
     higher = tl.maximum(high, block_high)
     base = tl.where(higher == float("-inf"), 0.0, higher)
     return higher, total * tl.exp(high - base) + block_total * tl.exp(block_high - base)
 
 
 @triton.jit
-def _read_pair(
-    x_ptr, rows, M, N,
-    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_READ: tl.constexpr,
-):  # fmt: skip
-    """The pair of whole rows, block by block."""
-    if ONE_READ:
-        high, total = _pair(load_rows(x_ptr, rows, 0, M, N, float("-inf"), BLOCK).to(tl.float32))
-    else:
-        high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
-        total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
-        for start in range(0, N, BLOCK):
-            x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
-            block_high, block_total = _pair(x.to(tl.float32))
-            high, total = _merged(high, total, block_high, block_total)
+def _read_pair(x_ptr, rows, M, N, BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The pair of whole rows, block by block; of one block it is that block's."""
+    high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
+    for start in range(0, N, BLOCK):
+        x = load_rows(x_ptr, rows, start, M, N, float("-inf"), BLOCK)
+        block_high, block_total = _pair(x.to(tl.float32))
+        high, total = _merged(high, total, block_high, block_total)
     return high, total
 
 
@@ -230,7 +234,7 @@ def softmax_kernel(
         high, total = _pair(x.to(tl.float32))
         store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, 0, M, N, BLOCK)
     else:
-        high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK, False)
+        high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK)
         # Backwards: what was read last is nearest
         blocks = tl.cdiv(N, BLOCK)
         for done in range(blocks):
@@ -270,14 +274,14 @@ def finish_kernel(
 @triton.jit(do_not_specialize=["M", "T"])
 def gather_logprob_kernel(
     x_ptr, ids_ptr, out_ptr, highs_ptr, totals_ptr, M, N, T, BLOCKS,
-    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_READ: tl.constexpr, HAS_PAIRS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, HAS_PAIRS: tl.constexpr,
 ):  # fmt: skip
     """log_softmax of BLOCK_ROWS rows of N at T places each; with HAS_PAIRS the rows are not read."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     if HAS_PAIRS:
         high, total = _merge_pairs(highs_ptr, totals_ptr, rows, M, BLOCKS, BLOCK_ROWS)
     else:
-        high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK, ONE_READ)
+        high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK)
     log_total = tl.log(total)
     for t in range(T):
         token = tl.load(ids_ptr + rows * T + t, mask=rows < M, other=-1).to(tl.int64)
@@ -316,7 +320,7 @@ def gather_logprob_triton(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor
     launch(
         gather_logprob_kernel, (triton.cdiv(M, plan.block_rows),),
         x, token_ids, out, highs, totals, M, plan.width, T, blocks,
-        ONE_READ=plan.passes == 1, HAS_PAIRS=is_split, **_shape(plan),
+        HAS_PAIRS=is_split, **_shape(plan),
     )  # fmt: skip
     return out
 
