@@ -21,7 +21,7 @@ from torch import Tensor
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.overrides import ON_CPU_ONLY, OVERRIDES, Function, original
 
-__all__ = ["engaged", "invariant", "is_invariant", "overridden"]
+__all__ = ["counted", "engaged", "invariant", "is_invariant", "overridden"]
 
 _lock = threading.RLock()
 _depth = 0
@@ -106,7 +106,7 @@ def _override() -> None:
         warnings.filterwarnings("ignore", category=UserWarning)
         for key in keys:
             for name, function in overridden(key).items():
-                _library.impl(name, _counted(name, function), key)
+                _library.impl(name, counted(name, function), key)
 
 
 @functools.lru_cache(maxsize=2)
@@ -115,8 +115,8 @@ def _keep_originals(key: str) -> None:
         original(name, key)
 
 
-def _counted(name: str, function: Function) -> Function:
-    """function, counted, and refused where a gradient is asked for: none is defined."""
+def counted(name: str, function: Function) -> Function:
+    """function, counted for `engaged`, and refused where a gradient is asked for: none is defined."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops.grouped import grouped_mm
 from spanreplay_kernels.ops.matmul import bmm, matmul
+from spanreplay_kernels.ops.mean import mean, sum_rows
+from spanreplay_kernels.ops.rms_norm import fused_rms_norm
+from spanreplay_kernels.ops.softmax import log_softmax, softmax
+from spanreplay_kernels.packing import masked_attention
 
 __all__ = ["ON_CPU_ONLY", "OVERRIDES", "Function", "original"]
 
@@ -90,6 +95,86 @@ def _dot(self: Tensor, tensor: Tensor) -> Tensor:
     return _mm(self[None], tensor[:, None])[0, 0]
 
 
+def _grouped_mm(
+    self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
+    if offs is None or bias is not None or out_dtype not in (None, self.dtype):
+        hint = "pass rows (T, K), weights (E, K, N) and the ends of groups, and nothing else"
+        raise UnsupportedInput("_grouped_mm", "this form of it has no kernel", self, mat2, hint=hint)
+    return grouped_mm(self, mat2, offs)
+
+
+# --- reductions of rows
+
+
+def _softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    return softmax(self, dim, torch.float32 if half_to_float else None)
+
+
+def _log_softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    return log_softmax(self, dim, torch.float32 if half_to_float else None)
+
+
+def _reduction(name: str, function: Function) -> Function:
+    """A sum or mean with aten's arguments; of integers, and of nothing, aten's own."""
+
+    def run(self: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+        is_float = self.is_floating_point() if dtype is None else dtype.is_floating_point
+        if not is_float or self.numel() == 0 or self.dim() == 0:
+            return original(name, _key(self))(self, dim, keepdim, dtype=dtype)
+        return function(self, dim, keepdim, dtype=dtype)
+
+    return run
+
+
+def _whole(function: Function) -> Function:
+    """The overload without dimensions."""
+    return lambda self, *, dtype=None: function(self, None, False, dtype=dtype)
+
+
+def _layer_norm(
+    rows: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of our means: (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · weight + bias, in fp32, rounded once.
+
+    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450, eq. 4.
+    """
+    if rows.numel() == 0 or not normalized_shape:
+        return original("native_layer_norm", _key(rows))(rows, normalized_shape, weight, bias, eps)
+    dims = list(range(-len(normalized_shape), 0))
+    x = rows.float()
+    middle = mean(x, dims, True)
+    x = x - middle
+    # 1 / sqrt, which IEEE rounds in one way everywhere; of rsqrt each processor has its own
+    rstd = 1.0 / torch.sqrt(mean(x * x, dims, True) + eps)
+    x = x * rstd
+    if weight is not None:
+        x = x * weight.float()
+    if bias is not None:
+        x = x + bias.float()
+    return x.to(rows.dtype), middle, rstd
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    if dropout_p != 0.0 or query.dim() != 4 or (is_causal and query.shape[2] > key.shape[2]):
+        hint = "pass (B, H, Q, D), no dropout, and no more causal queries than keys"
+        raise UnsupportedInput("scaled_dot_product_attention", "this form of it has no kernel", query, key, hint=hint)
+    if is_causal:
+        # aten counts queries from the first key, so that no query sees what is behind the last one's position
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+    batch = torch.broadcast_shapes(query.shape[:1], key.shape[:1])[0]
+    query, key, value = (x.expand(batch, -1, -1, -1) for x in (query, key, value))
+    return masked_attention(query, key, value, attn_mask, causal=is_causal, scale=scale)
+
+
 # --- order: equal values keep the order in which they stand, so that no algorithm can show
 
 
@@ -108,7 +193,9 @@ def _topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 # --- elementwise operations of the CPU that compute the last elements of a tensor in another way than the others
 
 _BLOCK: Final = 8192
-"""Elements of the one shape such a kernel is called with: whole vectors, and too few for a second thread."""
+"""Elements of the shape that such a kernel is called with: whole vectors, and too few for a second thread."""
+_VECTORS, _ONE_THREAD_MAX = 64, 32_767
+"""Elements of the longest step of a loop over vectors, and how many torch leaves to one thread."""
 
 
 def _in_blocks(name: str) -> Function:
@@ -121,6 +208,8 @@ def _in_blocks(name: str) -> Function:
         if self.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return original(name, "CPU")(self, *args, **kwargs)
         count = self.numel()
+        if self.dtype == torch.float32 and self.is_contiguous() and count % _VECTORS == 0 and count <= _ONE_THREAD_MAX:
+            return original(name, "CPU")(self, *args, **kwargs)
         padded = torch.zeros(-(-count // _BLOCK) * _BLOCK, dtype=torch.float32)
         padded[:count] = self.reshape(-1)
         blocks = [original(name, "CPU")(block, *args, **kwargs) for block in padded.split(_BLOCK)]
@@ -185,6 +274,16 @@ OVERRIDES: Final = MappingProxyType(
             "mv": (_mv, "mv.out"),
             "dot": (_dot, "dot.out"),
             "vdot": (_dot, "vdot.out"),
+            "_grouped_mm": (_grouped_mm, ""),
+            "_softmax": (_softmax, "_softmax.out"),
+            "_log_softmax": (_log_softmax, "_log_softmax.out"),
+            "mean.dim": (_reduction("mean.dim", mean), "mean.out"),
+            "mean": (_whole(_reduction("mean.dim", mean)), ""),
+            "sum.dim_IntList": (_reduction("sum.dim_IntList", sum_rows), "sum.IntList_out"),
+            "sum": (_whole(_reduction("sum.dim_IntList", sum_rows)), ""),
+            "_fused_rms_norm": (fused_rms_norm, ""),
+            "native_layer_norm": (_layer_norm, ""),
+            "scaled_dot_product_attention": (_attention, ""),
             "sort": (_sort, ""),
             "topk": (_topk, ""),
         }

@@ -16,7 +16,7 @@ from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.mode import engaged, invariant, is_invariant, overridden
 from spanreplay_kernels.overrides import IN_BLOCKS, OVERRIDES
 
-SIZES = (1, 3, 8, 15, 17, 33, 64, 100, 257, 1001, 4099, 8191, 8193, 34_001)
+SIZES = (1, 3, 8, 15, 17, 33, 64, 100, 257, 1001, 4096, 4099, 8191, 8193, 32_704, 34_001)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **{name: getattr(torch if hasattr(torch, name) else F, name) for name in IN_BLOCKS},
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -69,6 +69,34 @@ def test_k10_stock_products_are_caught_by_the_same_check() -> None:
     """Negative control: without the switch the same calls do not pass."""
     x = normal(64, 2048, dtype=torch.float32)
     assert any(rows_differ(function, x) for function in products().values())
+
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda x: torch.softmax(x, -1),
+    "softmax in fp32": lambda x: torch.softmax(x, -1, dtype=torch.float32),
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "mean": lambda x: x.mean(-1, keepdim=True),
+    "mean of two": lambda x: x.view(-1, 7, 23).mean((1, 2)),
+    "sum": lambda x: x.sum(-1),
+    "sum over the middle": lambda x: x.view(-1, 7, 23).sum(1),
+    "sum into": lambda x: torch.sum(x, -1, out=x.new_empty(0)),
+    "rms_norm": lambda x: F.rms_norm(x, (161,), torch.ones(161, dtype=x.dtype), 1e-6),
+    "layer_norm": lambda x: F.layer_norm(x, (161,), torch.ones(161, dtype=x.dtype), torch.ones(161, dtype=x.dtype)),
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 7, 23)] * 3, is_causal=True),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_k10_reductions_of_rows_are_ours(name: str) -> None:
+    """By aten's names: in every batch the same bits, and up to rounding aten's values."""
+    function = REDUCTIONS[name]
+    for dtype in DTYPES:
+        x = normal(64, 161, dtype=dtype)
+        stock = function(x)
+        with torch.inference_mode(), invariant():
+            assert rows_differ(function, x) == []
+            assert sum(engaged().values()) > 0
+            torch.testing.assert_close(function(x), stock, rtol=0.0, atol=128 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -220,3 +248,14 @@ def test_every_override_is_an_overload_of_aten() -> None:
     """A misspelt name would override nothing."""
     known = set(torch._C._dispatch_get_all_op_names())
     assert {f"aten::{name}" for name in (*overridden("CPU"), *OVERRIDES)} <= known
+
+
+def test_public_names_are_these() -> None:
+    """The names that users import from the package itself."""
+    import spanreplay_kernels
+
+    assert spanreplay_kernels.__all__ == ["compile_model", "engaged", "invariant", "is_invariant"]
+    assert all(callable(getattr(spanreplay_kernels, name)) for name in spanreplay_kernels.__all__)
+    assert spanreplay_kernels.invariant is invariant
+    with pytest.raises(AttributeError, match="no attribute 'variant'"):
+        spanreplay_kernels.variant  # noqa: B018 -- to look is to ask
