@@ -1,1 +1,26 @@
-"""Batch-invariant kernels for self-hosted models; torch and triton only."""
+"""Batch-invariant kernels for self-hosted models; torch and triton only.
+
+with spanreplay_kernels.invariant():  # torch's own operations are the batch-invariant ones
+    model(**inputs)
+
+The operations themselves are in `ops`, the proof that a model runs nothing else in `audit`, engines in `engines`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import MappingProxyType
+from typing import Any, Final
+
+__all__ = ["compile_model", "engaged", "invariant", "is_invariant"]
+
+_HOMES: Final = MappingProxyType(
+    {"compile_model": "compiled", "engaged": "mode", "invariant": "mode", "is_invariant": "mode"}
+)
+"""Public name → its module, imported at first use: a plan or a manifest is read without torch."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

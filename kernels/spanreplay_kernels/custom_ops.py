@@ -1,0 +1,120 @@
+"""Our operations as torch sees them: `torch.ops.spanreplay.*`, each opaque, counted, and with a rule for shapes.
+
+What a model calls by aten's name is overridden by `invariant()`. What it calls by ours is here: attention over
+sequences and experts, which aten has no operation for; and, for graphs, a twin of every override, so that a compiler
+which bypasses the dispatcher keeps our kernels as calls it cannot look into.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from spanreplay_kernels.mode import counted, overridden
+from spanreplay_kernels.ops.attention import attention as attention_packed
+from spanreplay_kernels.ops.moe import experts as experts_of_tokens
+from spanreplay_kernels.overrides import Function
+from spanreplay_kernels.packing import masked_attention as attention_masked
+
+__all__ = ["TWINS", "attention", "experts", "masked_attention"]
+
+_NAMESPACE: Final = "spanreplay"
+
+
+def _define(name: str, schema: str, function: Function, fake: Function) -> Any:
+    own_name = f"{_NAMESPACE}::{name.replace('.', '_')}"
+    operation = torch.library.custom_op(own_name, counted(name, function), mutates_args=(), schema=schema)
+    operation.register_fake(fake)
+    return operation
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, scale: float | None = None,
+    causal: bool = True, window: int | None = None, max_len_k: int | None = None,
+) -> Tensor:  # fmt: skip
+    return attention_packed(
+        q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, scale=scale, causal=causal, window=window,
+        max_len_k=max_len_k,
+    )  # fmt: skip
+
+
+attention: Final = _define(
+    "attention",
+    "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, float? scale=None, bool causal=True, "
+    "int? window=None, int? max_len_k=None) -> Tensor",
+    _attention,
+    lambda q, *_args, **_kwargs: q.new_empty(q.shape),
+)
+"""`ops.attention.attention` with positional lengths, as torch sees it."""
+
+masked_attention: Final = _define(
+    "masked_attention",
+    "(Tensor q, Tensor k, Tensor v, Tensor? mask=None, *, bool causal, float? scale=None, int? window=None) -> Tensor",
+    lambda q, k, v, mask=None, **options: attention_masked(q, k, v, mask, **options).contiguous(),
+    lambda q, *_args, **_kwargs: q.new_empty(q.shape),
+)
+"""`packing.masked_attention`, as torch sees it."""
+
+
+experts: Final = _define(
+    "experts",
+    "(Tensor x, Tensor top_k_index, Tensor top_k_weights, Tensor gate_up, Tensor down) -> Tensor",
+    experts_of_tokens,
+    lambda x, *_args, **_kwargs: x.new_empty(x.shape),
+)
+"""`ops.moe.experts`, as torch sees it."""
+
+
+def _twin(name: str, function: Function) -> Any:
+    """An override under our own name, with aten's schema and aten's rule for shapes."""
+    base, _, overload = name.partition(".")
+    stock = getattr(getattr(torch.ops.aten, base), overload or "default")
+    schema = str(stock._schema)
+    return _define(name, schema[schema.index("(") :], _dense(function), _fake_of(stock))
+
+
+def _dense(function: Function) -> Function:
+    """The results as a graph expects them: dense, and no view of an argument."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return tuple(r.contiguous() for r in result) if isinstance(result, tuple) else result.contiguous()
+
+    return run
+
+
+def _fake_of(stock: Any) -> Function:
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        if stock is torch.ops.aten.scaled_dot_product_attention.default:
+            return args[0].new_empty((*args[0].shape[:-1], args[2].shape[-1]))
+        if stock is torch.ops.aten._grouped_mm.default:
+            return args[0].new_empty((args[0].shape[0], args[1].shape[-1]))
+        if stock is torch.ops.aten._fused_rms_norm.default:
+            shape, normalized = args[0].shape, len(args[1])
+            rstd = args[0].new_empty((*shape[: len(shape) - normalized], *[1] * normalized), dtype=torch.float32)
+            return args[0].new_empty(shape), rstd
+        result = stock(*args, **kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        dense = tuple(r.new_empty(r.shape) for r in results)
+        return dense if isinstance(result, tuple) else dense[0]
+
+    return fake
+
+
+def _is_functional(name: str) -> bool:
+    return not (name.endswith(("_", "out")))
+
+
+def _make_twins() -> Mapping[str, Any]:
+    functions = {name: function for name, function in overridden("CPU").items() if _is_functional(name)}
+    return MappingProxyType({name: _twin(name, function) for name, function in functions.items()})
+
+
+TWINS: Final = _make_twins()
+"""Name of an override → our operation with the same arguments."""

@@ -1,0 +1,152 @@
+"""Our operations for graphs: opaque to compilers, shaped as aten's, and what runs in compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
+
+from kernels.samples import normal
+from spanreplay_kernels.compiled import BACKENDS, compile_model
+from spanreplay_kernels.custom_ops import TWINS, attention, masked_attention
+from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
+from spanreplay_kernels.mode import engaged, invariant, overridden
+
+# What torch says of torch while it imports its compiler
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+X, W = normal(6, 24, dtype=torch.float32), normal(24, 8, dtype=torch.float32, seed=1)
+SAMPLES: dict[str, tuple[Any, ...]] = {
+    "mm": (X, W),
+    "addmm": (normal(8, dtype=torch.float32), X, W),
+    "bmm": (X[None], W[None]),
+    "baddbmm": (normal(8, dtype=torch.float32), X[None], W[None]),
+    "mv": (X, W[:, 0]),
+    "dot": (X[0], X[1]),
+    "_softmax": (X, -1, False),
+    "_log_softmax": (X, -1, False),
+    "mean.dim": (X, [-1], True),
+    "sum.dim_IntList": (X, [0]),
+    "sum": (X,),
+    "native_layer_norm": (X, [24], None, X[0], 1e-5),
+    "_fused_rms_norm": (X, [24], X[0], 1e-5),
+    "scaled_dot_product_attention": (X.view(1, 2, 3, 24), X.view(1, 2, 3, 24), X.view(1, 2, 3, 24)),
+    "_grouped_mm": (X, W[None].repeat(2, 1, 1), torch.tensor([2, 6], dtype=torch.int32)),
+    "topk": (X, 3),
+    "sort": (X,),
+    "silu": (X,),
+    "gelu": (X.t(),),
+}
+
+
+class Layers(nn.Module):
+    """What a model is made of: products, norms, an activation, attention and a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Linear(2048, 128), nn.LayerNorm(128)
+        self.last = nn.Linear(128, 32, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(F.silu(self.first(x)))
+        heads = h.view(-1, 2, 4, 16)
+        h = h + F.scaled_dot_product_attention(heads, heads, heads, is_causal=True).reshape(-1, 128)
+        return torch.softmax(self.last(h) * 3.0, -1) + h.mean(-1, keepdim=True)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def rows_differ(function: Callable[[Tensor], Tensor], x: Tensor) -> list[int]:
+    """Numbers of rows at which a part of x has other bits than the whole."""
+    whole = function(x)
+    return [rows for rows in (2, 3, 7, 33) if not torch.equal(function(x[5 : 5 + rows]), whole[5 : 5 + rows])]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_k10_twins_are_what_they_stand_for(name: str) -> None:
+    """A twin has aten's schema, the shapes that a compiler expects, and the bits of the override."""
+    base, _, overload = name.partition(".")
+    stock = getattr(getattr(torch.ops.aten, base), overload or "default")
+    with torch.inference_mode():
+        twin = TWINS[name](*SAMPLES[name])
+        with invariant():
+            override = stock(*SAMPLES[name])
+    for ours, theirs in zip(_all(twin), _all(override), strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.is_contiguous()
+    torch.library.opcheck(TWINS[name], SAMPLES[name], test_utils=("test_schema", "test_faketensor"))
+
+
+def _all(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def test_every_functional_override_has_a_twin() -> None:
+    """Nothing that is ours in eager code is the compiler's own in a graph."""
+    assert set(TWINS) == {name for name in overridden("CPU") if not name.endswith(("_", "out"))}
+
+
+def test_k9_attention_operations_are_checked_by_torch() -> None:
+    """Schema and shapes of the two that aten has no name for."""
+    x, ends = X.view(6, 2, 12), torch.tensor([0, 2, 6], dtype=torch.int32)
+    torch.library.opcheck(attention, (x, x, x, ends, ends), test_utils=("test_schema", "test_faketensor"))
+    batch = X.view(1, 2, 3, 24)
+    options = {"causal": True}
+    torch.library.opcheck(
+        masked_attention, (batch, batch, batch), options, test_utils=("test_schema", "test_faketensor")
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_k10_compiled_code_keeps_ours(backend: str) -> None:
+    """Under torch.compile a row has its bits in every batch, by our kernels, up to rounding as in eager code."""
+    model, x = Layers().eval(), normal(64, 2048, dtype=torch.float32)
+    expected = model(x).detach()
+    compiled = compile_model(model, backend=backend, dynamic=True)
+    with torch.inference_mode(), invariant():
+        torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
+        ran = {"addmm", "silu", "native_layer_norm", "scaled_dot_product_attention", "mm", "_softmax", "mean.dim"}
+        assert ran <= set(engaged())
+        assert rows_differ(compiled, x) == []
+
+
+def test_k10_stock_compiled_code_is_caught_by_the_same_check() -> None:
+    """Negative control: what torch.compile makes by itself neither runs ours nor passes, the switch on or off."""
+    model, x = Layers().eval(), normal(64, 2048, dtype=torch.float32)
+    stock = torch.compile(model, backend="inductor", dynamic=True)
+    with torch.inference_mode():
+        assert rows_differ(stock, x)
+        with invariant():
+            stock(x)
+            assert "addmm" not in engaged()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_k10_a_graph_with_an_uncovered_operation_is_refused(backend: str) -> None:
+    """By name, when it is compiled."""
+    compiled = compile_model(lambda x: (x * 2).cumsum(-1), backend=backend)
+    with torch.inference_mode(), pytest.raises(Exception, match=r"cumsum.* is not covered") as caught:
+        compiled(X)
+    # torch wraps what a backend raises
+    assert isinstance(getattr(caught.value, "inner_exception", None), UncoveredOp)
+
+
+def test_k10_integers_stay_with_the_compiler() -> None:
+    """Positions are counted by whoever counts them."""
+    compiled = compile_model(lambda mask: mask.cumsum(-1) - 1, backend="aot_eager")
+    assert compiled(torch.ones(2, 3, dtype=torch.int64)).tolist() == [[0, 1, 2]] * 2
+
+
+def test_k10_an_unknown_backend_is_refused() -> None:
+    """A backend that has not been shown to keep ours is not tried."""
+    with pytest.raises(UnsupportedInput, match="'cudagraphs' is unknown"):
+        compile_model(nn.Identity(), backend="cudagraphs")
