@@ -1,9 +1,9 @@
 # Every verb sets up what it needs, in a fresh clone too; .venv is made again only when pyproject.toml changes.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench e2e matrix proto docs clean
+.PHONY: help setup demo demo-kernels test check format bench e2e matrix proto docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv with everything
 	@tools/setup.sh
@@ -12,6 +12,11 @@ setup: ## make .venv with everything
 demo: ## record the $190,000 incident, show it, replay it, prove the fix
 	@tools/setup.sh
 	@.venv/bin/python -m spanreplay_service.demo
+
+demo-kernels: ## one prompt among random neighbours on this CPU: stock kernels give many answers, ours one
+	@tools/kernels.sh
+	@mkdir -p .demo
+	@TRANSFORMERS_VERBOSITY=error .venvs/kernels/bin/python -m spanreplay_kernels.demo --picture .demo/kernels.svg
 
 test: ## run all tests, write docs/STATUS.md
 	@tools/test.sh

@@ -16,7 +16,7 @@ from torch import Tensor
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.moe import experts
 
-__all__ = ["experts_forward"]
+__all__ = ["experts_forward", "refusal_of"]
 
 _SILU = ("SiLU", "SiLUActivation")
 """The classes by which transformers applies `silu`."""
@@ -39,11 +39,9 @@ def experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top
         return experts(hidden_states, top_k_index, top_k_weights, gate_up, down)
 
 
-def _check(module: Any, hidden_states: Tensor) -> None:
-    name = type(module).__name__
+def refusal_of(module: Any) -> str:
+    """Why experts have no kernel of their own; empty if they have."""
     reasons = {
-        "a gradient is required, and these kernels are forward only": torch.is_grad_enabled()
-        and (hidden_states.requires_grad or module.down_proj.requires_grad),
         "experts without a gate": not module.has_gate,
         "experts with a bias": module.has_bias,
         "experts with a norm behind them": getattr(module, "has_post_expert_norm", False),
@@ -51,7 +49,14 @@ def _check(module: Any, hidden_states: Tensor) -> None:
         "a gate of its own": getattr(type(module)._apply_gate, "__name__", "") != "_default_apply_gate",
         f"activation {type(module.act_fn).__name__}": type(module.act_fn).__name__ not in _SILU,
     }
-    for reason, is_so in reasons.items():
-        if is_so:
-            hint = "run it under torch.inference_mode()" if "gradient" in reason else 'use "eager" within invariant()'
-            raise UnsupportedInput(f"experts of {name}", reason, hidden_states, hint=hint)
+    return next((reason for reason, is_so in reasons.items() if is_so), "")
+
+
+def _check(module: Any, hidden_states: Tensor) -> None:
+    op = f"experts of {type(module).__name__}"
+    if torch.is_grad_enabled() and (hidden_states.requires_grad or module.down_proj.requires_grad):
+        problem = "a gradient is required, and these kernels are forward only"
+        raise UnsupportedInput(op, problem, hidden_states, hint="run it under torch.inference_mode()")
+    reason = refusal_of(module)
+    if reason:
+        raise UnsupportedInput(op, reason, hidden_states, hint='use "grouped_mm" within invariant()')

@@ -1,0 +1,155 @@
+"""`make demo-kernels`: identical requests among random neighbours, with torch's kernels and with ours.
+
+A tiny model with random weights, dense and as a mixture of experts, in fp32 on this machine's processor, under
+transformers' continuous batching. What is counted is distinct answers to one prompt: its tokens and the probability of
+each, bit by bit. A small model rarely changes a token over the last bit of a probability; a large one, in thousands of
+tokens, does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import random
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from spanreplay_kernels.engines.transformers import enable
+from spanreplay_kernels.mode import engaged
+
+__all__ = ["KINDS", "Answer", "answers", "distinct_so_far", "main", "tiny_model"]
+
+KINDS: Final = ("dense", "mixture of experts")
+_VOCABULARY: Final = 512
+_COPIES, _NEIGHBOURS, _NEW_TOKENS = 32, 32, 16
+_PROMPT_TOKENS, _NEIGHBOUR_TOKENS_MAX = 24, 60
+
+
+class Answer(NamedTuple):
+    """What a request got; equal if every bit is."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+def tiny_model(kind: str, *, seed: int = 0) -> PreTrainedModel:
+    """A Qwen3 of two layers with random weights; `kind` one of `KINDS`."""
+    torch.manual_seed(seed)
+    shape: dict[str, Any] = {
+        "vocab_size": _VOCABULARY, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 2048,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None, "tie_word_embeddings": False,
+    }  # fmt: skip
+    if kind == KINDS[0]:
+        config: Any = Qwen3Config(**shape)
+    else:
+        config = Qwen3MoeConfig(**shape, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=128)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+
+
+def answers(
+    model: PreTrainedModel, prompts: list[list[int]], wanted: list[int], *, new_tokens: int, batch_tokens: int = 128
+) -> list[Answer]:
+    """The answers to the prompts that equal `wanted`, of a server's work over all prompts together.
+
+    batch_tokens: what one step computes at most; longer prompts are cut.
+    """
+    batching = ContinuousBatchingConfig(
+        return_logprobs=True, auto_switch_to_flash=False, num_blocks=len(prompts) + 2, max_batch_tokens=batch_tokens
+    )
+    greedy = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    outputs = model.generate_batch(
+        prompts, generation_config=greedy, continuous_batching_config=batching, progress_bar=False
+    )
+    found = [o for o in outputs.values() if list(o.prompt_ids) == wanted]
+    return [Answer(tuple(o.generated_tokens), tuple(o.logprobs)) for o in found]
+
+
+def distinct_so_far(found: list[Answer]) -> list[int]:
+    """For each answer, how many distinct ones there are up to it."""
+    return [len(set(found[: at + 1])) for at in range(len(found))]
+
+
+def _prompts(copies: int, neighbours: int) -> tuple[list[int], list[list[int]]]:
+    """One prompt, and a shuffled crowd of its copies and of random prompts of random lengths."""
+    source = random.Random(0)  # noqa: S311 -- a demonstration is the same each time
+
+    def draw(tokens: int) -> list[int]:
+        return [source.randrange(2, _VOCABULARY) for _ in range(tokens)]
+
+    wanted = draw(_PROMPT_TOKENS)
+    crowd = [list(wanted) for _ in range(copies)]
+    crowd += [draw(source.randrange(1, _NEIGHBOUR_TOKENS_MAX)) for _ in range(neighbours)]
+    source.shuffle(crowd)
+    return wanted, crowd
+
+
+def main(arguments: list[str]) -> int:
+    """Count, print and draw; the exit status: 1 unless ours gave exactly one answer."""
+    parser = argparse.ArgumentParser(prog="make demo-kernels", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--copies", type=int, default=_COPIES, help="of the one prompt")
+    parser.add_argument("--neighbours", type=int, default=_NEIGHBOURS, help="random prompts beside it")
+    parser.add_argument("--new-tokens", type=int, default=_NEW_TOKENS)
+    parser.add_argument("--picture", type=Path, help="where to draw the curves: .svg or .png")
+    options = parser.parse_args(arguments)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    wanted, crowd = _prompts(options.copies, options.neighbours)
+    curves: dict[str, list[int]] = {}
+    for kind in KINDS:
+        model = tiny_model(kind)
+        for name, context in (("stock", contextlib.nullcontext()), ("spanreplay", enable(model))):
+            with context:
+                alone = answers(model, [wanted], wanted, new_tokens=options.new_tokens)
+                found = alone + answers(model, crowd, wanted, new_tokens=options.new_tokens)
+                ours = sum(engaged().values()) if name == "spanreplay" else 0
+            curves[f"{kind}, {name}"] = distinct_so_far(found)
+            _report(kind, name, found, ours)
+    if options.picture:
+        _draw(curves, options)
+        sys.stdout.write(f"picture: {options.picture}\n")
+    return 0 if all(curve[-1] == 1 for name, curve in curves.items() if name.endswith("spanreplay")) else 1
+
+
+def _report(kind: str, name: str, found: list[Answer], ours: int) -> None:
+    texts = len({answer.tokens for answer in found})
+    calls = f"; {ours} calls of our kernels" if ours else ""
+    line = f"{kind:<20} {name:<10} {len(found)} identical requests, distinct answers: {len(set(found))}"
+    sys.stdout.write(f"{line} (texts: {texts}){calls}\n")
+    sys.stdout.flush()
+
+
+def _draw(curves: dict[str, list[int]], options: argparse.Namespace) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for name, curve in curves.items():
+        style = "-" if name.endswith("spanreplay") else "--"
+        axes.step(range(1, len(curve) + 1), curve, style, where="post", label=f"{name}: {curve[-1]}")
+    axes.set_xlabel(f"identical requests, among {options.neighbours} random ones")
+    axes.set_ylabel("distinct answers so far")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False)
+    axes.set_title("One prompt, greedy, continuous batching, fp32 on a CPU")
+    figure.tight_layout()
+    figure.savefig(options.picture)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

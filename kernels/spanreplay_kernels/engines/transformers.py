@@ -1,0 +1,172 @@
+"""Hugging Face transformers: forward, `generate()` and continuous batching with a model's own classes.
+
+Attention comes through transformers' registry, everything else through aten. Continuous batching packs the keys of all
+requests into one tensor: which of them are a query's own is in the lengths that come with it, so that blocks of keys
+are counted from the request's first token, whoever else is there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
+from transformers.masking_utils import sdpa_mask
+
+from spanreplay_kernels.audit import Report, audit
+from spanreplay_kernels.custom_ops import attention, experts, masked_attention
+from spanreplay_kernels.engines._experts import refusal_of
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.mode import invariant
+
+__all__ = ["NAME", "attention_forward", "check", "check_continuous_batching", "enable", "register"]
+
+NAME: Final = "spanreplay"
+"""Of ours in transformers' registries: `attn_implementation="spanreplay"`, `experts_implementation="spanreplay"`."""
+_SDPA: Final = "sdpa"
+"""The name under which continuous batching takes it: transformers 5.23 refuses names that it does not know there."""
+_PROBE_TOKENS: Final = 3
+_lock = threading.Lock()
+_inside: list[None] = []
+_originals: dict[str, Any] = {}
+_NO_HINT: Final = "use a model whose attention is softmax(q · k) · v under a causal mask"
+
+
+def register() -> None:
+    """Make our attention and experts known to transformers by name; for good, and of no effect on anything else."""
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    ExpertsInterface.register(NAME, experts_forward)
+
+
+@contextmanager
+def enable(model: PreTrainedModel, *, probe: bool = True) -> Iterator[Report | None]:
+    """Within it, the model gives a request its bits whatever shares its batch.
+
+    Sets the model's attention and experts, replaces transformers' `sdpa` for the whole process (continuous batching
+    takes no other name) and enters `invariant()`; all of it is undone on exit, after an exception too. With probe, a
+    few tokens are run first under `audit()`, whose report it gives.
+    Raises: UncoveredOp if the model runs an operation that is not covered, UnsupportedInput if one has no kernel for
+        what the model passes; both name it, and nothing stays changed.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(invariant())
+        stack.enter_context(_attention_is_ours())
+        stack.callback(model.set_attn_implementation, model.config._attn_implementation)
+        model.set_attn_implementation(_SDPA)
+        if model._can_set_experts_implementation():
+            register()
+            stack.callback(model.set_experts_implementation, model.config._experts_implementation)
+            model.set_experts_implementation(NAME)
+        yield check(model) if probe else None
+
+
+@contextmanager
+def _attention_is_ours() -> Iterator[None]:
+    """transformers' `sdpa` is ours, and what continuous batching would switch to by itself is refused.
+
+    The registry is the process's: the last of several threads to leave puts its functions back.
+    """
+    registry = AttentionInterface._global_mapping
+    with _lock:
+        if not _inside:
+            _originals.update({name: each for name, each in registry.items() if name == _SDPA or "flash" in name})
+            registry.update({name: attention_forward if name == _SDPA else _refuse_flash for name in _originals})
+        _inside.append(None)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside.pop()
+            if not _inside:
+                registry.update(_originals)
+                _originals.clear()
+
+
+def _refuse_flash(module: torch.nn.Module, query: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, None]:
+    hint = "set auto_switch_to_flash=False in the ContinuousBatchingConfig"
+    raise UnsupportedInput("attention", "flash attention was asked for, whose order is not ours", query, hint=hint)
+
+
+def check(model: PreTrainedModel) -> Report:
+    """What the model runs for a few tokens, all of it covered; for use within `enable`.
+
+    Raises: UncoveredOp, UnsupportedInput as `enable`.
+    """
+    if model.config._attn_implementation not in (_SDPA, NAME):
+        raise UnsupportedInput(type(model).__name__, "its attention cannot be replaced", hint=_NO_HINT)
+    ids = torch.zeros((1, _PROBE_TOKENS), dtype=torch.int64, device=model.device)
+    inputs = {"input_ids": ids} if model.main_input_name == "input_ids" else dict(model.dummy_inputs)
+    with torch.inference_mode(), audit() as report:
+        model(**inputs, use_cache=False)
+    return report
+
+
+def check_continuous_batching(model: PreTrainedModel) -> None:
+    """Raises: UnsupportedInput for a model whose result would depend on how its prompt is cut among neighbours.
+
+    A sliding window's cache forgets the tokens before it, and with them where blocks of keys begin.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds - {"full_attention"} or (not kinds and getattr(config, "sliding_window", None)):
+        problem = f"layers of {', '.join(sorted(kinds)) or 'sliding_attention'} under continuous batching"
+        hint = "use generate(), or a model of full attention"
+        raise UnsupportedInput(type(model).__name__, problem, hint=hint)
+
+
+def experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """Experts as transformers' registry calls them: (T, H) for tokens (T, H).
+
+    Silu-gated ones in one operation; others the way of transformers' grouped_mm, which sorts rows by expert and calls
+    nothing that `invariant()` does not make ours. Its other ways add up by atomics.
+    """
+    if refusal_of(module):
+        return grouped_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
+    gate_up, down = module.gate_up_proj, module.down_proj
+    if module.is_transposed:
+        gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
+    return experts(hidden_states, top_k_index, top_k_weights, gate_up, down)
+
+
+def attention_forward(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Attention as transformers' registry calls it.
+
+    Shapes: query (B, Hq, Q, D), key, value (B, Hkv, S, D), mask as `masked_attention`'s; result (B, Q, Hq, D).
+    Raises: UnsupportedInput for what changes scores besides a mask, and as `masked_attention`.
+    """
+    for name in ("softcap", "s_aux", "position_bias"):
+        if kwargs.get(name) is not None:
+            raise UnsupportedInput("attention", f"{name} has no kernel", query, hint=_NO_HINT)
+    if dropout and module.training:
+        raise UnsupportedInput("attention", "dropout has no kernel", query, hint="call model.eval()")
+    if kwargs.get("cache") is not None:
+        return _packed(module, query, key, value, scaling, kwargs), None
+    is_causal = kwargs.get("is_causal")
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    window = kwargs.get("sliding_window")
+    out = masked_attention(query, key, value, attention_mask, causal=causal, scale=scaling, window=window)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _packed(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, kwargs: dict[str, Any]
+) -> Tensor:
+    """Continuous batching: one row of tokens of all requests, and the lengths of each."""
+    if kwargs.get("sliding_window") is not None or kwargs.get("block_table") is not None:
+        problem = "a sliding window, or a block table, under continuous batching"
+        raise UnsupportedInput("attention", problem, query, hint="use generate(), or a model of full attention")
+    update: Callable[..., tuple[Tensor, Tensor]] = kwargs["cache"].update
+    key, value = update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    lengths = (kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"])
+    out = attention(q, k, v, *lengths, scale=scaling, max_len_k=kwargs["max_length_k"])
+    return out[None]

@@ -1,0 +1,38 @@
+"""The demonstration: it counts answers by their bits, and fails where ours are not one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spanreplay_kernels import demo
+from spanreplay_kernels.demo import Answer, distinct_so_far, main
+
+SMALL = ["--copies", "3", "--neighbours", "3", "--new-tokens", "3"]
+
+
+def test_k11_answers_differ_by_a_bit_of_a_probability() -> None:
+    """The same tokens with another probability are another answer."""
+    one, other = Answer((1, 2), (-0.5, -0.25)), Answer((1, 2), (-0.5, -0.25000003))
+    assert distinct_so_far([one, one, other, one]) == [1, 1, 2, 2]
+
+
+def test_k11_demonstration_counts_one_answer_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both kinds of model, both kinds of kernels, a picture, and success."""
+    picture = tmp_path / "curves.svg"
+    assert main([*SMALL, "--picture", str(picture)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" 4 identical")[0].split() for line in lines[:4]] == [
+        ["dense", "stock"], ["dense", "spanreplay"],
+        ["mixture", "of", "experts", "stock"], ["mixture", "of", "experts", "spanreplay"],
+    ]  # fmt: skip
+    assert all("distinct answers: 1 (texts: 1); " in line for line in lines[1:4:2])
+    assert picture.read_text().count("distinct answers so far") == 1
+
+
+def test_k11_demonstration_fails_where_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: two answers of ours are a failure."""
+    found = iter(Answer((n,), (0.0,)) for n in range(100))
+    monkeypatch.setattr(demo, "answers", lambda *_args, **_options: [next(found)])
+    assert main(SMALL) == 1
