@@ -11,6 +11,7 @@ COMMANDS: Final = MappingProxyType(
     {
         "certify": ("spanreplay_kernels.certify", "try whether an operation gives a row its bits in every batch"),
         "aot": ("spanreplay_kernels.aot_matrix", "compile every kernel for every architecture, without a GPU"),
+        "serve": ("spanreplay_kernels.serve", "serve a model to OpenAI clients, its bits independent of the load"),
     }
 )
 """Name of a command → (module whose `main(arguments)` runs it and returns the exit status, what it does)."""
