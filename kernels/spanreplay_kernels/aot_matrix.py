@@ -28,6 +28,7 @@ from spanreplay_kernels.launch import Launch, captured
 from spanreplay_kernels.operands import dtype_name
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
 from spanreplay_kernels.ops.activation import silu_mul_triton
+from spanreplay_kernels.ops.attention import attention_triton
 from spanreplay_kernels.ops.grouped import grouped_mm_triton
 from spanreplay_kernels.ops.matmul import matmul_triton
 from spanreplay_kernels.ops.mean import sum_triton
@@ -36,7 +37,7 @@ from spanreplay_kernels.ops.rms_norm import rms_norm_triton
 from spanreplay_kernels.ops.rope import rope_triton
 from spanreplay_kernels.ops.route import route_triton
 from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
-from spanreplay_kernels.plan import Plan, RowPlan, plan_matmul, plan_rows
+from spanreplay_kernels.plan import Plan, RowPlan, plan_attention, plan_matmul, plan_rows
 
 __all__ = ["CASES", "Case", "main"]
 
@@ -140,6 +141,28 @@ def _rope(heads: int, head_dim: int) -> Call:
     return call
 
 
+def _attention(heads: int, head_dim: int, *, page: int | None = None, window: int | None = None) -> Call:
+    """A prefill of packed sequences and a decode from pages; or, given their size, both from pages."""
+
+    def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
+        q, keys = _empty(rows, 4 * heads, head_dim, dtype=dtype), _empty(rows + 1000, heads, head_dim, dtype=dtype)
+        pages = _empty(9, page or 16, heads, head_dim, dtype=dtype)
+        cu, lengths, table = (_empty(*size, dtype=torch.int32) for size in ((rows + 1,), (rows,), (rows, rows + 60)))
+        plan = plan_attention(head_dim, dtype_name(q), arch)
+        cached = {"lengths": lengths, "block_table": table, "max_len_k": 16 * (rows + 60)}
+        if page is None:
+            attention_triton(
+                q, keys, keys, plan, cu_seqlens_q=cu, lengths=cu, scale=0.1, window=window, by_splits=False
+            )  # fmt: skip
+        for is_split in (True,) if page is None else (False, True):
+            attention_triton(
+                q, pages, pages, plan, cu_seqlens_q=None, **cached, scale=0.1, window=window, by_splits=is_split
+            )  # fmt: skip
+        return plan
+
+    return call
+
+
 CASES: Final = (
     Case("matmul", "4096x4096", _matmul(4096, 4096)),
     Case("matmul", "1024x4096", _matmul(1024, 4096)),
@@ -151,6 +174,12 @@ CASES: Final = (
     Case("grouped_mm", "8x14336x4096", _grouped(8, 14_336, 4096)),
     Case("grouped_mm", "8x2048x768, w as it stands", _grouped(8, 2048, 768, is_transposed=False)),
     Case("grouped_mm", "5x37x101", _grouped(5, 37, 101)),
+    Case("attention", "32 over 8 heads of 128", _attention(8, 128)),
+    Case("attention", "8 over 2 heads of 64", _attention(2, 64)),
+    Case("attention", "16 over 4 heads of 256", _attention(4, 256)),
+    Case("attention", "32 over 8 heads of 128 in pages of 64", _attention(8, 128, page=64)),
+    Case("attention", "20 over 5 heads of 80, window", _attention(5, 80, window=4096)),
+    Case("attention", "8 over 2 heads of 32", _attention(2, 32)),
     Case("rms_norm", "4096, residual", _rms_norm(4096, has_residual=True)),
     Case("rms_norm", "128", _rms_norm(128)),
     Case("rms_norm", "1003", _rms_norm(1003)),

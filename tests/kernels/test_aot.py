@@ -72,6 +72,21 @@ def test_k11_products_read_by_the_copy_engine_where_there_is_one(records: list[d
         assert ("cp.async.bulk.tensor" in each["instructions"]) == ARCHS[each["arch"]].has_tma, each
 
 
+@pytest.mark.slow
+def test_k5_prefill_and_decode_sum_rows_up_in_one_layout(records: list[dict[str, Any]]) -> None:
+    """A sum's order is that of its threads: both kernels of attention lay a tile out over them in one way."""
+    layouts: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+    for each in records:
+        if each["op"] == "attention" and each["kernel"] != "merge_kernel":
+            found = layouts.setdefault((each["shape"], each["dtype"], each["arch"]), {})
+            found.setdefault(each["kernel"], set()).update(each["reductions"])
+    assert layouts
+    for where, found in layouts.items():
+        assert set(found) == {"attention_kernel", "split_kernel"}, where
+        assert len(found["attention_kernel"]) == 1, where
+        assert found["attention_kernel"] == found["split_kernel"], where
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -158,9 +158,10 @@ def _merge(sums, old, sums_new, new):
 
 
 @triton.jit
-def _finish(out_ptr, at, mask, w, acc, INTERPRET: tl.constexpr):
-    """Store the weighted mean of values; zero where there was no key. + 0.0 makes -0.0 and 0.0 one."""
-    out = acc / tl.where(w == 0.0, 1.0, w)[:, None] + 0.0
+def _finish(out_ptr, at, mask, w, acc, is_cut, INTERPRET: tl.constexpr):
+    """Store the weighted mean of values: zero where there was no key, NaN where not all keys were looked at."""
+    # + 0.0 makes -0.0 and 0.0 one
+    out = tl.where(is_cut, float("nan"), acc / tl.where(w == 0.0, 1.0, w)[:, None] + 0.0)
     tl.store(out_ptr + at, rounded(out, out_ptr.dtype.element_ty, INTERPRET), mask=mask)
 
 
@@ -178,12 +179,14 @@ def _queries(
 
 
 @triton.jit
-def _keys(lengths_ptr, sequence, PAGE: tl.constexpr):
-    """(first key within a packed tensor, number of keys) of a sequence."""
+def _keys(lengths_ptr, sequence, limit, PAGE: tl.constexpr):
+    """(first key within a packed tensor, number of keys, whether these are more than the caller said) of a sequence."""
     number = tl.load(lengths_ptr + sequence)
-    if PAGE > 0:
-        return number * 0, number
-    return number, tl.load(lengths_ptr + sequence + 1) - number
+    first = number * 0
+    if PAGE == 0:
+        first = number
+        number = tl.load(lengths_ptr + sequence + 1) - first
+    return first, tl.minimum(number, limit), number > limit
 
 
 @triton.jit
@@ -200,8 +203,9 @@ def _merge_in_memory(total_ptr, rows_ptr, rows, BLOCK_Q: tl.constexpr, BLOCK_D: 
 
 @triton.jit
 def _finish_from_memory(
-    out_ptr, total_ptr, w_ptr, first, row, queries, head, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, INTERPRET: tl.constexpr,
+    out_ptr, total_ptr, w_ptr, first, row, queries, head, is_cut,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_Q: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """Store the results of a tile from its sums (BLOCK_Q, BLOCK_D)."""
     some = tl.arange(0, CHUNK)
@@ -211,12 +215,13 @@ def _finish_from_memory(
         flat = (first + rows // GROUP).to(tl.int64) * HEADS + head * GROUP + rows % GROUP
         mask = (rows < queries * GROUP)[:, None] & (d < D)[None, :]
         acc = tl.load(total_ptr + (at + some)[:, None] * BLOCK_D + d[None, :])
-        _finish(out_ptr, flat[:, None] * D + d[None, :], mask, tl.load(w_ptr + at + some), acc, INTERPRET)
+        w = tl.load(w_ptr + at + some)
+        _finish(out_ptr, flat[:, None] * D + d[None, :], mask, w, acc, is_cut, INTERPRET)
 
 
-@triton.jit(do_not_specialize=["sequences", "window", "stride_table", "behind"])
+@triton.jit(do_not_specialize=["sequences", "window", "limit", "stride_table", "behind"])
 def attention_kernel(
-    q_ptr, k_ptr, v_ptr, sums_ptr, weights_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window,
+    q_ptr, k_ptr, v_ptr, sums_ptr, weights_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window, limit,
     table_ptr, scale, stride_table, stride_page, stride_key, stride_head, behind,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
@@ -229,7 +234,7 @@ def attention_kernel(
     if row >= queries * GROUP:
         return
     head = tl.program_id(1)
-    first_key, length = _keys(lengths_ptr, sequence, PAGE)
+    first_key, length, is_cut = _keys(lengths_ptr, sequence, limit, PAGE)
     rows, _, q = _queries(q_ptr, first, row, queries, head, HEADS, GROUP, D, BLOCK_D, BLOCK_Q)
     positions = _positions(rows, queries, length, GROUP, IS_CAUSAL)
     start, end, full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
@@ -262,13 +267,13 @@ def attention_kernel(
     tl.store(rows_ptr + local, w)
     tl.debug_barrier()
     _finish_from_memory(
-        out_ptr, total_ptr, rows_ptr, first, row, queries, head, HEADS, GROUP, D, BLOCK_D, BLOCK_Q, INTERPRET
+        out_ptr, total_ptr, rows_ptr, first, row, queries, head, is_cut, HEADS, GROUP, D, BLOCK_D, BLOCK_Q, INTERPRET
     )
 
 
-@triton.jit(do_not_specialize=["sequences", "window", "stride_table", "splits"])
+@triton.jit(do_not_specialize=["sequences", "window", "limit", "stride_table", "splits"])
 def split_kernel(
-    q_ptr, k_ptr, v_ptr, m_ptr, w_ptr, acc_ptr, cu_q_ptr, lengths_ptr, sequences, window,
+    q_ptr, k_ptr, v_ptr, m_ptr, w_ptr, acc_ptr, cu_q_ptr, lengths_ptr, sequences, window, limit,
     table_ptr, scale, stride_table, stride_page, stride_key, stride_head, splits,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
@@ -280,7 +285,7 @@ def split_kernel(
         return
     head = tl.program_id(1)
     split = tl.program_id(0)
-    first_key, length = _keys(lengths_ptr, sequence, PAGE)
+    first_key, length, _ = _keys(lengths_ptr, sequence, limit, PAGE)
     start, end, full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
     if (split < start // SPLIT_KV) | (split >= tl.cdiv(end, SPLIT_KV)):
         return
@@ -299,9 +304,9 @@ def split_kernel(
     tl.store(acc_ptr + at[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :], acc, mask=mask[:, None])
 
 
-@triton.jit(do_not_specialize=["sequences", "window", "splits"])
+@triton.jit(do_not_specialize=["sequences", "window", "limit", "splits"])
 def merge_kernel(
-    m_ptr, w_ptr, acc_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window, splits,
+    m_ptr, w_ptr, acc_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window, limit, splits,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
     IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
@@ -310,7 +315,7 @@ def merge_kernel(
     sequence, row, first, queries = _place(cu_q_ptr, sequences, tl.program_id(0), GROUP, BLOCK_Q, IS_DECODE)
     if row + tl.program_id(2) * CHUNK >= queries * GROUP:
         return
-    _, length = _keys(lengths_ptr, sequence, PAGE)
+    _, length, is_cut = _keys(lengths_ptr, sequence, limit, PAGE)
     start, end, _full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
     rows = row + tl.program_id(2) * CHUNK + tl.arange(0, CHUNK)
     flat = (first + rows // GROUP).to(tl.int64) * HEADS + tl.program_id(1) * GROUP + rows % GROUP
@@ -327,4 +332,4 @@ def merge_kernel(
         m, old, new = _weights(m, m_new)
         w = _merge(w, old, w_new, new)
         acc = _merge(acc, old[:, None], acc_new, new[:, None])
-    _finish(out_ptr, flat[:, None] * D + d[None, :], mask[:, None] & (d < D)[None, :], w, acc, INTERPRET)
+    _finish(out_ptr, flat[:, None] * D + d[None, :], mask[:, None] & (d < D)[None, :], w, acc, is_cut, INTERPRET)

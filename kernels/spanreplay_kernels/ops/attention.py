@@ -29,6 +29,7 @@ from spanreplay_kernels.plan import AttentionPlan, plan_attention
 __all__ = ["attention", "attention_ref", "attention_triton", "paged_attention"]
 
 _LOG2_E = math.log2(math.e)
+_LENGTH_MAX = (1 << 31) - 1
 _SUMS_BYTES_MAX = 1 << 28
 """Of memory for sums that wait for others; where all splits' would take more, no split is a block of its own."""
 
@@ -100,6 +101,7 @@ def attention(
         Hq a multiple of Hkv; D ≤ 256. A query that sees no key gives zeros.
     causal: a query sees keys up to its own position; window: of these, only the last so many.
     max_len_k: the longest sequence of keys, where it is known without asking the GPU; lets few queries use all of it.
+        On a GPU the queries of a longer sequence are NaN.
     Dtypes: bf16, fp16, fp32 (never TF32); sums in fp32, weights rounded to v's dtype; result has q's dtype.
     Invariance: a query's result depends on itself and on the keys it may see, not on how its sequence is packed, cut or
         cached; the order is plan_attention(D, dtype, arch)'s. NaN or infinity in the value of a later key of its *own*
@@ -118,6 +120,7 @@ def attention(
             raise UnsupportedInput(
                 "attention", f"{name} does not rise from 0 to {tokens}", cu, hint="sum up the lengths"
             )
+    _check_longest("attention", cu_seqlens_k.diff(), max_len_k)
     return _attention(q, k, v, cu_seqlens_q, cu_seqlens_k, None, scale, causal, window, max_len_k)
 
 
@@ -150,12 +153,9 @@ def paged_attention(
         tensors = (q, block_table, seq_lens) if cu_seqlens_q is None else (cu_seqlens_q, block_table, seq_lens)
         raise UnsupportedInput("paged_attention", "the numbers of sequences differ", *tensors, hint="pass one row each")
     room = block_table.shape[1] * size
-    if seq_lens.device.type == "cpu" and sequences and int(seq_lens.max()) > room:
-        problem = f"a sequence is longer than the {room} keys of its pages"
-        raise UnsupportedInput("paged_attention", problem, block_table, hint="give block_table a column for each page")
-    return _attention(
-        q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, scale, causal, window, max_len_k or room
-    )
+    longest = room if max_len_k is None else min(room, max_len_k)
+    _check_longest("paged_attention", seq_lens, longest)
+    return _attention(q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, scale, causal, window, longest)
 
 
 def _attention(
@@ -197,6 +197,13 @@ def _check_integers(op: str, name: str, x: Tensor, q: Tensor, *, dims: int) -> N
         )
 
 
+def _check_longest(op: str, lengths: Tensor, longest: int | None) -> None:
+    """Only where it costs nothing to look; a GPU's kernels say so by NaN."""
+    if longest is not None and lengths.device.type == "cpu" and (lengths > longest).any():
+        problem = f"a sequence is longer than max_len_k or its pages, {longest} keys"
+        raise UnsupportedInput(op, problem, lengths, hint="pass the longest, and a column of block_table for each page")
+
+
 def _is_unaligned(*tensors: Tensor) -> bool:
     return any(x.data_ptr() % 16 for x in tensors)
 
@@ -236,7 +243,7 @@ def attention_triton(
     call = _Call(
         (q, k, v),
         (lengths if cu_seqlens_q is None else _integers(cu_seqlens_q), lengths),
-        (sequences, -1 if window is None else window),
+        (sequences, -1 if window is None else window, max_len_k or _LENGTH_MAX),
         (table, scale * _LOG2_E, table.stride(0), k.stride(0) if is_paged else 0, k.stride(-3), k.stride(-2)),
         tiles,
         options,
@@ -253,8 +260,8 @@ class _Call(NamedTuple):
 
     tensors: tuple[Tensor, Tensor, Tensor]
     lengths: tuple[Tensor, Tensor]
-    sizes: tuple[int, int]
-    """Sequences, and the window."""
+    sizes: tuple[int, int, int]
+    """Sequences, the window, and the longest sequence of keys."""
     keys: tuple[Any, ...]
     """The table of pages, the scale, and the strides by which keys are found."""
     tiles: int
@@ -266,9 +273,10 @@ class _Call(NamedTuple):
 
 
 def _tuning(plan: AttentionPlan) -> dict[str, int]:
-    """What no addition changes its place by: loads ahead, and registers, of which ptxas would leave some unused."""
-    is_wide = plan.head_dim > 128 and plan.mma in (Mma.FMA, Mma.TCGEN05)
-    return {"num_stages": 1 if is_wide else 2, **({"maxnreg": 255} if plan.mma is Mma.FMA else {})}
+    """What changes no addition's place: loads ahead, and registers, where ptxas would rather spill than use all."""
+    if plan.mma not in (Mma.FMA, Mma.TCGEN05):
+        return {"num_stages": 2}
+    return {"num_stages": 1 if plan.head_dim > 128 else 2, "maxnreg": 255}
 
 
 def _integers(x: Tensor) -> Tensor:

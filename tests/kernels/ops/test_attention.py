@@ -254,27 +254,49 @@ def test_k11_cpu_keeps_bits_at_every_position(threads: int) -> None:
         assert torch.equal(alone[0], whole[i]), i
 
 
-def test_k11_cpu_pages_have_the_bits_of_packed_keys() -> None:
-    """The two public functions agree, in decode and for a chunk."""
-    q, k, v = heads(70, of_keys=2)
-    whole = attention(q, k, v, cu_seqlens_q=starts([70]), cu_seqlens_k=starts([70]))
-    rest = torch.full((10, 2, D), math.nan)
-    keys, values = (torch.cat([x, rest]).view(5, 16, 2, D)[[4, 2, 0, 1, 3]] for x in (k, v))
-    table, lengths = torch.tensor([[2, 3, 1, 4, 0]]), torch.tensor([70])
-    assert torch.equal(paged_attention(q[69:], keys, values, table, lengths), whole[69:])
-    assert torch.equal(paged_attention(q[11:], keys, values, table, lengths, cu_seqlens_q=starts([59])), whole[11:])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name_of)
+def test_k5_public_functions_agree_by_the_plan_that_users_get(dtype: torch.dtype, device: str) -> None:
+    """On this device's own plan, over two edges of splits: prefill, chunk, decode, and both from pages."""
+    q, k, v = (x.to(device) for x in heads(1090, 4, of_keys=2, dtype=dtype))
+    rows = [0, 63, 64, 511, 512, 513, 1023, 1024, 1089]
+    whole = attention(q, k, v, cu_seqlens_q=starts([1090], device), cu_seqlens_k=starts([1090], device))
+    chunk = attention(q[1000:], k, v, cu_seqlens_q=starts([90], device), cu_seqlens_k=starts([1090], device))
+    assert torch.equal(chunk, whole[1000:])
+    for i in rows:
+        one, some = starts([1], device), starts([i + 1], device)
+        alone = attention(q[i : i + 1], k[: i + 1], v[: i + 1], cu_seqlens_q=one, cu_seqlens_k=some, max_len_k=i + 1)
+        assert torch.equal(alone[0], whole[i]), i
+    rest = torch.full((14, 2, D), math.nan, dtype=dtype, device=device)
+    order = torch.randperm(69, generator=torch.Generator().manual_seed(0))
+    keys, values = (torch.cat([x, rest]).view(69, 16, 2, D)[order.argsort().to(device)] for x in (k, v))
+    table = order.to(torch.int32).expand(len(rows), 69).to(device)
+    lengths = torch.tensor([i + 1 for i in rows], dtype=torch.int32, device=device)
+    assert torch.equal(paged_attention(q[rows], keys, values, table, lengths), whole[rows])
+    cu = starts([90], device)
+    assert torch.equal(paged_attention(q[1000:], keys, values, table[:1], lengths[-1:], cu_seqlens_q=cu), whole[1000:])
 
 
-def test_no_queries_and_no_keys_give_no_rows_and_zeros() -> None:
+def test_no_queries_and_no_keys_give_no_rows_and_zeros(device: str) -> None:
     """An empty batch is a batch; a query that sees nothing is zero, not NaN."""
     q, k, v = heads(3)
     nothing = attention(q[:0], k[:0], v[:0], cu_seqlens_q=starts([]), cu_seqlens_k=starts([]))
     assert nothing.shape == (0, 2, D)
     for way in (on_cpu, by_tiles, by_splits):
-        result = way(q, k[:1], v[:1], cu_seqlens_q=starts([3]), lengths=starts([1]))
+        result = prefill(way, q, k[:1], v[:1], device)
         assert torch.equal(result[:2], torch.zeros(2, 2, D))
         assert torch.equal(result[2], v[0].repeat_interleave(2, 0))
-        assert not way(q, k[:0], v[:0], cu_seqlens_q=starts([3]), lengths=starts([0])).any()
+        assert not prefill(way, q, k[:0], v[:0], device).any()
+
+
+@pytest.mark.parametrize("way", [by_tiles, by_splits], ids=lambda each: each.__name__)
+def test_k5_sequence_longer_than_its_caller_says_is_nan(way: Way, device: str) -> None:
+    """A wrong max_len_k cannot be seen without waiting for a GPU: the result says so, and others' are as ever."""
+    q, k, v = heads(60)
+    cu = starts([20, 40], device)
+    operands = [x.to(device) for x in (q, k, v)]
+    short, whole = (way(*operands, cu_seqlens_q=cu, lengths=cu, max_len_k=keys) for keys in (32, 40))
+    assert short[20:].isnan().all()
+    assert torch.equal(short[:20], whole[:20])
 
 
 def test_wrong_operands_are_refused() -> None:
@@ -293,10 +315,12 @@ def test_wrong_operands_are_refused() -> None:
         attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, causal=False, window=3)
     with pytest.raises(UnsupportedInput, match="scale is 0"):
         attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, scale=0.0)
+    with pytest.raises(UnsupportedInput, match="a sequence is longer than max_len_k or its pages, 3 keys"):
+        attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_len_k=3)
     pages, table, lengths = k[None], torch.zeros(4, 1, dtype=torch.int32), torch.ones(4, dtype=torch.int32)
     with pytest.raises(UnsupportedInput, match="page_size 3 is no power of two"):
         paged_attention(q, pages[:, :3], pages[:, :3], table, lengths)
-    with pytest.raises(UnsupportedInput, match="a sequence is longer than the 4 keys of its pages"):
+    with pytest.raises(UnsupportedInput, match="a sequence is longer than max_len_k or its pages, 4 keys"):
         paged_attention(q, pages, pages, table, lengths + 4)
     with pytest.raises(UnsupportedInput, match="the numbers of sequences differ"):
         paged_attention(q, pages, pages, table[:3], lengths)
