@@ -36,6 +36,7 @@ from spanreplay_kernels.ops.permute import combine_triton, permute_triton
 from spanreplay_kernels.ops.rms_norm import rms_norm_triton
 from spanreplay_kernels.ops.rope import rope_triton
 from spanreplay_kernels.ops.route import route_triton
+from spanreplay_kernels.ops.sampling import sample_triton
 from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
 from spanreplay_kernels.plan import Plan, RowPlan, plan_attention, plan_matmul, plan_rows
 
@@ -126,6 +127,15 @@ def _combine(experts: int, top_k: int, width: int) -> Call:
     return call
 
 
+def _sample(width: int, *, is_cut: bool = False) -> Call:
+    def call(_arch: Arch, dtype: torch.dtype, rows: int) -> None:
+        seeds, temperature = _empty(rows, dtype=torch.int64), _empty(rows, dtype=torch.float32)
+        top_k, top_p = (seeds, temperature) if is_cut else (None, None)
+        sample_triton(_empty(rows, width, dtype=dtype), seeds, seeds, temperature, top_k, top_p)
+
+    return call
+
+
 def _silu_mul(width: int) -> Call:
     def call(_arch: Arch, dtype: torch.dtype, rows: int) -> None:
         silu_mul_triton(*_empty(rows, 2 * width, dtype=dtype).chunk(2, -1))
@@ -206,6 +216,9 @@ CASES: Final = (
     Case("combine", "8 of 128, 2048", _combine(128, 8, 2048)),
     Case("combine", "2 of 7, 101", _combine(7, 2, 101)),
     Case("combine", "8 of 4095, 7168", _combine(4095, 8, 7168)),
+    Case("sample", "151936", _sample(151_936)),
+    Case("sample", "32000, top-k and top-p", _sample(32_000, is_cut=True)),
+    Case("sample", "50257", _sample(50_257)),
 )
 """One row an operation and shape; the first of an operation is its sample."""
 
