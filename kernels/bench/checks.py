@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any, Final
@@ -74,7 +73,8 @@ def plan_is_followed(place: Place) -> Iterator[Finding]:
 
 def groups_agree(place: Place) -> Iterator[Finding]:
     """A row of a group has the bits of the product with its group's weight."""
-    grouped_mm = importlib.import_module("spanreplay_kernels.ops.grouped").grouped_mm
+    from spanreplay_kernels.ops.grouped import grouped_mm
+
     E, N, K, T = (3, 16, 32, 9) if place.is_quick else (16, 1536, 2048, 300)
     w, x = place.normal(E, N, K), place.normal(T, K)
     ends = torch.tensor([T * (e + 1) // E for e in range(E)], dtype=torch.int32, device=place.device)
@@ -87,7 +87,8 @@ def groups_agree(place: Place) -> Iterator[Finding]:
 
 def decode_agrees(place: Place) -> Iterator[Finding]:
     """A sequence's last query has the same bits in a prefill, and alone."""
-    attention = importlib.import_module("spanreplay_kernels.ops.attention").attention
+    from spanreplay_kernels.ops.attention import attention
+
     heads, kv_heads, D, L = (4, 2, 16, 40) if place.is_quick else (32, 8, 128, 3000)
     q, k, v = (place.normal(L, h, D) for h in (heads, kv_heads, kv_heads))
 

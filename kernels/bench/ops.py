@@ -140,7 +140,8 @@ def _gather(x: Tensor, ids: Tensor) -> Tensor:
 
 def decode(place: Place) -> Iterator[Case]:
     """K5: one query a sequence against pages of keys."""
-    paged_attention = importlib.import_module("spanreplay_kernels.ops.attention").paged_attention
+    from spanreplay_kernels.ops.attention import paged_attention
+
     heads, kv_heads, D, page = (4, 2, 16, 16) if place.is_quick else (32, 8, 128, 16)
     for B in (1, 2) if place.is_quick else (1, 8, 64):
         for L in (40,) if place.is_quick else (4096, 16_384):
@@ -151,14 +152,15 @@ def decode(place: Place) -> Iterator[Case]:
             q = place.normal(B, heads, D)
             dense = [each.view(B, pages * page, kv_heads, D)[:, :L].transpose(1, 2) for each in cache]
             others: Calls = {"sdpa": partial(_sdpa, q[:, :, None], *dense, is_causal=False)}
-            ours = partial(paged_attention, q, *cache, table, lengths, max_len_k=L)
+            ours = partial(paged_attention, q, cache[0], cache[1], table, lengths, max_len_k=L)
             shape = f"B={B} L={L} heads={heads}/{kv_heads} D={D}"
             yield Case("K5", "paged_attention", shape, ours, others, 2 * 2 * B * L * kv_heads * D)
 
 
 def prefill(place: Place) -> Iterator[Case]:
     """K6: whole sequences, packed."""
-    attention = importlib.import_module("spanreplay_kernels.ops.attention").attention
+    from spanreplay_kernels.ops.attention import attention
+
     heads, kv_heads, D = (4, 2, 16) if place.is_quick else (32, 8, 128)
     for B, L in ((2, 40),) if place.is_quick else ((1, 4096), (4, 4096), (16, 1024), (1, 16_384)):
         q, k, v = (place.normal(B * L, h, D) for h in (heads, kv_heads, kv_heads))
