@@ -114,13 +114,13 @@ def classify(func: Any, args: Any, kwargs: Any) -> Kind:
         return Kind.COVERED if is_invariant() else Kind.UNCOVERED
     if base in RANDOM or torch.Tag.nondeterministic_seeded in func.tags:
         return Kind.UNCOVERED
-    if base.rstrip("_") in MOVEMENT or _is_view(func):
+    if _is_view(func) or (base.rstrip("_") in MOVEMENT and _adds_nothing(func, args, kwargs)):
         return Kind.MOVEMENT
     if base.rstrip("_") in EXACT or (name == "sort.stable" and kwargs.get("stable")):
         return Kind.EXACT
     if _is_of_integers(tensors, kwargs):
         return Kind.EXACT
-    if torch.Tag.pointwise in func.tags:
+    if torch.Tag.pointwise in func.tags or base.rstrip("_") in STEADY:
         return Kind.ELEMENTWISE if key == "CUDA" or _is_steady(base.rstrip("_"), args, kwargs) else Kind.UNCOVERED
     return Kind.UNCOVERED
 
@@ -138,6 +138,12 @@ def _is_composite(func: Any) -> bool:
 def _is_view(func: Any) -> bool:
     """Whether the results are their argument under another shape."""
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _adds_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether what is moved replaces what was there, and is not added to it or reduced with it."""
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    return named.get("accumulate", False) is False and named.get("reduce") is None
 
 
 def _is_of_integers(tensors: list[Tensor], kwargs: Any) -> bool:
@@ -178,13 +184,13 @@ STEADY: Final = _names(
 MOVEMENT: Final = _names(
     """
     _assert_async _assert_scalar _assert_tensor_metadata _local_scalar_dense _pin_memory _reshape_alias _to_copy
-    _unsafe_index _unsafe_view arange as_strided cat clone constant_pad_nd contiguous copy detach diag_embed diagonal
-    embedding empty empty_like empty_permuted empty_strided eye fill flip full full_like gather index index_copy
-    index_fill index_select is_pinned item lift lift_fresh lift_fresh_copy linspace masked_scatter masked_select
-    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like reflection_pad1d repeat
-    repeat_interleave resize roll scalar_tensor scatter select_scatter set slice_scatter split split_with_sizes
-    split_with_sizes_copy stack sym_size sym_stride take tril triu unbind unfold unfold_copy unsafe_split zero zeros
-    zeros_like
+    _unsafe_index _unsafe_view arange as_strided cat clone constant_pad_nd contiguous copy detach diag_embed
+    diagonal embedding empty empty_like empty_permuted empty_strided eye fill flip full full_like gather index
+    index_copy index_fill index_put index_select is_pinned item lift lift_fresh lift_fresh_copy linspace
+    masked_scatter masked_select new_empty new_empty_strided new_full new_ones new_zeros ones ones_like
+    reflection_pad1d repeat repeat_interleave resize roll scalar_tensor scatter select_scatter set slice_scatter
+    split split_with_sizes split_with_sizes_copy stack sym_size sym_stride take tril triu unbind unfold unfold_copy
+    unsafe_split zero zeros zeros_like
     """
 )
 """Operations that copy values and compute none."""

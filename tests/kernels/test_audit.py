@@ -19,6 +19,9 @@ UNCOVERED: dict[str, Callable[[Tensor], object]] = {
     "cumsum": lambda x: x.cumsum(-1),
     "convolution": lambda x: F.conv1d(x[None], x[:, None, :3], groups=x.shape[0]),
     "index_add_": lambda x: x.clone().index_add_(0, torch.tensor([0, 0]), x[:2]),
+    "index_put_": lambda x: x.clone().index_put_((torch.tensor([0, 0]),), x[:2], accumulate=True),
+    "scatter.reduce": lambda x: x.scatter(1, torch.zeros(4, 8, dtype=torch.int64), x, reduce="add"),
+    "scatter_reduce.two": lambda x: x.scatter_reduce(1, torch.zeros(4, 8, dtype=torch.int64), x, "sum"),
     "scatter_add": lambda x: x.scatter_add(1, torch.zeros(4, 8, dtype=torch.int64), x),
     "prod.dim_int": lambda x: x.prod(-1),
     "_cdist_forward": lambda x: torch.cdist(x, x),
@@ -81,6 +84,19 @@ def test_k10_integers_are_exact() -> None:
     assert report.of(Kind.UNCOVERED) == {}
     with pytest.raises(UncoveredOp), invariant(), audit():
         ids.cumsum(-1, dtype=torch.float32)
+
+
+def test_k10_what_only_moves_is_movement() -> None:
+    """Values that replace others have no order, however they are written."""
+    x, rows = normal(4, 8, dtype=torch.float32), torch.tensor([0, 2])
+    with torch.inference_mode(), invariant(), audit() as report:
+        y = x.clone()
+        y[rows] = x[rows] * 2
+        y.scatter_(1, torch.zeros(4, 1, dtype=torch.int64), 0.0)
+        y.masked_fill_(y > 3, 0.0)
+        torch.cat([y, x]).index_select(0, rows).repeat(2, 1).tril()
+    assert set(report.of(Kind.MOVEMENT)) >= {"clone", "index_put_", "scatter_.value", "cat", "index_select", "tril"}
+    assert report.of(Kind.UNCOVERED) == {}
 
 
 def test_k10_operations_of_others_are_uncovered() -> None:

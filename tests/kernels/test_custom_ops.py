@@ -54,6 +54,7 @@ class Layers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(F.silu(self.first(x)))
         heads = h.view(-1, 2, 4, 16)
+        h = torch.tanh(h / 30.0) * 30.0 + h.cos() * h.sin()
         h = h + F.scaled_dot_product_attention(heads, heads, heads, is_causal=True).reshape(-1, 128)
         return torch.softmax(self.last(h) * 3.0, -1) + h.mean(-1, keepdim=True)
 

@@ -9,7 +9,7 @@ import pytest
 from spanreplay_kernels import demo
 from spanreplay_kernels.demo import Answer, distinct_so_far, main
 
-SMALL = ["--copies", "3", "--neighbours", "3", "--new-tokens", "3"]
+SMALL = ["--copies", "3", "--neighbours", "2", "--new-tokens", "2"]
 
 
 def test_k11_answers_differ_by_a_bit_of_a_probability() -> None:
