@@ -73,18 +73,21 @@ def test_k11_products_read_by_the_copy_engine_where_there_is_one(records: list[d
 
 
 @pytest.mark.slow
-def test_k5_prefill_and_decode_sum_rows_up_in_one_layout(records: list[dict[str, Any]]) -> None:
-    """A sum's order is that of its threads: both kernels of attention lay a tile out over them in one way."""
-    layouts: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+def test_k5_prefill_and_decode_add_up_in_one_order(records: list[dict[str, Any]]) -> None:
+    """Both kernels of attention lay a tile out over threads in one way, and contract the same products and sums."""
+    found: dict[tuple[str, ...], dict[str, tuple[set[str], int]]] = {}
     for each in records:
-        if each["op"] == "attention" and each["kernel"] != "merge_kernel":
-            found = layouts.setdefault((each["shape"], each["dtype"], each["arch"]), {})
-            found.setdefault(each["kernel"], set()).update(each["reductions"])
-    assert layouts
-    for where, found in layouts.items():
-        assert set(found) == {"attention_kernel", "split_kernel"}, where
-        assert len(found["attention_kernel"]) == 1, where
-        assert found["attention_kernel"] == found["split_kernel"], where
+        if each["op"] == "attention":
+            of_shape = found.setdefault((each["shape"], each["dtype"], each["arch"]), {})
+            contracted = each["instructions"].get("fma.rn.f32", 0)
+            before = of_shape.setdefault(each["kernel"], (set(each["reductions"]), contracted))
+            assert before == (set(each["reductions"]), contracted), each
+    assert found
+    for where, kernels in found.items():
+        assert set(kernels) == {"attention_kernel", "split_kernel", "merge_kernel"}, where
+        assert kernels["attention_kernel"] == kernels["split_kernel"], where
+        assert len(kernels["split_kernel"][0]) == 1, where
+        assert kernels["merge_kernel"] == (set(), 0), where
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from spanreplay_kernels.plan import AttentionPlan, plan_attention
 
 D = 16
 SCALE = 0.3
-LENGTHS = (37, 1, 16, 33)
-"""Of packed sequences: around the edges of blocks of 16 and splits of 32."""
+LENGTHS = (37, 1, 0, 16, 33)
+"""Of packed sequences: around the edges of blocks of 16 and splits of 32, and one of none."""
 POSITIONS = (0, 1, 15, 16, 31, 32, 33, 47, 48, 63, 64, 65, 69)
 
 
@@ -89,7 +89,7 @@ def test_k9_packed_sequence_has_the_bits_of_it_alone(way: Way, dtype: torch.dtyp
     edges = [0, *torch.tensor(LENGTHS).cumsum(0).tolist()]
     alone = [prefill(way, q[a:b], k[a:b], v[a:b], device) for a, b in pairwise(edges)]
     where = "cpu" if way is on_cpu else device
-    for order in ((0, 1, 2, 3), (3, 0, 2, 1)):
+    for order in ((0, 1, 2, 3, 4), (2, 4, 0, 3, 1)):
         rows = torch.cat([torch.arange(edges[i], edges[i + 1]) for i in order])
         cu = starts([LENGTHS[i] for i in order], where)
         packed = way(*(x[rows].to(where) for x in (q, k, v)), cu_seqlens_q=cu, lengths=cu)
