@@ -1,0 +1,213 @@
+"""Waits of threads whose end is a matter of time: what was done by then, and what nothing came of.
+
+`concurrent.futures.wait` returns what is done at that moment, a wait with a timeout may end without what it waited for,
+and threads take turns by sleeping. Each such end takes a value of the run's logical clock, named by the thread's lane
+and its number there, so that a replay gives the same futures and lets the same waits expire (`replay/waits.py`).
+What a boundary's own body waits for is left out: in a replay that body does not run.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import concurrent.futures._base as base
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from spanreplay import config, guard
+from spanreplay._patch import Patches
+from spanreplay.crossing import is_plumbing
+from spanreplay.lane_order import ENDING, LaneFuture
+from spanreplay.lanes import Lane, current_crossing, current_lane, has_lane
+from spanreplay.run import Run, active_run
+
+DONE: Final = "|done|"
+"""Stands in a name between a lane, and the number of its wait and which futures were done, as bits."""
+EXPIRED: Final = "|expired|"
+"""Stands in a name between a lane and the number of a wait that ended without what it waited for."""
+SLEPT: Final = "|slept|"
+"""Stands in a name between a lane and the number of its sleep; sleeps are noted while there are several threads."""
+FUTURES_MAX: Final = 512
+"""A wait for more futures is not kept: their bits would fill the manifest."""
+
+
+class Timed(NamedTuple):
+    """A function that waits with a timeout, and what it does when nothing comes."""
+
+    owner: Any
+    name: str
+    timeout_at: int
+    """Position of its argument `timeout`."""
+    raises: type[BaseException] | None = None
+    """What it raises then; without, it returns something false."""
+
+
+TIMED: Final = (
+    Timed(base.Future, "result", 0, base.TimeoutError),
+    Timed(base.Future, "exception", 0, base.TimeoutError),
+    Timed(queue.Queue, "get", 1, queue.Empty),
+    Timed(queue.Queue, "put", 2, queue.Full),
+    Timed(threading.Event, "wait", 0),
+    Timed(threading.Semaphore, "acquire", 1),
+    Timed(threading.Condition, "wait_for", 1),
+    Timed(threading.Condition, "wait", 0),
+    Timed(threading.Thread, "join", 0),
+)
+
+
+class _Inner(threading.local):
+    is_known = False
+
+
+_inner: Final = _Inner()
+"""Whether what the calling thread waits for is noted by the function that waits for it."""
+
+
+@contextmanager
+def _known() -> Iterator[None]:
+    _inner.is_known = True
+    try:
+        yield
+    finally:
+        _inner.is_known = False
+
+
+def install(patches: Patches) -> None:
+    """Patch what threads wait with."""
+    patches.wrap(base, "wait", wait_futures)
+    patches.replace(concurrent.futures, "wait", base.wait)
+    for timed in TIMED:
+        patches.wrap(timed.owner, timed.name, _wrapper(timed))
+    patches.wrap(time, "sleep", sleep)
+
+
+def _lane_here(run: Run) -> Lane | None:
+    """The lane of the calling thread, or None where what it does is not the agent's."""
+    is_known = has_lane() or threading.current_thread() is threading.main_thread()
+    if not is_known or current_crossing(run.root_lane) is not None or is_plumbing(run):
+        return None
+    return current_lane(run.root_lane)
+
+
+# ── futures ─────────────────────────────────────────────────────────────────────────────────────────
+def wait_futures(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`concurrent.futures.wait`, whose result is noted; in a replay, the recorded one."""
+    run = active_run()
+    if run is None:
+        return wrapped(*args, **kwargs)
+    fs, timeout, until = _read(*args, **kwargs)
+    if timeout is None and until == concurrent.futures.ALL_COMPLETED:
+        return wrapped(fs, timeout, until)
+    fs = list(fs)  # it may be a generator
+    lane = guard.guarded("naming a wait", _lane_here, run)
+    futures = None if lane is None else _in_order(fs)
+    if lane is None or futures is None:
+        return wrapped(fs, timeout, until)
+    name = f"{lane.path}{DONE}{lane.next_index('wait')}|"
+    with _known():
+        if run.session is not None:
+            from spanreplay.replay.waits import wait_as_recorded
+
+            return wait_as_recorded(wrapped, run.session.gate, name, futures, (timeout, until))
+        wrapped(fs, timeout, until)
+    with ENDING:  # none ends between the look at them and its note
+        done = [each.done() for each in futures]
+        guard.guarded("the end of a wait", run.end_timer, name + to_bits(done))
+    return split(futures, done)
+
+
+def _read(fs: Any, timeout: Any = None, return_when: Any = concurrent.futures.ALL_COMPLETED) -> tuple[Any, Any, Any]:
+    return fs, timeout, return_when
+
+
+def _in_order(futures: Sequence[Any]) -> Sequence[LaneFuture] | None:
+    """The futures in the order of their lanes; None if some are not ours, or they are too many."""
+    found = set(futures)
+    if not 0 < len(found) <= FUTURES_MAX or not all(isinstance(each, LaneFuture) for each in found):
+        return None
+    return sorted(found, key=hash)
+
+
+def to_bits(done: Sequence[bool]) -> str:
+    """Which of some futures are done, as a hexadecimal number; the first is its lowest bit."""
+    return f"{sum(1 << at for at, is_done in enumerate(done) if is_done):x}"
+
+
+def split(futures: Sequence[Any], done: Sequence[bool]) -> Any:
+    """What `concurrent.futures.wait` returns."""
+    finished = {each for each, is_done in zip(futures, done, strict=True) if is_done}
+    return base.DoneAndNotDoneFutures(finished, set(futures) - finished)
+
+
+# ── timeouts ────────────────────────────────────────────────────────────────────────────────────────
+def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
+    at = timed.timeout_at
+
+    def wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        timeout = args[at] if len(args) > at else kwargs.get("timeout")
+        run = None if timeout is None or timeout <= 0 or _inner.is_known else active_run()
+        lane = None if run is None else guard.guarded("naming a wait", _lane_of, run, instance)
+        if run is None or lane is None:
+            return wrapped(*args, **kwargs)
+        name = f"{lane.path}{EXPIRED}{lane.next_index('timed')}"
+        with _known():
+            if run.session is None:
+                return _watch(run, timed, name, instance, lambda: wrapped(*args, **kwargs))
+            from spanreplay.replay.waits import expire_as_recorded
+
+            def call(seconds: float) -> Any:
+                if len(args) > at:
+                    return wrapped(*args[:at], seconds, *args[at + 1 :], **kwargs)
+                return wrapped(*args, **{**kwargs, "timeout": seconds})
+
+            return expire_as_recorded(call, timed, run.session.gate, name, instance, timeout)
+
+    return wait
+
+
+def _lane_of(run: Run, instance: Any) -> Lane | None:
+    is_own = run.session is not None and run.session.gate.owns(instance)
+    return None if is_own else _lane_here(run)
+
+
+def _watch(run: Run, timed: Timed, name: str, instance: Any, call: Callable[[], Any]) -> Any:
+    """Wait, and note it if nothing came."""
+    try:
+        result = call()
+    except BaseException as exc:
+        # What a future was given to raise may be a TimeoutError as well
+        if timed.raises is not None and isinstance(exc, timed.raises) and exc is not vars(instance).get("_exception"):
+            _note(run, name)
+        raise
+    has_expired = instance.is_alive() if timed.name == "join" else timed.raises is None and not result
+    if has_expired:
+        _note(run, name)
+    return result
+
+
+def _note(run: Run, name: str) -> None:
+    if not run.is_ended:
+        guard.guarded("the end of a wait", run.end_timer, name)
+
+
+# ── sleeps ──────────────────────────────────────────────────────────────────────────────────────────
+def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`time.sleep`, by which threads take turns; in a replay it ends when it is its turn."""
+    run = active_run()
+    if run is None or not run.handovers.is_shared:
+        return wrapped(*args, **kwargs)
+    lane = guard.guarded("naming a sleep", _lane_here, run)
+    number = -1 if lane is None else lane.next_index("sleep")
+    if lane is None or number >= config.SLEEPS_MAX:
+        return wrapped(*args, **kwargs)
+    name = f"{lane.path}{SLEPT}{number}"
+    if run.session is None:
+        result = wrapped(*args, **kwargs)
+        _note(run, name)
+        return result
+    from spanreplay.replay.waits import sleep_as_recorded
+
+    return sleep_as_recorded(wrapped, run.session.gate, name, args)
