@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.overrides import ON_CPU_ONLY, OVERRIDES, Function, original
+from spanreplay_kernels.overrides import ON_CPU_ONLY, ORIGINALS, OVERRIDES, Function, original
 
 __all__ = ["counted", "engaged", "invariant", "is_invariant", "overridden"]
 
@@ -111,7 +111,7 @@ def _override() -> None:
 
 @functools.lru_cache(maxsize=2)
 def _keep_originals(key: str) -> None:
-    for name in (*overridden(key), "sort.stable"):
+    for name in (*ORIGINALS, *(ON_CPU_ONLY if key == "CPU" else ())):
         original(name, key)
 
 

@@ -23,9 +23,15 @@ from spanreplay_kernels.ops.rms_norm import fused_rms_norm
 from spanreplay_kernels.ops.softmax import log_softmax, softmax
 from spanreplay_kernels.packing import masked_attention
 
-__all__ = ["ON_CPU_ONLY", "OVERRIDES", "Function", "original"]
+__all__ = ["IN_BLOCKS", "ON_CPU_ONLY", "ORIGINALS", "OVERRIDES", "Function", "original"]
 
 Function = Callable[..., Any]
+
+
+ORIGINALS: Final = (
+    "mm", "addmm", "bmm", "baddbmm", "addmv", "mean.dim", "sum.dim_IntList", "native_layer_norm", "sort.stable",
+)  # fmt: skip
+"""What overrides fall back to where no order is at stake."""
 
 
 @functools.lru_cache(maxsize=512)

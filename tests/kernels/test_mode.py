@@ -244,6 +244,19 @@ def test_integers_and_empty_tensors_stay_with_aten() -> None:
         )
 
 
+def test_k10_the_dispatcher_takes_overrides_for_cuda() -> None:
+    """Each overload can be registered on a GPU's key too, and taken back; whether it runs there, a GPU has to show."""
+    before = {name: torch._C._dispatch_dump(f"aten::{name}") for name in OVERRIDES}
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, function in overridden("CUDA").items():
+            library.impl(name, function, "CUDA")
+    assert all("CUDA" in torch._C._dispatch_dump(f"aten::{name}") for name in OVERRIDES)
+    library._destroy()
+    assert {name: torch._C._dispatch_dump(f"aten::{name}") for name in OVERRIDES} == before
+
+
 def test_every_override_is_an_overload_of_aten() -> None:
     """A misspelt name would override nothing."""
     known = set(torch._C._dispatch_get_all_op_names())
