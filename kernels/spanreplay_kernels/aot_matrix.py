@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -229,6 +229,12 @@ class Job(NamedTuple):
     case: int
     dtype: str
     arch: str
+    is_sample: bool = False
+
+    @property
+    def compiled_rows(self) -> tuple[int, ...]:
+        """Numbers of rows whose kernels are compiled; specialisations are compared over all."""
+        return (ROWS[0], ROWS[-1]) if self.is_sample else ROWS
 
 
 def run(job: Job) -> list[dict[str, Any]]:
@@ -245,41 +251,44 @@ def run(job: Job) -> list[dict[str, Any]]:
             key = specialisation(each, arch)
             launches.setdefault(key, each)
             rows_of.setdefault(key, []).append(rows)
-    records = [_record(case, job, each, rows_of[key], planned) for key, each in launches.items()]
-    _mark_respecialised(launches.values(), records)
-    _mark_unused(planned, records)
+    again = _find_respecialised(launches, rows_of)
+    wanted = {key: each for key, each in launches.items() if {*rows_of[key]} & {*job.compiled_rows} or key in again}
+    records = [_record(job, each, rows_of[key], planned, again.get(key)) for key, each in wanted.items()]
+    _mark_unused(planned, records, job.compiled_rows)
     return records
 
 
-def _record(case: Case, job: Job, each: Launch, rows: list[int], planned: Mma | None) -> dict[str, Any]:
-    arch = ARCHS[job.arch]
+def _record(job: Job, each: Launch, rows: list[int], planned: Mma | None, problem: str | None) -> dict[str, Any]:
+    case, arch = CASES[job.case], ARCHS[job.arch]
     named = {"op": case.op, "shape": case.shape, "dtype": job.dtype, "rows": sorted(set(rows))}
     try:
         made = compile_launch(each, arch)
     except Exception as exc:  # noqa: BLE001 -- whatever the compiler raises is the finding
         kernel = each.kernel.fn.__name__
         return {**named, "kernel": kernel, "arch": arch.name, "problems": [f"{type(exc).__name__}: {exc}"[:500]]}
-    problems = find_problems(made, planned, arch)
+    problems = find_problems(made, planned, arch) + ([problem] if problem else [])
     return {**named, **asdict(made), "planned": planned and planned.value, "problems": problems}
 
 
-def _mark_respecialised(launches: Iterable[Launch], records: list[dict[str, Any]]) -> None:
+def _find_respecialised(launches: dict[str, Launch], rows_of: dict[str, list[int]]) -> dict[str, str]:
     """The same constants and options are one machine code: its arguments must not tell a batch's size."""
-    seen: dict[str, list[int]] = {}
-    for each, record in zip(launches, records, strict=True):
-        options = f"{record['kernel']} {sorted(each.options.items())}"
+    seen: dict[str, str] = {}
+    found = {}
+    for key, each in launches.items():
+        options = f"{each.kernel.fn.__name__} {sorted(each.options.items())}"
         if options in seen:
-            record["problems"].append(f"is compiled anew for {record['rows']} rows, beside {seen[options]}")
-        seen.setdefault(options, record["rows"])
+            found[key] = f"is compiled anew for {rows_of[key]} rows, beside {rows_of[seen[options]]}"
+        seen.setdefault(options, key)
+    return found
 
 
-def _mark_unused(planned: Mma | None, records: list[dict[str, Any]]) -> None:
+def _mark_unused(planned: Mma | None, records: list[dict[str, Any]], rows: tuple[int, ...]) -> None:
     """Whatever the number of rows, some kernel multiplies by the planned instruction."""
     if planned is None or any("instructions" not in each for each in records):
         return
     name = "fma.rn.f32" if planned is Mma.FMA else planned.value
-    served = {rows for each in records if name in each["instructions"] for rows in each["rows"]}
-    missing = sorted({rows for each in records for rows in each["rows"]} - served)
+    served = {at for each in records if name in each["instructions"] for at in each["rows"]}
+    missing = sorted({*rows} - served)
     if missing:
         records[0]["problems"].append(f"no kernel of {missing} rows multiplies by {name}")
 
@@ -296,7 +305,7 @@ def _jobs(ops: list[str], archs: list[str], dtypes: list[str], *, is_sample: boo
         for arch in archs:
             for dtype in dtypes:
                 if not is_sample or dtype == "bfloat16" or arch == "sm_90":
-                    yield Job(index, dtype, arch)
+                    yield Job(index, dtype, arch, is_sample)
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -315,7 +324,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--op", action="append", default=[], choices=sorted({case.op for case in CASES}))
     parser.add_argument("--arch", action="append", default=[], choices=[arch.name for arch in GPUS])
     parser.add_argument("--dtype", action="append", default=[], choices=[str(each)[6:] for each in DTYPES])
-    parser.add_argument("--sample", action="store_true", help="one shape an operation; bf16, and all dtypes on sm_90")
+    parser.add_argument(
+        "--sample", action="store_true", help="one shape an operation, few and many rows; bf16, and all dtypes on sm_90"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document in place of lines")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
     options = parser.parse_args(arguments)

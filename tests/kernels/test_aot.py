@@ -9,14 +9,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spanreplay_kernels.aot import Compiled, find_problems
-from spanreplay_kernels.aot_matrix import CASES, DTYPES, GPUS
+from spanreplay_kernels.aot_matrix import CASES, DTYPES, GPUS, _find_respecialised
 from spanreplay_kernels.arch import ARCHS, Mma
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.launch import Launch
 
 IS_WHOLE = os.environ.get("SPANREPLAY_TEST_MATRIX") == "1"
 TIMEOUT_S = 3600 if IS_WHOLE else 600
@@ -114,6 +116,18 @@ def test_k11_a_kernel_that_tells_batches_apart_is_caught() -> None:
     done = run(str(Path(__file__).parent / "aot_control.py"))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"specialised": 3, "not specialised": 1}
+
+
+def test_k11_same_options_twice_are_a_kernel_that_tells_batches_apart() -> None:
+    """Negative control: two specialisations that no option tells from another are a finding; two tiles are none."""
+
+    def kernel() -> None:
+        """Stands for one under triton.jit."""
+
+    started = SimpleNamespace(fn=kernel)
+    launches = {key: Launch(started, (1,), (), {"BLOCK_M": m}) for key, m in (("a", 16), ("b", 64), ("c", 64))}
+    found = _find_respecialised(launches, {"a": [1], "b": [17], "c": [32]})
+    assert found == {"c": "is compiled anew for [32] rows, beside [17]"}
 
 
 def test_interpreting_process_compiles_nothing() -> None:
