@@ -244,8 +244,12 @@ def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan, *
         "BLOCK_K": plan.block_k, "BLOCK_E": triton.next_power_of_2(E + 1), "INTERPRET": IS_INTERPRETED,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip
-    blocks = min(tiles_m_max * tiles_n, programs(x))
+    # Of tiles with few rows several fit into a multiprocessor, and hide each other's waits for a weight
+    blocks = min(tiles_m_max * tiles_n, programs(x) * (4 if tile.m <= 32 else 1))
     if by_tma:
+        if plan.mma is Mma.TCGEN05 and tile.m <= 32:
+            # Otherwise the assembler spills a few registers, to make room for blocks that shared memory has no room for
+            shape["maxnreg"] = 160
         reads = descriptors(x[None], w, plan, tile)
         launch(
             grouped_tma_kernel, (blocks,), *reads, out, offsets, *sizes, *out.stride(),

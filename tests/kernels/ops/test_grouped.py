@@ -143,6 +143,22 @@ def test_k7_a_row_keeps_its_bits_wherever_it_stands_in_its_group(shift: int, dev
     assert torch.equal(kernels[0][place], kernels[1])
 
 
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_k11_cpu_keeps_a_row_bits_at_any_number_of_threads(threads: int, dtype: torch.dtype) -> None:
+    """A row's place in its group and the group's size change nothing with one thread, nor with four."""
+    torch.set_num_threads(threads)
+    counts, k, n = (17, 2, 40, 9), 512, 320
+    x, w = normal(68, k, dtype=dtype), normal(4, n, k, dtype=dtype, seed=1).transpose(1, 2)
+    whole = grouped_mm(x, w, ends(counts))
+    for shift in (1, 7):
+        other, place = moved(x, counts, shift)
+        assert torch.equal(grouped_mm(other, w, ends(counts))[place], whole)
+    for row, expert in ((0, 0), (16, 0), (18, 1), (40, 2), (67, 3)):
+        alone = ends(tuple(int(e == expert) for e in range(4)))
+        assert torch.equal(grouped_mm(x[row : row + 1], w, alone), whole[row : row + 1])
+
+
 def test_k7_a_row_keeps_its_bits_in_every_group_size(device: str) -> None:
     """One row among 0, 1, … others of its group, and others of other groups, hostile ones: the same bits."""
     row, w = normal(1, K, dtype=torch.float32), weights(torch.float32, experts=3)
