@@ -26,14 +26,16 @@ HEADER_CHARS_MAX: Final = 256
 _CHUNK_BYTES: Final = 1 << 20
 
 
-def fingerprint(model: Any, *, revision: str, tensor_parallel: int = 1) -> str:
-    """`kernels=…; torch=…; plan=…; device=…; threads=…; dtype=…; revision=…; tp=…` of a loaded model.
+def fingerprint(model: Any, *, engine: str, revision: str, tensor_parallel: int = 1) -> str:
+    """`kernels=…; engine=…; torch=…; plan=…; device=…; threads=…; dtype=…; tp=…; revision=…` of a loaded model.
 
-    Threads are named on a CPU only, whose library adds up by them. At most 256 characters; a longer revision is cut.
+    Threads are named on a CPU only, whose library adds up by them, and triton on a GPU only. At most 256 characters; a
+    longer revision is cut. engine: name and version of what calls the model, e.g. `transformers-5.23.0`.
     """
     device = model.device
     parts = {
         "kernels": importlib.metadata.version("spanreplay"),
+        "engine": engine,
         "torch": torch.__version__,
         "plan": hash_plans(*plans_of(model)),
         "device": _device_name(device),
@@ -69,7 +71,8 @@ def _plans_of_weight(shape: tuple[int, ...], dtype: str, arch: Arch) -> set[Plan
 
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device)).replace(" ", "-")
+        name = str(torch.cuda.get_device_name(device)).replace(" ", "-")
+        return f"{name}; triton={importlib.metadata.version('triton')}"
     return f"cpu-{torch.backends.cpu.get_cpu_capability().replace(' ', '-')}; threads={torch.get_num_threads()}"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import torch
+import transformers
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -60,7 +61,10 @@ def main(arguments: list[str]) -> int:
         check_continuous_batching(model)
         with enable(model):
             app = build_app(model, model_id, manager, options)
-            uvicorn.run(app, host=options.host, port=options.port, log_level="info", access_log=False)
+            try:
+                uvicorn.run(app, host=options.host, port=options.port, log_level="info", access_log=False)
+            finally:
+                app.state.stop()  # while its model's kernels are still ours
     except KernelError as error:
         sys.stderr.write(f"{options.model} cannot be served batch-invariantly: {error}\n")
         return 2
@@ -101,8 +105,9 @@ def build_app(model: PreTrainedModel, model_id: str, manager: ModelManager, opti
         systemone_handler=SystemOneHandler(**serving),
         generation_state=state,
     )
-    app.router.on_shutdown.append(state.shutdown) if hasattr(app.router, "on_shutdown") else None
-    line = fingerprint(model, revision=revision_of(options.model, getattr(model.config, "_commit_hash", None)))
+    app.state.stop = state.shutdown
+    revision = revision_of(options.model, getattr(model.config, "_commit_hash", None))
+    line = fingerprint(model, engine=f"transformers-{transformers.__version__}", revision=revision)
     app.middleware("http")(_stating(line))
     return app
 

@@ -110,7 +110,7 @@ def test_k12_the_header_says_what_the_bits_depend_on(client: openai.OpenAI, mode
     """Package, torch, plans, processor, threads, dtype, weights, tensor parallelism; on streams and errors as well."""
     _, line = ask(client, model_folder, PROMPT)
     parts = dict(part.split("=", 1) for part in line.split("; "))
-    assert list(parts) == ["kernels", "torch", "plan", "device", "threads", "dtype", "tp", "revision"]
+    assert list(parts) == ["kernels", "engine", "torch", "plan", "device", "threads", "dtype", "tp", "revision"]
     assert (parts["threads"], parts["dtype"], parts["tp"]) == ("2", "float32", "1")
     assert parts["revision"] == revision_of(str(model_folder), None)
     assert len(line) <= HEADER_CHARS_MAX
@@ -150,7 +150,8 @@ def test_k12_a_model_that_cannot_be_served_is_refused(tmp_path: Path, capsys: py
 def test_k12_fingerprints_tell_models_apart() -> None:
     """Other shapes have other plans; the same ones have the same line."""
     dense, moe = (tiny_model(kind) for kind in KINDS)
-    assert fingerprint(dense, revision="a") == fingerprint(tiny_model(KINDS[0], seed=1), revision="a")
-    assert (
-        len({fingerprint(dense, revision="a"), fingerprint(moe, revision="a"), fingerprint(dense, revision="b")}) == 3
-    )
+    line = fingerprint(dense, engine="e", revision="a")
+    assert line == fingerprint(tiny_model(KINDS[0], seed=1), engine="e", revision="a")
+    others = [(moe, "e", "a"), (dense, "f", "a"), (dense, "e", "b")]
+    assert len({line, *(fingerprint(model, engine=e, revision=r) for model, e, r in others)}) == 4
+    assert len(fingerprint(dense, engine="e", revision="r" * 300)) == HEADER_CHARS_MAX
