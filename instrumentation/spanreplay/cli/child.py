@@ -26,21 +26,39 @@ def _shares_terminal() -> bool:
         return False
 
 
-@contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass signals on to the child while it runs; only the main thread may."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Forwarder:
+    """Passes signals on to the child, those too that come before it has been started."""
 
-    def forward(number: int, frame: FrameType | None) -> None:
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
         if number in _FROM_KEYBOARD and _shares_terminal():
             return
-        process.send_signal(number)
+        if self._process is None:
+            self._early.append(number)
+        else:
+            self._process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    def pass_to(self, process: subprocess.Popen[bytes]) -> None:
+        """The child has been started."""
+        self._process = process
+        for number in self._early:
+            process.send_signal(number)
+
+
+@contextmanager
+def _forwarding() -> Iterator[_Forwarder]:
+    """Pass signals on while the child runs; only the main thread may."""
+    forwarder = _Forwarder()
+    if threading.current_thread() is not threading.main_thread():
+        yield forwarder
+        return
+    before = {number: signal.signal(number, forwarder.handle) for number in _FORWARDED}
     try:
-        yield
+        yield forwarder
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -53,11 +71,12 @@ def run_child(argv: Sequence[str], environ: Mapping[str, str], *, stdout: int | 
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    try:
-        process = subprocess.Popen(list(argv), env=dict(environ), stdout=stdout)
-    except OSError as exc:
-        raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
-    with _forwarding(process):
+    with _forwarding() as forwarder:
+        try:
+            process = subprocess.Popen(list(argv), env=dict(environ), stdout=stdout)
+        except OSError as exc:
+            raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
+        forwarder.pass_to(process)
         return process.wait()
 
 

@@ -127,9 +127,10 @@ def test_child_gets_the_signals_that_we_get(here: Path) -> None:
     """SIGTERM to the command reaches the agent, which ends in its own way."""
     agent = here / "agent.py"
     agent.write_text(
-        "import signal, sys\n"
+        "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))\n"
-        "print('ready', flush=True)\nsignal.pause()\n"
+        # Not one long wait: a signal that comes right before it would be handled behind it
+        "print('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
     )
     code = (
         "import os, sys\nfrom spanreplay.cli.child import run_child\n"
@@ -139,7 +140,25 @@ def test_child_gets_the_signals_that_we_get(here: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 42
+        try:
+            assert process.wait(timeout=60) == 42
+        finally:
+            process.kill()
+
+
+def test_signal_that_comes_before_the_child_reaches_it(here: Path) -> None:
+    """SIGTERM while the agent is being started ends it, and does not leave it behind."""
+    code = (
+        "import os, signal, subprocess, sys\nfrom spanreplay.cli import child\n"
+        "start = subprocess.Popen\n"
+        "def popen(*args, **options):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return start(*args, **options)\n"
+        "subprocess.Popen = popen\n"
+        "sys.exit(-child.run_child([sys.executable, '-c', 'import time; time.sleep(60)'], os.environ))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=here, timeout=60, check=False)
+    assert done.returncode == signal.SIGTERM
 
 
 @pytest.mark.parametrize(
