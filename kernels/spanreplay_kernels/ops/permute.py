@@ -88,7 +88,7 @@ def combine(expert_out: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
     Shapes: expert_out (T · top_k, H) sorted by expert, inverse and weights (T, top_k), result (T, H); top_k, H ≥ 1.
     Dtypes: expert_out bf16, fp16, fp32; weights any of these; products and sums in fp32, each rounded, and the total
         once more to expert_out's dtype.
-    Invariance: row t depends only on its own slots' rows and weights; CPU and GPU give the same bits.
+    Invariance: row t depends only on its own slots' rows and weights; by construction CPU and GPU give the same bits.
     Raises: UnsupportedInput if shapes, dtypes or devices do not fit.
     """
     _check_combine(expert_out, inverse, weights)

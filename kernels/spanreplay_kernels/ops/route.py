@@ -53,7 +53,7 @@ def route(router_logits: Tensor, top_k: int, *, normalise: bool = True) -> tuple
 
     Shapes: router_logits (T, E) any T, E ≤ 4095, weights and ids (T, top_k), top_k ≤ min(E, 64).
     Dtypes: router_logits bf16, fp16, fp32; weights fp32, ids int64. Sums in fp32.
-    Invariance: row i depends only on router_logits[i]; CPU and GPU give the same bits.
+    Invariance: row i depends only on router_logits[i]; by construction CPU and GPU give the same bits.
     Raises: UnsupportedInput for other shapes, dtypes or devices.
     Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 3–5 without noise; renormalised as Mixtral, arXiv:2401.04088.
     """

@@ -2,12 +2,10 @@
 
 argmax(logits / temperature + noise), with Gumbel noise from a counter-based generator, is a draw from the softmax: no
 sum over the vocabulary has an order to fix. Where top-p needs one, it is of integers. So all that is left are
-operations that IEEE 754 rounds in one way: given the same logits, CPU and GPU draw the same token.
+operations that IEEE 754 rounds in one way, and given the same logits CPU and GPU have one token to draw.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 import triton
@@ -24,6 +22,8 @@ from spanreplay_kernels.ops._portable import exp, log, log_in_kernel
 __all__ = ["sample", "sample_ref", "sample_triton"]
 
 _VOCABULARY_MAX = 2**24
+_TEMPERATURE_MAX = 1e6
+"""Far beyond it all logits round to one."""
 _CHUNK = 8192
 """Tokens of one block; the best of all blocks is the best, however many there are."""
 _ONE = 2.0**40
@@ -113,7 +113,7 @@ def sample(
 
     Shapes: logits (B, V) any B, V ≤ 2²⁴; seeds, positions and result (B,); parameters a number or (B,).
     Dtypes: logits bf16, fp16, fp32; seeds, positions and result int64; temperature and top_p are taken as fp32.
-    Invariance: row i depends only on logits[i], seeds[i], positions[i] and its parameters; CPU and GPU give the same.
+    Invariance: row i depends only on logits[i], seeds[i], positions[i] and its parameters, on CPU and GPU alike by construction.
     Raises: UnsupportedInput for other shapes, dtypes or devices, and for parameters out of range: numbers everywhere,
         tensors on a CPU only.
     Source: Gumbel-max: Maddison, Tarlow & Minka 2014, arXiv:1411.0030; top-p: Holtzman et al. 2019, arXiv:1904.09751.
@@ -121,7 +121,7 @@ def sample(
     _check(logits, seeds, positions)
     arch = arch_of(logits.device)
     params = (
-        _per_row("temperature", logits, temperature, 0.0, math.inf),
+        _per_row("temperature", logits, temperature, 0.0, _TEMPERATURE_MAX),
         None if isinstance(top_k, int) and top_k == 0 else _per_row("top_k", logits, top_k, 0, 2**31).long(),
         None if isinstance(top_p, float | int) and top_p == 1 else _per_row("top_p", logits, top_p, 0.0, 1.0),
     )
@@ -148,8 +148,7 @@ def _per_row(name: str, logits: Tensor, value: Tensor | float, low: float, high:
     """A parameter as one fp32 or int64 a row."""
     hint = f"pass a number from {low} to {high}, or one a row"
     if not isinstance(value, Tensor):
-        # Above 2³¹ nothing is finite enough to mean anything; NaN is in no range
-        if not low <= value <= high or math.isinf(value):
+        if not low <= value <= high:  # NaN is in no range
             raise UnsupportedInput("sample", f"{name} is {value}", logits, hint=hint)
         dtype = torch.int64 if name == "top_k" else torch.float32
         return torch.full(logits.shape[:1], value, dtype=dtype, device=logits.device)
@@ -160,7 +159,7 @@ def _per_row(name: str, logits: Tensor, value: Tensor | float, low: float, high:
     ):
         raise UnsupportedInput("sample", f"{name} is not one a row", logits, value, hint=hint)
     is_known = value.device.type == "cpu"
-    if is_known and not bool(((value >= low) & (value <= high) & (value != math.inf)).all()):
+    if is_known and not bool(((value >= low) & (value <= high)).all()):
         raise UnsupportedInput("sample", f"{name} of some row is out of range", logits, value, hint=hint)
     return value if name == "top_k" else value.float()
 

@@ -17,6 +17,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen  # noqa: E4
 
 from spanreplay_kernels.engines._experts import experts_forward  # noqa: E402
 from spanreplay_kernels.errors import UnsupportedInput  # noqa: E402
+from spanreplay_kernels.mode import invariant  # noqa: E402
 
 NAME = "spanreplay-test"
 
@@ -74,6 +75,30 @@ def test_k12_stock_experts_are_caught_by_the_same_check() -> None:
             weight.copy_(normal(*weight.shape, dtype=torch.float32) / 30)
         whole = made(x, ids, some)
         assert not all(torch.equal(made(x[:n], ids[:n], some[:n]), whole[:n]) for n in (1, 2, 7, 33))
+
+
+def test_k12_qwen3_moe_gives_a_request_its_logits_in_every_batch(block: Any) -> None:
+    """A whole model within invariant(): each request alone and among eight, bit for bit; stock, as a control, not."""
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=97, hidden_size=256, moe_intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, num_experts=8, num_experts_per_tok=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.Qwen3MoeForCausalLM(config).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(0, 97, (8, 12))
+
+    def changed() -> int:
+        whole = model(ids).logits
+        return sum(int((model(ids[at : at + 1]).logits[0] != whole[at]).sum()) for at in range(8))
+
+    with torch.inference_mode():
+        assert changed() > 0
+        stock = model(ids).logits
+        model.set_experts_implementation(NAME)
+        with invariant():
+            assert changed() == 0
+            torch.testing.assert_close(model(ids).logits, stock, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
