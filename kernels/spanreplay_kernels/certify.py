@@ -1,8 +1,9 @@
 """Certificates: that an operation at a shape, on this processor, gave a row its bits in every batch that was tried.
 
 A certificate says what was tried and what was found, and for which plan, device and versions; it holds for no other.
-The same trials are put to torch's own kernels and to a product that was made to depend on its batch: trials that find
-neither prove nothing, and their certificate is inconclusive.
+The same trials are put to torch's own kernel: where they find nothing in that, they prove nothing, and the certificate
+is inconclusive. A kernel that was made to depend on its batch is tried as well, and what was found in it is stated;
+that shows that the comparison works, and not that the trials are hard enough.
 
 `python -m spanreplay_kernels certify --op matmul --shapes 4096x4096 --dtype bfloat16 --out certificate.json`
 """
@@ -92,7 +93,7 @@ def certify(op: str, shape: str, dtype: torch.dtype, device: str = "cpu", extent
     ulps = _ulps(subject, x, weights)
     limit = subject.ulps_max if dtype is not torch.float32 else None
     is_accurate = limit is None or ulps <= limit
-    is_proof = any(each["caught"] for each in controls.values())
+    is_proof = controls["stock"]["caught"] > 0 and controls["planted"]["caught"] > 0
     plan = subject.plan(dtype_name(x), arch_of(x.device))
     verdict = Verdict.PASSED if is_proof else Verdict.INCONCLUSIVE
     return {
@@ -226,9 +227,7 @@ def _say(controls: dict[str, dict[str, int]]) -> str:
     stock, planted = controls["stock"], controls["planted"]
     if stock["caught"]:
         return f"torch's own kernel differed in {stock['caught']} of {stock['trials']} trials"
-    if planted["caught"]:
-        return f"torch's own kernel did not differ here; a planted one did in {planted['caught']} trials"
-    return "the control found nothing"
+    return f"the control found nothing in torch's own kernel, and a planted difference in {planted['caught']} trials"
 
 
 def _environment(device: torch.device) -> dict[str, Any]:

@@ -54,9 +54,10 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
     is_ragged = plan.k % 16 != 0 or plan.n % 16 != 0
     if plan.mma is Mma.FMA:
         is_small = rows <= SPLIT_ROWS_MAX
-        wide = (64, 4, 2) if is_ragged else (64, 4, 3) if is_small else (64, 8, 3)
+        is_split = is_small and plan.segments > 1
+        wide = (64, 4, 2) if is_ragged else (64, 4, 3) if is_split else (64, 8, 3)
         m, warps, stages = (16, 8, 3) if rows <= 16 else wide
-        return Tile(m, 64, warps, stages, is_small and plan.segments > 1, not is_small)
+        return Tile(m, 64, warps, stages, is_split, not is_small)
     small = next((m for m in (16, 32, 64) if rows <= m), 0)
     tiles = batch * triton.cdiv(rows, 128) * triton.cdiv(plan.n, 128)
     if small or tiles < arch.multiprocessors * 3 // 4:
