@@ -23,7 +23,15 @@ def main(arguments: list[str]) -> int:
         listed = "\n".join(f"  {name:<8} {does}" for name, (_, does) in COMMANDS.items())
         sys.stderr.write(f"usage: python -m spanreplay_kernels COMMAND …\n{listed}\n")
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
-    module = importlib.import_module(COMMANDS[arguments[0]][0])
+    try:
+        module = importlib.import_module(COMMANDS[arguments[0]][0])
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("spanreplay_kernels"):
+            raise
+        # serve needs what an engine's server is made of, which nothing else here does
+        hint = "pip install 'transformers[serving]'"
+        sys.stderr.write(f"{arguments[0]} needs {error.name}, which is not installed; {hint}\n")
+        return 2
     return int(module.main(arguments[1:]))
 
 

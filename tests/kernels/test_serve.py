@@ -17,6 +17,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
+from spanreplay_kernels.__main__ import main as command
 from spanreplay_kernels.demo import KINDS, tiny_model
 from spanreplay_kernels.fingerprint import HEADER, HEADER_CHARS_MAX, fingerprint, revision_of
 from spanreplay_kernels.serve import main
@@ -56,10 +57,10 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(model_folder: Path) -> Iterator[openai.OpenAI]:
     """OpenAI's client of a server that has come up."""
     port = free_port()
-    command = [sys.executable, "-m", "spanreplay_kernels", "serve", str(model_folder), "--port", str(port)]
-    command += ["--device", "cpu", "--threads", "2", "--cache-blocks", "32", "--max-batch-tokens", "128"]
+    starting = [sys.executable, "-m", "spanreplay_kernels", "serve", str(model_folder), "--port", str(port)]
+    starting += ["--device", "cpu", "--threads", "2", "--cache-blocks", "32", "--max-batch-tokens", "128"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(starting, env=environment, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     reader = threading.Thread(target=server.stderr.read)
     try:
@@ -155,3 +156,11 @@ def test_k12_fingerprints_tell_models_apart() -> None:
     others = [(moe, "e", "a"), (dense, "f", "a"), (dense, "e", "b")]
     assert len({line, *(fingerprint(model, engine=e, revision=r) for model, e, r in others)}) == 4
     assert len(fingerprint(dense, engine="e", revision="r" * 300)) == HEADER_CHARS_MAX
+
+
+def test_k12_a_missing_server_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernels alone need no server; who serves without one is told what to install."""
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.delitem(sys.modules, "spanreplay_kernels.serve")
+    assert command(["serve", "some/model"]) == 2
+    assert "serve needs fastapi, which is not installed; pip install" in capsys.readouterr().err
