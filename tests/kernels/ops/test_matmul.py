@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
@@ -57,12 +59,12 @@ def test_k9_kernels_follow_the_plan(N: int, K: int, dtype: torch.dtype, device: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
-def test_k9_product_is_within_one_ulp(dtype: torch.dtype) -> None:
+def test_k9_product_is_within_one_ulp(dtype: torch.dtype, device: str) -> None:
     """Sums in fp32, rounded once: within 1 ulp of fp64 where the dtype is narrower than the sum."""
     x, w = normal(33, 512, dtype=dtype).abs(), normal(512, 48, dtype=dtype, seed=1).abs()
     exact = x.double() @ w.double()
     limit = 1.0 if dtype is not torch.float32 else 8.0
-    assert ulps_from(exact, by_kernels(x, w)) <= limit
+    assert ulps_from(exact, by_kernels(x.to(device), w.to(device)).cpu()) <= limit
     assert ulps_from(exact, matmul(x, w)) <= limit
 
 
@@ -84,11 +86,25 @@ def test_k9_stock_product_is_caught_by_the_same_check() -> None:
     assert not all(torch.equal(x[:rows] @ w, whole[:rows]) for rows in (1, 2, 7, 33))
 
 
-def test_k9_layout_of_operands_changes_nothing() -> None:
+@pytest.mark.parametrize("M", [5, 70])
+def test_k9_another_order_gives_other_bits(M: int, device: str) -> None:
+    """Negative control: the same kernels by a plan of one segment differ, so that equality above means one order."""
+    x, w = (
+        normal(1, M, 1100, dtype=torch.float32, device=device),
+        normal(1, 1100, 8, dtype=torch.float32, device=device),
+    )
+    plan = plan_matmul(8, 1100, "float32", ARCHS["sm_90"])
+    other = dataclasses.replace(plan, segments=1, segment_k=1120)
+    assert plan.segments == 2
+    assert not torch.equal(matmul_triton(x, w, None, plan), matmul_triton(x, w, None, other))
+
+
+def test_k9_layout_of_operands_changes_nothing(device: str) -> None:
     """Transposed, strided and unaligned operands with the same values give the same bits."""
-    x, w = normal(40, 300, dtype=torch.float32), normal(300, 70, dtype=torch.float32, seed=1)
-    strided, transposed = torch.empty(40, 600)[:, ::2], torch.empty(300, 40).t()
-    unaligned = torch.empty(40 * 300 + 1)[1:].view(40, 300)
+    x = normal(40, 300, dtype=torch.float32, device=device)
+    w = normal(300, 70, dtype=torch.float32, device=device, seed=1)
+    strided, transposed = torch.empty(40, 600, device=device)[:, ::2], torch.empty(300, 40, device=device).t()
+    unaligned = torch.empty(40 * 300 + 1, device=device)[1:].view(40, 300)
     expected, expected_kernels = matmul(x, w), by_kernels(x, w)
     for other in (strided, transposed, unaligned):
         other.copy_(x)
@@ -96,9 +112,10 @@ def test_k9_layout_of_operands_changes_nothing() -> None:
         assert torch.equal(by_kernels(other, w), expected_kernels)
 
 
-def test_k9_batched_product_is_that_of_each() -> None:
+def test_k9_batched_product_is_that_of_each(device: str) -> None:
     """A batch of products has the bits of each product alone."""
-    x, w = normal(5, 9, 130, dtype=torch.float32), normal(5, 130, 70, dtype=torch.float32, seed=1)
+    x = normal(5, 9, 130, dtype=torch.float32, device=device)
+    w = normal(5, 130, 70, dtype=torch.float32, device=device, seed=1)
     together = bmm(x, w)
     plan = plan_matmul(70, 130, "float32", ARCHS["sm_90"])
     together_kernels = matmul_triton(x, w, None, plan)
