@@ -113,7 +113,8 @@ def sample(
 
     Shapes: logits (B, V) any B, V ≤ 2²⁴; seeds, positions and result (B,); parameters a number or (B,).
     Dtypes: logits bf16, fp16, fp32; seeds, positions and result int64; temperature and top_p are taken as fp32.
-    Invariance: row i depends only on logits[i], seeds[i], positions[i] and its parameters, on CPU and GPU alike by construction.
+    Invariance: row i depends only on logits[i], seeds[i], positions[i] and its parameters, on CPU and GPU alike
+        by construction.
     Raises: UnsupportedInput for other shapes, dtypes or devices, and for parameters out of range: numbers everywhere,
         tensors on a CPU only.
     Source: Gumbel-max: Maddison, Tarlow & Minka 2014, arXiv:1411.0030; top-p: Holtzman et al. 2019, arXiv:1904.09751.
