@@ -274,9 +274,8 @@ class _Call(NamedTuple):
 
 def _tuning(plan: AttentionPlan) -> dict[str, int]:
     """What changes no addition's place: loads ahead, and registers, where ptxas would rather spill than use all."""
-    if plan.mma not in (Mma.FMA, Mma.TCGEN05):
-        return {"num_stages": 2}
-    return {"num_stages": 1 if plan.head_dim > 128 else 2, "maxnreg": 255}
+    is_wide = plan.head_dim > 128 and plan.mma in (Mma.FMA, Mma.TCGEN05)
+    return {"num_stages": 1 if is_wide else 2, **({} if plan.mma is Mma.WGMMA else {"maxnreg": 255})}
 
 
 def _integers(x: Tensor) -> Tensor:
