@@ -116,6 +116,7 @@ class Run:
         self._lanes: dict[str, int] = {}
         self._lane_ends: dict[str, int] = {}
         self._timers: dict[str, tuple[int, int]] | None = {}
+        self._sleeps = 0
         self.leaves = Leaves()
         self._counts: dict[str, int] = {}
         self._open: dict[int, Crossing] = {}
@@ -316,11 +317,13 @@ class Run:
             if self._has_gone_on and is_known and len(self._lane_ends) < config.LANE_ENDS_MAX:
                 self._lane_ends[lane] = self._next()
 
-    def end_timer(self, name: str) -> None:
-        """A timer of the agent's fires; of more than TIMERS_MAX none is kept."""
+    def end_timer(self, name: str, is_sleep: bool = False) -> None:
+        """A timer of the agent's fires; of more than TIMERS_MAX none is kept, of sleeps the first SLEEPS_MAX."""
         clock = self.complete()
         with self._lock:
-            if self._timers is not None and self._has_gone_on:
+            is_kept = not is_sleep or self._sleeps < config.SLEEPS_MAX
+            self._sleeps += is_sleep
+            if self._timers is not None and self._has_gone_on and is_kept:
                 self._timers[name] = clock
                 if len(self._timers) > config.TIMERS_MAX:
                     self._timers = None

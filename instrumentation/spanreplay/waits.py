@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from spanreplay import config, guard
+from spanreplay import guard
 from spanreplay._patch import Patches
 from spanreplay.crossing import is_plumbing
 from spanreplay.lane_order import ENDING, LaneFuture
@@ -188,9 +188,9 @@ def _watch(run: Run, timed: Timed, name: str, instance: Any, call: Callable[[], 
     return result
 
 
-def _note(run: Run, name: str) -> None:
+def _note(run: Run, name: str, *, is_sleep: bool = False) -> None:
     if not run.is_ended:
-        guard.guarded("the end of a wait", run.end_timer, name)
+        guard.guarded("the end of a wait", run.end_timer, name, is_sleep)
 
 
 # ── sleeps ──────────────────────────────────────────────────────────────────────────────────────────
@@ -200,13 +200,12 @@ def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if run is None or not run.handovers.is_shared:
         return wrapped(*args, **kwargs)
     lane = guard.guarded("naming a sleep", _lane_here, run)
-    number = -1 if lane is None else lane.next_index("sleep")
-    if lane is None or number >= config.SLEEPS_MAX:
+    if lane is None:
         return wrapped(*args, **kwargs)
-    name = f"{lane.path}{SLEPT}{number}"
+    name = f"{lane.path}{SLEPT}{lane.next_index('sleep')}"
     if run.session is None:
         result = wrapped(*args, **kwargs)
-        _note(run, name)
+        _note(run, name, is_sleep=True)
         return result
     from spanreplay.replay.waits import sleep_as_recorded
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import spanreplay
-from spanreplay import waits
+from spanreplay import config, waits
 from spanreplay._patch import Patches
 from support.in_process import Replayed, recorded, replayed
 
@@ -202,6 +202,30 @@ def test_n2_timeout_of_the_work_itself_is_not_one_of_the_wait() -> None:
     assert not any(waits.EXPIRED in name for name in recording.root.manifest["timers"])
     outcome = replayed(main, recording)
     assert (outcome.error, outcome.kinds()) == (None, [])
+
+
+def test_sleeps_have_a_limit_and_timers_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many sleeps the first are kept; what else is timed is kept as it was."""
+    monkeypatch.setattr(config, "SLEEPS_MAX", 3)
+
+    def nap() -> None:
+        for _ in range(5):
+            time.sleep(0.001)
+
+    def main() -> None:
+        thread = threading.Thread(target=nap)
+        thread.start()
+        thread.join()
+        ask()
+        assert not threading.Event().wait(0.001)
+
+    @spanreplay.boundary("tool", name="ask")
+    def ask() -> int:
+        return 1
+
+    names = list(recorded(main).root.manifest["timers"])
+    assert len([name for name in names if waits.SLEPT in name]) == 3
+    assert len([name for name in names if waits.EXPIRED in name]) == 1
 
 
 def test_waits_are_put_back() -> None:
