@@ -31,6 +31,8 @@ _PIPELINE_BYTES = 80_000
 """That a block keeps on their way with few rows: enough to hide the memory's latency, and two blocks to a processor."""
 _PIPELINE_BYTES_NARROW = 40_000
 
+_GRID_Z_MAX = 65_535
+
 
 class Tile(NamedTuple):
     """What may be tuned freely: no addition changes its place by it."""
@@ -54,7 +56,7 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
     is_ragged = plan.k % 16 != 0 or plan.n % 16 != 0
     if plan.mma is Mma.FMA:
         is_small = rows <= SPLIT_ROWS_MAX
-        is_split = is_small and plan.segments > 1
+        is_split = is_small and _may_split(rows, 16 if rows <= 16 else 64, plan, batch)
         wide = (64, 4, 2) if is_ragged else (64, 4, 3) if is_split else (64, 8, 3)
         m, warps, stages = (16, 8, 3) if rows <= 16 else wide
         return Tile(m, 64, warps, stages, is_split, not is_small)
@@ -64,8 +66,13 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
         m = small or 128
         is_wide = not by_tma and (is_ragged or plan.mma is Mma.TCGEN05)
         warps = 8 if is_wide or (m == 128 and (not by_tma or plan.mma is Mma.TCGEN05)) else 4
-        return Tile(m, plan.tile_n_min, warps, _stages(m, plan), plan.segments > 1)
+        return Tile(m, plan.tile_n_min, warps, _stages(m, plan), _may_split(rows, m, plan, batch))
     return _tile_of_many(plan, rows, by_tma=by_tma)
+
+
+def _may_split(rows: int, m: int, plan: MatmulPlan, batch: int) -> bool:
+    """There is more than one segment, and a grid has room for every tile of rows."""
+    return plan.segments > 1 and batch * triton.cdiv(rows, m) <= _GRID_Z_MAX
 
 
 def _stages(m: int, plan: MatmulPlan) -> int:

@@ -12,7 +12,7 @@ from kernels.samples import DTYPES, EDGES, name_of, normal, ulps_from, with_host
 from spanreplay_kernels.arch import ARCHS, CPU
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops import _matmul_tma as tma
-from spanreplay_kernels.ops.matmul import bmm, linear, matmul, matmul_ref, matmul_triton
+from spanreplay_kernels.ops.matmul import bmm, linear, matmul, matmul_ref, matmul_triton, tile_for
 from spanreplay_kernels.plan import plan_matmul
 
 SHAPES = ((72, 1100), (64, 96))
@@ -171,6 +171,15 @@ def test_k9_weight_alone_says_how_it_is_read() -> None:
     assert not is_readable(torch.empty(1, 63, 72, dtype=torch.bfloat16))
     # Behind the first weight's last row of K lies the second weight
     assert not is_readable(torch.empty(2, 104, 72, dtype=torch.bfloat16))
+
+
+def test_large_batch_of_products_fits_into_a_grid() -> None:
+    """A grid has 65535 places along its last dimension: of more products than that, none is split."""
+    for dtype in ("bfloat16", "float32"):
+        plan = plan_matmul(64, 4096, dtype, ARCHS["sm_90"])
+        for rows in (1, 16, 64, 100):
+            assert tile_for(rows, plan).is_split is (rows <= 64 or dtype == "bfloat16")
+            assert not tile_for(rows, plan, batch=65_536).is_split
 
 
 @pytest.mark.parametrize("rows", [5, 70])
