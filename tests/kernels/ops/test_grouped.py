@@ -164,7 +164,7 @@ def test_k7_a_row_keeps_its_bits_in_every_group_size(device: str) -> None:
     row, w = normal(1, K, dtype=torch.float32), weights(torch.float32, experts=3)
     expected = matmul(row, w[1])
     expected_kernels = alone_by_kernels(row.to(device), w[1].to(device))
-    for before, after in ((0, 0), (1, 0), (5, 3), (15, 1), (16, 0), (20, 60)):
+    for before, after in ((0, 0), (5, 3), (16, 0), (20, 60)):
         x = torch.empty(4 + before + 1 + after + 5, K)
         for at in range(x.shape[0]):
             x[at] = HOSTILE[at % len(HOSTILE)]

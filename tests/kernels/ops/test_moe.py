@@ -63,13 +63,13 @@ def test_k11_cpu_gives_a_token_its_bits_in_every_batch(dtype: torch.dtype) -> No
     assert torch.equal(moe(x.flip(0), *w, TOP_K), whole.flip(0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name_of)
 def test_k7_kernels_give_a_token_its_bits_in_every_batch(dtype: torch.dtype, device: str) -> None:
     """The same by the kernels, one after the other."""
-    x, w = normal(30, H, dtype=dtype, device=device), weights(dtype, device)
+    x, w = normal(22, H, dtype=dtype, device=device), weights(dtype, device)
     whole = by_kernels(x, *w)
     assert torch.equal(by_kernels(x.roll(1, 0), *w), whole.roll(1, 0))
-    for part in (slice(4, 5), slice(2, 20)):
+    for part in (slice(4, 5), slice(2, 9)):
         assert torch.equal(by_kernels(x[part], *w), whole[part])
     assert_close(whole.cpu(), moe_ref(x.cpu(), *weights(dtype), TOP_K))
 

@@ -110,10 +110,10 @@ def test_k9_a_row_draws_its_token_in_every_batch(parameters: dict[str, Any], dev
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_k11_number_of_threads_changes_no_token(threads: int) -> None:
     """Not even between numbers of threads."""
-    logits = normal(9, 9999, dtype=torch.float32)
-    expected = sample(logits, *rows_of(9), top_p=0.9)
+    logits = normal(3, 9999, dtype=torch.float32)
+    expected = sample(logits, *rows_of(3), top_p=0.9)
     torch.set_num_threads(threads)
-    assert torch.equal(sample(logits, *rows_of(9), top_p=0.9), expected)
+    assert torch.equal(sample(logits, *rows_of(3), top_p=0.9), expected)
 
 
 def test_k9_generator_of_a_batch_is_caught() -> None:
