@@ -74,6 +74,17 @@ def _matmul(n: int, k: int, *, is_transposed: bool = True, has_bias: bool = Fals
     return call
 
 
+def _bmm(batch: int, n: int, k: int) -> Call:
+    """So many products of so many rows."""
+
+    def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
+        plan = plan_matmul(n, k, dtype_name(_empty(1, dtype=dtype)), arch)
+        matmul_triton(_empty(batch, rows, k, dtype=dtype), _empty(batch, k, n, dtype=dtype), None, plan)
+        return plan
+
+    return call
+
+
 def _grouped(experts: int, n: int, k: int, *, is_transposed: bool = True) -> Call:
     def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
         plan = plan_matmul(n, k, dtype_name(_empty(1, dtype=dtype)), arch)
@@ -180,6 +191,8 @@ CASES: Final = (
     Case("matmul", "2048x2048, w as it stands, bias", _matmul(2048, 2048, is_transposed=False, has_bias=True)),
     Case("matmul", "1000x1100", _matmul(1000, 1100)),
     Case("matmul", "37x101, bias", _matmul(37, 101, has_bias=True)),
+    Case("bmm", "8 of 512x1024", _bmm(8, 512, 1024)),
+    Case("bmm", "3 of 37x1101", _bmm(3, 37, 1101)),
     Case("grouped_mm", "128x1536x2048", _grouped(128, 1536, 2048)),
     Case("grouped_mm", "8x14336x4096", _grouped(8, 14_336, 4096)),
     Case("grouped_mm", "8x2048x768, w as it stands", _grouped(8, 2048, 768, is_transposed=False)),
