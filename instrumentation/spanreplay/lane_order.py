@@ -117,6 +117,8 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
 class LaneEnd(Protocol):
     """The end of a lane; see `lane_end.LaneEnd`."""
 
+    lane: str
+
     def wait(self) -> None: ...
 
     def note(self) -> None: ...

@@ -18,7 +18,7 @@ from spanreplay import config, guard, ids
 from spanreplay.call import Outcome
 from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
 from spanreplay.handovers import HandoverBook, Handovers, read_handovers
-from spanreplay.lane_end import LaneEnd
+from spanreplay.lane_end import LaneEnd, known_timers
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
 from spanreplay.loops import TurnBook
 from spanreplay.root import build_root_attributes
@@ -117,6 +117,8 @@ class Run:
         self._lane_ends: dict[str, int] = {}
         self._timers: dict[str, tuple[int, int]] | None = {}
         self._sleeps = 0
+        self.waits: dict[str, list[str]] = {}
+        """Name of a timer that tells which of some lanes had ended → those lanes."""
         self.leaves = Leaves()
         self._counts: dict[str, int] = {}
         self._open: dict[int, Crossing] = {}
@@ -347,7 +349,7 @@ class Run:
                 "calls": self.calls,
                 "lanes": dict(sorted(self._lanes.items())),
                 "lane_ends": dict(self._lane_ends),
-                **({} if self._timers is None else {"timers": dict(self._timers)}),
+                **({} if self._timers is None else {"timers": known_timers(self._timers, self.waits, self._lane_ends)}),
                 **({} if self.turns is None else self.turns.describe()),
                 **self.handovers.describe(),
                 "root": hash_root(leaves),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import concurrent.futures._base as base
+import hashlib
 import queue
 import threading
 import time
@@ -25,7 +26,7 @@ from spanreplay.lanes import Lane, current_crossing, current_lane, has_lane
 from spanreplay.run import Run, active_run
 
 DONE: Final = "|done|"
-"""Stands in a name between a lane, and the number of its wait and which futures were done, as bits."""
+"""Stands in a name between a lane, and which futures it waits for and which of them were done, as bits."""
 EXPIRED: Final = "|expired|"
 """Stands in a name between a lane and the number of a wait that ended without what it waited for."""
 SLEPT: Final = "|slept|"
@@ -106,7 +107,7 @@ def wait_futures(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     futures = None if lane is None else _in_order(fs)
     if lane is None or futures is None:
         return wrapped(fs, timeout, until)
-    name = f"{lane.path}{DONE}{lane.next_index('wait')}|"
+    name = f"{lane.path}{DONE}{_set_of(lane, futures)}|"
     with _known():
         if run.session is not None:
             from spanreplay.replay.waits import wait_as_recorded
@@ -115,8 +116,23 @@ def wait_futures(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         wrapped(fs, timeout, until)
     with ENDING:  # none ends between the look at them and its note
         done = [each.done() for each in futures]
-        guard.guarded("the end of a wait", run.end_timer, name + to_bits(done))
+        guard.guarded("the end of a wait", _note_done, run, name + to_bits(done), futures)
     return split(futures, done)
+
+
+def _note_done(run: Run, name: str, futures: Sequence[LaneFuture]) -> None:
+    run.end_timer(name)
+    run.waits[name] = _lanes_of(futures)
+
+
+def _set_of(lane: Lane, futures: Sequence[LaneFuture]) -> str:
+    """A name for some futures, and the number of their wait: how often a library waits may be a matter of time."""
+    digest = hashlib.sha256("\n".join(_lanes_of(futures)).encode()).hexdigest()[:16]
+    return f"{digest}.{lane.next_index(f'wait {digest}')}"
+
+
+def _lanes_of(futures: Sequence[LaneFuture]) -> list[str]:
+    return [end.lane for end in (each._spanreplay_lane for each in futures) if end is not None]
 
 
 def _read(fs: Any, timeout: Any = None, return_when: Any = concurrent.futures.ALL_COMPLETED) -> tuple[Any, Any, Any]:
@@ -126,7 +142,9 @@ def _read(fs: Any, timeout: Any = None, return_when: Any = concurrent.futures.AL
 def _in_order(futures: Sequence[Any]) -> Sequence[LaneFuture] | None:
     """The futures in the order of their lanes; None if some are not ours, or they are too many."""
     found = set(futures)
-    if not 0 < len(found) <= FUTURES_MAX or not all(isinstance(each, LaneFuture) for each in found):
+    if not 0 < len(found) <= FUTURES_MAX:
+        return None
+    if not all(isinstance(each, LaneFuture) and each._spanreplay_lane is not None for each in found):
         return None
     return sorted(found, key=hash)
 
