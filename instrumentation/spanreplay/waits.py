@@ -68,7 +68,8 @@ _inner: Final = _Inner()
 
 
 @contextmanager
-def _known() -> Iterator[None]:
+def unwatched() -> Iterator[None]:
+    """What the calling thread waits for within is not the agent's, or is noted already."""
     _inner.is_known = True
     try:
         yield
@@ -108,7 +109,7 @@ def wait_futures(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if lane is None or futures is None:
         return wrapped(fs, timeout, until)
     name = f"{lane.path}{DONE}{_set_of(lane, futures)}|"
-    with _known():
+    with unwatched():
         if run.session is not None:
             from spanreplay.replay.waits import wait_as_recorded
 
@@ -171,7 +172,7 @@ def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
         if run is None or lane is None:
             return wrapped(*args, **kwargs)
         name = f"{lane.path}{EXPIRED}{lane.next_index('timed')}"
-        with _known():
+        with unwatched():
             if run.session is None:
                 return _watch(run, timed, name, instance, lambda: wrapped(*args, **kwargs))
             from spanreplay.replay.waits import expire_as_recorded
