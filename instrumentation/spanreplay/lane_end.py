@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from spanreplay import guard
@@ -53,11 +53,3 @@ class HandedEnd(LaneEnd):
     def name(self) -> str:
         """The name of what the loop does with it."""
         return f"{self.lane}{HANDED_OVER}result"
-
-
-def known_timers(
-    timers: Mapping[str, tuple[int, int]], waits: Mapping[str, Sequence[str]], lane_ends: Mapping[str, int]
-) -> dict[str, tuple[int, int]]:
-    """The timers without the waits for lanes whose end nobody noted: a replay could not make the same of them."""
-    unknown = {name for name, lanes in waits.items() if any(lane not in lane_ends for lane in lanes)}
-    return {name: fired for name, fired in timers.items() if name not in unknown}

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from spanreplay._patch import Patches
 
 _ends: Final = itertools.count(1)
-ENDING: Final = threading.Lock()
+_ending: Final = threading.Lock()
 
 
 class LaneTask(asyncio.Task):  # type: ignore[type-arg]  # not generic at run time before 3.12
@@ -89,7 +89,7 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     def _end(self, settle: Callable[[Any], None], value: Any) -> None:
         if self._spanreplay_lane is not None:
             self._spanreplay_lane.wait()
-        ENDING.acquire()  # of two that end at once the one that is noted first is seen first
+        _ending.acquire()  # of two that end at once the one that is noted first is seen first
         self._is_ending = True
         try:
             if self._spanreplay_lane is not None:
@@ -102,7 +102,7 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     def _seen(self) -> None:
         if self._is_ending:
             self._is_ending = False
-            ENDING.release()
+            _ending.release()
             if self._spanreplay_lane is not None:
                 self._spanreplay_lane.release()
 
@@ -116,8 +116,6 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
 
 class LaneEnd(Protocol):
     """The end of a lane; see `lane_end.LaneEnd`."""
-
-    lane: str
 
     def wait(self) -> None: ...
 

@@ -23,7 +23,6 @@ from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import running_loop
 from spanreplay.replay.pace import Steps, Turns, find_threads
-from spanreplay.replay.waits import read_waits
 
 if TYPE_CHECKING:
     from spanreplay.family import Family
@@ -115,7 +114,6 @@ class OrderGate:
         self._events = sorted(events)
         self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
         self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
-        self.waits = read_waits(self.timers)
         self.turns = turns or Turns()
         self.steps = steps or Steps()
         self._seqs = dict(self._events)
@@ -289,10 +287,8 @@ class OrderGate:
         self._condition.wait(seconds if self._shared is None else min(seconds, _SHARED_POLL_S))
 
     # ── threads ─────────────────────────────────────────────────────────────────────────────────────
-    def wait_turn(self, clock: int, others_s: float = REACTION_MS / 1000) -> None:
+    def wait_turn(self, clock: int) -> None:
         """Block the calling thread until it is this completion's turn, or nothing else moves any more.
-
-        `others_s`: how long other threads may still be at work then.
 
         Not for a thread that runs an event loop: what it waits for may be a task of that loop.
         """
@@ -301,7 +297,7 @@ class OrderGate:
         with self._condition:
             self._waiting += 1
             try:
-                self._block(clock, min(others_s, REACTION_MS / 1000))
+                self._block(clock)
             finally:
                 self._waiting -= 1
                 self._state_working()
@@ -313,11 +309,6 @@ class OrderGate:
             self._advance()
             later = (seq for _, seq in self._events[self._head :] if seq != _NO_CALL)
             return self._head, next(later, _NO_CALL)
-
-    def is_quiet(self, clock: int) -> bool:
-        """Whether it is this completion's turn, and no thread that is at work could still bring something before it."""
-        with self._condition:
-            return self._is_turn(clock) and self.working_threads <= 1  # the calling one
 
     def wait_long(self, wait: Callable[[float], bool]) -> None:
         """Wait for what has no limit; `wait` takes seconds and says whether it has happened.
@@ -366,18 +357,18 @@ class OrderGate:
                 self._blocked -= 1
                 self._state_working()
 
-    def _block(self, clock: int, others_s: float) -> None:
+    def _block(self, clock: int) -> None:
         patience = Patience(self._head)
-        left_s = others_s
+        looks = 0
         while True:
             if self._is_turn(clock):
                 # Others may still be on their way to a wait for this very result
-                if self.working_threads <= 0 or left_s <= 0:
+                if self.working_threads <= 0 or looks * LOOK_MS >= REACTION_MS:
                     return
-                self._pause(min(left_s, LOOK_MS / 1000))
-                left_s -= LOOK_MS / 1000
+                looks += 1
+                self._pause(LOOK_MS / 1000)
                 continue
-            left_s = others_s
+            looks = 0
             self._pause(LOOK_MS / 1000)
             if patience.is_over(self._head, is_busy=self.working_threads > 0):
                 self.skip_before(clock)
