@@ -6,7 +6,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,13 @@ async def _first(calls: list[Any]) -> str:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
     return "|".join(sorted(t.result() for t in done))
+
+
+async def _in_time(call: Coroutine[Any, Any, str], limit_s: float) -> str:
+    try:
+        return await asyncio.wait_for(call, limit_s)
+    except asyncio.TimeoutError:
+        return "timeout"
 
 
 def build(program: list[Step], world: World, unit_s: float = UNIT_S, *, is_eager: bool = False) -> Callable[[], Any]:
@@ -102,10 +109,7 @@ def build(program: list[Step], world: World, unit_s: float = UNIT_S, *, is_eager
             await asyncio.gather(timer, call)
             return winners
         if kind == "timeout":
-            try:
-                return await asyncio.wait_for(ask("same question", parts[0]), parts[1] * unit_s)
-            except asyncio.TimeoutError:
-                return "timeout"
+            return await _in_time(ask("same question", parts[0]), parts[1] * unit_s)
         return await program_steps.run(tools, step)
 
     async def main() -> list[Any]:
