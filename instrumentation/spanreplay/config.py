@@ -41,6 +41,8 @@ READS_PENDING_MAX: Final = 100_000
 """Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
 LOOSE_READS_PENDING_MAX: Final = 20_000
 """Log records between two calls of a lane whose time is kept."""
+SLEEPS_MAX: Final = 10_000
+"""Sleeps of threads whose end is kept; the later ones are cut short in a replay, and end when they do."""
 TIMERS_MAX: Final = 20_000
 """Timers of asyncio whose firing is kept in order."""
 PROCESSES_MAX: Final = 1_000

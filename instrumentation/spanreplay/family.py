@@ -28,7 +28,9 @@ from spanreplay.call import LOST, SHARED
 ENVIRONMENT: Final = "SPANREPLAY_JOIN"
 """Carries a ticket into a new Python process; taken out of the environment as soon as it is read."""
 _HEADER_BYTES: Final = 16_384
-_CLOCK_AT, _COUNT_AT, _WORKING_AT = 0, 8, 16
+_CLOCK_AT, _COUNT_AT, _WORKING_AT, _HANDED_AT = 0, 8, 16, 8_192
+_STARTING: Final = -1
+"""Stands where the number of a process's working threads will."""
 
 
 @dataclass(frozen=True)
@@ -108,19 +110,19 @@ class Family:
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
-    def _next(self, at: int) -> int:
+    def _add(self, at: int, number: int) -> int:
         with self._locked():
-            value = int(struct.unpack_from("q", self._memory, at)[0]) + 1
+            value = int(struct.unpack_from("q", self._memory, at)[0]) + number
             struct.pack_into("q", self._memory, at, value)
         return value
 
     def tick(self) -> int:
         """The next value of the run's clock; the caller holds a lock of its threads."""
-        return self._next(_CLOCK_AT)
+        return self._add(_CLOCK_AT, 1)
 
     def new_number(self) -> int:
         """The number of one more process."""
-        return self._next(_COUNT_AT) - 1
+        return self._add(_COUNT_AT, 1) - 1
 
     # ── order in a replay ───────────────────────────────────────────────────────────────────────────
     def share_order(self, clocks: int) -> None:
@@ -146,10 +148,27 @@ class Family:
         if self.number < config.PROCESSES_MAX:
             struct.pack_into("i", self._memory, _WORKING_AT + 4 * self.number, max(0, threads))
 
+    def state_starting(self, number: int, is_starting: bool) -> None:
+        """Whether a process is on its way; once there it says itself what it does."""
+        if number < config.PROCESSES_MAX:
+            struct.pack_into("i", self._memory, _WORKING_AT + 4 * number, _STARTING if is_starting else 0)
+
     def count_others_working(self) -> int:
-        """How many threads of other processes are at work."""
+        """How many threads of other processes are at work; one that is starting is."""
         states = struct.unpack_from(f"{config.PROCESSES_MAX}i", self._memory, _WORKING_AT)
-        return int(sum(states)) - int(states[self.number] if self.number < config.PROCESSES_MAX else 0)
+        own = states[self.number] if self.number < config.PROCESSES_MAX else 0
+        return int(sum(map(abs, states))) - abs(int(own))
+
+    def state_handed(self, pieces: int) -> None:
+        """So many more pieces of work were handed to pools of processes; fewer, if negative."""
+        if not self._memory.closed:  # a pool may outlive the run
+            self._add(_HANDED_AT, pieces)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a process is on its way, or a pool has work that it has not given back."""
+        states = struct.unpack_from(f"{config.PROCESSES_MAX}i", self._memory, _WORKING_AT)
+        return _STARTING in states or struct.unpack_from("q", self._memory, _HANDED_AT)[0] > 0
 
     # ── what each process adds ──────────────────────────────────────────────────────────────────────
     def write_part(self, part: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from spanreplay._patch import Patches
 
 _ends: Final = itertools.count(1)
-_ending: Final = threading.Lock()
+ENDING: Final = threading.Lock()
 
 
 class LaneTask(asyncio.Task):  # type: ignore[type-arg]  # not generic at run time before 3.12
@@ -80,6 +80,16 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     def __hash__(self) -> int:
         return self._spanreplay_number
 
+    def cancel(self) -> bool:
+        if self._spanreplay_lane is None:
+            return super().cancel()
+        return self._spanreplay_lane.cancel(self, super().cancel)
+
+    def set_running_or_notify_cancel(self) -> bool:
+        if self._spanreplay_lane is None:
+            return super().set_running_or_notify_cancel()
+        return self._spanreplay_lane.begin(self, super().set_running_or_notify_cancel)
+
     def set_result(self, result: Any) -> None:
         self._end(super().set_result, result)
 
@@ -89,7 +99,7 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     def _end(self, settle: Callable[[Any], None], value: Any) -> None:
         if self._spanreplay_lane is not None:
             self._spanreplay_lane.wait()
-        _ending.acquire()  # of two that end at once the one that is noted first is seen first
+        ENDING.acquire()  # of two that end at once the one that is noted first is seen first
         self._is_ending = True
         try:
             if self._spanreplay_lane is not None:
@@ -102,7 +112,7 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
     def _seen(self) -> None:
         if self._is_ending:
             self._is_ending = False
-            _ending.release()
+            ENDING.release()
             if self._spanreplay_lane is not None:
                 self._spanreplay_lane.release()
 
@@ -116,6 +126,12 @@ class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as abo
 
 class LaneEnd(Protocol):
     """The end of a lane; see `lane_end.LaneEnd`."""
+
+    lane: str
+
+    def begin(self, future: Any, begin: Callable[[], bool]) -> bool: ...
+
+    def cancel(self, future: Any, cancel: Callable[[], bool]) -> bool: ...
 
     def wait(self) -> None: ...
 

@@ -18,7 +18,7 @@ from spanreplay import config, guard, ids
 from spanreplay.call import Outcome
 from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
 from spanreplay.handovers import HandoverBook, Handovers, read_handovers
-from spanreplay.lane_end import LaneEnd
+from spanreplay.lane_end import LaneEnd, known_timers
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
 from spanreplay.loops import TurnBook
 from spanreplay.root import build_root_attributes
@@ -116,6 +116,9 @@ class Run:
         self._lanes: dict[str, int] = {}
         self._lane_ends: dict[str, int] = {}
         self._timers: dict[str, tuple[int, int]] | None = {}
+        self._sleeps = 0
+        self.waits: dict[str, list[str]] = {}
+        """Name of a timer that tells which of some lanes had ended → those lanes."""
         self.leaves = Leaves()
         self._counts: dict[str, int] = {}
         self._open: dict[int, Crossing] = {}
@@ -304,10 +307,7 @@ class Run:
 
     def end_lane(self, lane: Lane) -> None:
         """A thread of this run is done; in a replay, wait until it is its turn to be."""
-        end = LaneEnd(self, lane.path)
-        end.wait()
-        end.note()
-        end.release()
+        LaneEnd(self, lane.path).end_thread()
 
     def note_lane_end(self, lane: str, is_remote: bool) -> None:
         """What was done in a lane is about to be seen by others; `is_remote` if another process did it."""
@@ -316,11 +316,13 @@ class Run:
             if self._has_gone_on and is_known and len(self._lane_ends) < config.LANE_ENDS_MAX:
                 self._lane_ends[lane] = self._next()
 
-    def end_timer(self, name: str) -> None:
-        """A timer of the agent's fires; of more than TIMERS_MAX none is kept."""
+    def end_timer(self, name: str, is_sleep: bool = False) -> None:
+        """A timer of the agent's fires; of more than TIMERS_MAX none is kept, of sleeps the first SLEEPS_MAX."""
         clock = self.complete()
         with self._lock:
-            if self._timers is not None and self._has_gone_on:
+            is_kept = not is_sleep or self._sleeps < config.SLEEPS_MAX
+            self._sleeps += is_sleep
+            if self._timers is not None and self._has_gone_on and is_kept:
                 self._timers[name] = clock
                 if len(self._timers) > config.TIMERS_MAX:
                     self._timers = None
@@ -344,7 +346,7 @@ class Run:
                 "calls": self.calls,
                 "lanes": dict(sorted(self._lanes.items())),
                 "lane_ends": dict(self._lane_ends),
-                **({} if self._timers is None else {"timers": dict(self._timers)}),
+                **({} if self._timers is None else {"timers": known_timers(self._timers, self.waits, self._lane_ends)}),
                 **({} if self.turns is None else self.turns.describe()),
                 **self.handovers.describe(),
                 "root": hash_root(leaves),

@@ -26,7 +26,7 @@ def test_s68_structured_agents_replay_byte_for_byte(
     asked = len(provider.requests)
     provider.stop()
     replayed = workplace.replay(agent, *command[1:])
-    assert replayed.verdict["divergences"] == []
     assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["divergences"] == []
     assert replayed.status == 0, replayed.stderr
     assert len(provider.requests) == asked

@@ -71,9 +71,9 @@ def test_s68_processes_are_lanes_of_the_run_that_started_them(tmp_path: Path, me
     assert len(set(clocks)) == len(clocks)
     bodies = (tmp_path / "bodies").read_text()
     replayed = workplace.replay(agent, method)
+    assert replayed.stdout == recorded.stdout
     assert replayed.verdict["divergences"] == []
     assert replayed.status == 0, replayed.stderr
-    assert replayed.stdout == recorded.stdout
     assert replayed.verdict["counts"]["exact"] == 17
     assert (tmp_path / "bodies").read_text() == bodies
 
@@ -226,3 +226,37 @@ def test_shared_folder_is_gone_at_the_end(tmp_path: Path) -> None:
     workplace.record(agent)
     assert workplace.replay(agent).status == 0
     assert list(temporary.iterdir()) == []
+
+
+LATE = """
+import multiprocessing, os, select
+from concurrent.futures import ProcessPoolExecutor, as_completed
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(number):
+    if number == 1:
+        open("asked", "w").close()
+    while not os.path.exists("asked"):
+        select.select([], [], [], 0.01)
+    return number
+
+if __name__ != "__main__" and os.path.exists("late") and multiprocessing.current_process().name.endswith("-2"):
+    select.select([], [], [], 3)  # not ours: it is real time
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        print([future.result() for future in as_completed([pool.submit(ask, number) for number in range(2)])])
+"""
+
+
+@pytest.mark.slow
+def test_s68_worker_that_takes_long_to_start_is_waited_for(tmp_path: Path) -> None:
+    """On a busy machine the process that brings the first result may come seconds after the other."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", LATE)
+    assert workplace.record(agent).stdout == "[1, 0]\n"
+    (tmp_path / "late").touch()
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == "[1, 0]\n"
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from spanreplay import attributes as names
-from spanreplay import lanes, timers
+from spanreplay import lanes, timers, waits
 from spanreplay._patch import Patches
 from spanreplay.call import Recording
 from spanreplay.errors import ReplayMiss
@@ -96,6 +96,7 @@ def inside(run: Run, seams: Seams = ()) -> Iterator[Run]:
         if run.session is not None:
             threads.install(run.session.gate, patches)
             step_clock.install(run.session.gate, patches)
+        waits.install(patches)
         with entered(run):
             yield run
     finally:

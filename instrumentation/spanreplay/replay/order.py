@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Outcome
 from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import running_loop
 from spanreplay.replay.pace import Steps, Turns, find_threads
+from spanreplay.replay.patience import LOOK_MS, STALL_MS, Patience
+from spanreplay.replay.waits import PENDING, cancel_rest, find_cancelled, read_waits
 
 if TYPE_CHECKING:
     from spanreplay.family import Family
@@ -31,12 +34,6 @@ _NO_CALL: Final = -1
 _FROM_POOL: Final = "/px:"
 _SHARED_POLL_S: Final = 0.002
 """How often to look whether another process has gone on; nothing wakes us there."""
-STALL_MS: Final = 500
-"""How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
-STALL_BUSY_MS: Final = 2_000
-"""The same while other threads work."""
-LOOK_MS: Final = 50
-"""How often a thread that waits looks whether anything moves."""
 HANG_MS: Final = 5_000
 """How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
 HANG_DAEMONS_MS: Final = 60_000
@@ -62,24 +59,8 @@ def hang_ms() -> int:
     return HANG_DAEMONS_MS if any(t.daemon for t in threading.enumerate()) else HANG_MS
 
 
-class Patience:
-    """Tells when nothing has moved for so long that nothing will.
-
-    Looks count, not time alone: on a busy machine a process may not run at all for a while, which says nothing.
-    """
-
-    def __init__(self, state: object) -> None:
-        self._state = state
-        self._since = time.monotonic()
-        self._looks = 0
-
-    def is_over(self, state: object, *, is_busy: bool) -> bool:
-        """Whether the state has been the same for too long; `is_busy` while other threads work."""
-        self._looks += 1
-        if state != self._state:
-            self._state, self._since, self._looks = state, time.monotonic(), 0
-        limit_ms = STALL_BUSY_MS if is_busy else STALL_MS
-        return self._looks * LOOK_MS >= limit_ms and (time.monotonic() - self._since) * 1000 >= limit_ms
+def _nothing() -> None:
+    return None
 
 
 class OrderGate:
@@ -114,6 +95,10 @@ class OrderGate:
         self._events = sorted(events)
         self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
         self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
+        self.waits = read_waits(self.timers)
+        self.cancelled = find_cancelled(self.waits)
+        """Lanes of a pool's futures that were cancelled before they began."""
+        self._shut: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self.turns = turns or Turns()
         self.steps = steps or Steps()
         self._seqs = dict(self._events)
@@ -278,17 +263,27 @@ class OrderGate:
     def _is_gone_elsewhere(self, clock: int) -> bool:
         return self._shared is not None and self._shared.is_gone(clock)
 
+    @property
+    def _is_awaited(self) -> bool:
+        return self._shared is not None and not self.skipped and self._shared.is_awaited
+
     def _state_working(self) -> None:
         if self._shared is not None:
             self._shared.state_working(self._busy - self._waiting - self._blocked)
+
+    @property
+    def _look_ms(self) -> float:
+        return LOOK_MS if self._shared is None else _SHARED_POLL_S * 1000
 
     def _pause(self, seconds: float) -> None:
         self._state_working()
         self._condition.wait(seconds if self._shared is None else min(seconds, _SHARED_POLL_S))
 
     # ── threads ─────────────────────────────────────────────────────────────────────────────────────
-    def wait_turn(self, clock: int) -> None:
+    def wait_turn(self, clock: int, others_s: float = REACTION_MS / 1000) -> None:
         """Block the calling thread until it is this completion's turn, or nothing else moves any more.
+
+        `others_s`: how long other threads may still be at work then.
 
         Not for a thread that runs an event loop: what it waits for may be a task of that loop.
         """
@@ -296,8 +291,10 @@ class OrderGate:
             return
         with self._condition:
             self._waiting += 1
+            if self.working_threads <= 0:
+                self._condition.notify_all()  # they wait for that
             try:
-                self._block(clock)
+                self._block(clock, min(others_s, REACTION_MS / 1000))
             finally:
                 self._waiting -= 1
                 self._state_working()
@@ -309,6 +306,11 @@ class OrderGate:
             self._advance()
             later = (seq for _, seq in self._events[self._head :] if seq != _NO_CALL)
             return self._head, next(later, _NO_CALL)
+
+    def is_quiet(self, clock: int) -> bool:
+        """Whether it is this completion's turn, and no thread that is at work could still bring something before it."""
+        with self._condition:
+            return self._is_turn(clock) and self.working_threads <= 1  # the calling one
 
     def wait_long(self, wait: Callable[[float], bool]) -> None:
         """Wait for what has no limit; `wait` takes seconds and says whether it has happened.
@@ -332,45 +334,74 @@ class OrderGate:
         if running_loop() is None:
             self.wait_turn(self.lane_ends.get(lane, -1))
 
+    def begin(self, lane: str, future: Any, begin: Callable[[], bool]) -> bool:
+        """Begin a pool's future; one that was cancelled before it began blocks until it is."""
+        if lane in self.cancelled and not self._is_open:
+            thread = threading.current_thread()
+            self.wait_until(lambda: future._state != PENDING or thread in self._shut)
+            if thread in self._shut:
+                cancel_rest(future)
+        is_begun = begin()
+        if self._waiting:
+            self.move(_nothing)  # somebody may wait for it to begin
+        return is_begun
+
+    def shut(self, threads: Iterable[threading.Thread]) -> None:
+        """These threads of a pool take no more work: what they have taken too early is cancelled."""
+        self.move(lambda: self._shut.update(threads))
+
     def owns(self, condition: threading.Condition) -> bool:
         """Whether this is the gate's own condition."""
         return condition is self._condition
 
     @contextmanager
-    def waiting_elsewhere(self) -> Iterator[None]:
+    def waiting_elsewhere(self) -> Iterator[Callable[[], None]]:
         """A block in which the calling thread waits for something else than its turn.
 
         Daemons and threads of a library's own pool are not counted, unless they do a piece of work that is.
+        Gives what another thread may call when that has come: until it wakes up, it is not one that waits.
         """
         thread = threading.current_thread()
         if (thread.daemon or hasattr(thread, SERVICE)) and not counted.is_here:
-            yield
+            yield _nothing
             return
+        waiting = [True]
+
+        def end() -> None:
+            with self._condition:
+                if waiting:
+                    waiting.clear()
+                    self._blocked -= 1
+                    self._thread_completed_at = time.monotonic()
+                    self._state_working()
+
         with self._condition:
             self._blocked += 1
             self._state_working()
             self._condition.notify_all()
         try:
-            yield
+            yield end
         finally:
             with self._condition:
-                self._blocked -= 1
+                if waiting:
+                    self._blocked -= 1
                 self._state_working()
 
-    def _block(self, clock: int) -> None:
-        patience = Patience(self._head)
-        looks = 0
+    def _block(self, clock: int, others_s: float) -> None:
+        patience = Patience(self._head, self._look_ms)
+        due_s: float | None = None
         while True:
             if self._is_turn(clock):
                 # Others may still be on their way to a wait for this very result
-                if self.working_threads <= 0 or looks * LOOK_MS >= REACTION_MS:
+                now = time.monotonic()
+                due_s = now + others_s if due_s is None else due_s
+                if self.working_threads <= 0 or now >= due_s:
                     return
-                looks += 1
-                self._pause(LOOK_MS / 1000)
+                self._pause(min(due_s - now, LOOK_MS / 1000))
                 continue
-            looks = 0
+            due_s = None
             self._pause(LOOK_MS / 1000)
-            if patience.is_over(self._head, is_busy=self.working_threads > 0):
+            if patience.is_over(self._head, is_busy=self.working_threads > 0, is_awaited=self._is_awaited):
                 self.skip_before(clock)
 
     def wait_until(self, is_free: Callable[[], bool]) -> bool:
@@ -386,13 +417,14 @@ class OrderGate:
                 self._state_working()
 
     def _wait_until(self, is_free: Callable[[], bool]) -> bool:
-        patience = Patience((self._head, self._moves))
+        patience = Patience((self._head, self._moves), self._look_ms)
         self._condition.notify_all()  # one thread less is at work
         while not self._is_open:
             self._pause(LOOK_MS / 1000)
             if is_free():
                 return True
-            if patience.is_over((self._head, self._moves), is_busy=self.working_threads > 0):
+            state, is_busy = (self._head, self._moves), self.working_threads > 0
+            if patience.is_over(state, is_busy=is_busy, is_awaited=self._is_awaited):
                 return False
         return False
 
@@ -405,8 +437,12 @@ class OrderGate:
 
     def is_thread_reacting(self) -> bool:
         """Whether other threads may still be on their way with what they got last; for a thread that runs a loop."""
-        is_anyone = self.working_threads > 1 or self._delivering > 0
-        return is_anyone and time.monotonic() - self._thread_completed_at < REACTION_MS / 1000
+        return self.is_thread_awaited and time.monotonic() - self._thread_completed_at < REACTION_MS / 1000
+
+    @property
+    def is_thread_awaited(self) -> bool:
+        """Whether other threads are at work, or have done work that the loop has not been given yet."""
+        return self.working_threads > 1 or self._delivering > 0
 
     def deliver(self) -> None:
         """A thread's work has ended, its result is on its way to a loop; call `delivered` there."""

@@ -19,11 +19,13 @@ from typing import Any
 from spanreplay._patch import Patches
 from spanreplay.lanes import current_lane
 from spanreplay.loops import running_loop
-from spanreplay.replay.order import LOOK_MS, OrderGate, Patience
+from spanreplay.replay.order import OrderGate
 from spanreplay.replay.pace import thread_of
+from spanreplay.replay.patience import LOOK_MS, Patience
 from spanreplay.replay.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry, _nothing
 from spanreplay.run import Run, active_run
 from spanreplay.steps import Outer, StepQueue, Watched, watch
+from spanreplay.waits import unwatched
 
 _CLOCK = "_spanreplay_clock"
 
@@ -224,7 +226,8 @@ class StepClock(LoopClock):
             return False
         if self._patience is None:
             self._patience = Patience((clock, gate.head))
-        self._has_arrived.wait(LOOK_MS / 1000)
+        with unwatched():
+            self._has_arrived.wait(LOOK_MS / 1000)
         self._has_arrived.clear()
         if self._patience.is_over((clock, gate.head), is_busy=gate.working_threads > 1):
             self._first, self._patience = -1, None  # not the recorded program: go on without

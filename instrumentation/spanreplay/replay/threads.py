@@ -6,10 +6,14 @@ result may go out.
 
 from __future__ import annotations
 
+import _thread
 import concurrent.futures
 import concurrent.futures.thread
+import contextlib
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay._patch import Patches
@@ -22,14 +26,90 @@ _PROCESS_POOLS: Final = "concurrent.futures.process"
 _POOL_WORKER: Final = getattr(concurrent.futures.thread, "_worker", None)
 
 
-def _is_endless(args: Any, kwargs: Any) -> bool:
+class _Waiting:
+    """Who waits for what, so that a thread that was told counts as one at work before it wakes up."""
+
+    def __init__(self, gate: OrderGate) -> None:
+        self._gate = gate
+        self._told: dict[Any, Callable[[], None]] = {}
+        self._joined: weakref.WeakKeyDictionary[threading.Thread, list[Callable[[], None]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def wait(self, condition: Any, timeout: float | None) -> bool:
+        """`Condition.wait`; without a limit it looks now and then whether the program is stuck.
+
+        One waiter for all of it: what is told between the end of one wait and the start of the next would be lost.
+        """
+        waiter, is_told = _thread.allocate_lock(), False
+        waiter.acquire()
+        with self._gate.waiting_elsewhere() as end:
+            self._told[waiter] = end
+            condition._waiters.append(waiter)
+            saved = condition._release_save()
+            try:
+                if _is_endless(timeout):
+                    self._gate.wait_long(lambda seconds: waiter.acquire(timeout=seconds))
+                    is_told = True
+                else:
+                    is_told = waiter.acquire() if timeout is None else _acquire(waiter, timeout)
+            finally:
+                condition._acquire_restore(saved)
+                del self._told[waiter]
+                if not is_told:
+                    with contextlib.suppress(ValueError):
+                        condition._waiters.remove(waiter)
+        return is_told
+
+    def notify(self, wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
+        """`Condition.notify`: whoever is told is at work again."""
+        before = list(condition._waiters)
+        result = wrapped(*args, **kwargs)
+        after = set(condition._waiters)
+        for waiter in before:
+            if waiter not in after:
+                self._told.get(waiter, _nothing)()
+        return result
+
+    def join(self, wrapped: Any, thread: threading.Thread, timeout: float | None) -> None:
+        """`Thread.join` of a thread that was started."""
+        with self._gate.waiting_elsewhere() as end:
+            ends = self._joined.setdefault(thread, [])
+            ends.append(end)
+            try:
+                if _is_endless(timeout):
+                    self._gate.wait_long(lambda seconds: wrapped(seconds) is None and not thread.is_alive())
+                else:
+                    wrapped(timeout)
+            finally:
+                ends.remove(end)
+
+    def ended(self, thread: threading.Thread) -> None:
+        """What a thread does has ended: whoever joins it is at work again."""
+        for end in list(self._joined.get(thread, ())):
+            end()
+
+
+def _is_endless(timeout: float | None) -> bool:
     """Whether a thread that the process waits for waits without a limit."""
-    timeout = args[0] if args else kwargs.get("timeout")
     return timeout is None and not threading.current_thread().daemon
+
+
+def _acquire(waiter: Any, timeout: float) -> bool:
+    return bool(waiter.acquire(True, timeout) if timeout > 0 else waiter.acquire(False))
+
+
+def _timeout(timeout: float | None = None) -> float | None:
+    return timeout
+
+
+def _nothing() -> None:
+    return None
 
 
 def install(gate: OrderGate, patches: Patches) -> None:
     """Count pool calls and threads from the moment they are asked for until they are done."""
+    waiting = _Waiting(gate)
 
     def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
         gate.thread_started()
@@ -51,6 +131,7 @@ def install(gate: OrderGate, patches: Patches) -> None:
             try:
                 body()
             finally:
+                waiting.ended(thread)
                 gate.thread_ended()
 
         thread.run = run
@@ -68,23 +149,17 @@ def install(gate: OrderGate, patches: Patches) -> None:
         return wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
-        if gate.owns(condition):
-            return wrapped(*args, **kwargs)
-        with gate.waiting_elsewhere():
-            if not _is_endless(args, kwargs):
-                return wrapped(*args, **kwargs)
-            # The lock is held between two waits: nobody can tell us anything then
-            gate.wait_long(lambda seconds: bool(wrapped(seconds)))
-            return True
+        if gate.owns(condition) or not condition._is_owned():
+            return wrapped(*args, **kwargs)  # which raises
+        return waiting.wait(condition, _timeout(*args, **kwargs))
 
     def join(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
-        with gate.waiting_elsewhere():
-            if not _is_endless(args, kwargs) or thread.ident is None or thread is threading.current_thread():
-                return wrapped(*args, **kwargs)
-            gate.wait_long(lambda seconds: wrapped(seconds) is None and not thread.is_alive())
-            return None
+        if thread.ident is None or thread is threading.current_thread():
+            return wrapped(*args, **kwargs)  # which raises
+        return waiting.join(wrapped, thread, _timeout(*args, **kwargs))
 
     patches.wrap(threading.Condition, "wait", wait)
+    patches.wrap(threading.Condition, "notify", waiting.notify)
     patches.wrap(threading.Thread, "join", join)
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
     patches.wrap(threading.Thread, "start", start)

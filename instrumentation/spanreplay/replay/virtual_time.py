@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay.loops import running_loop
-from spanreplay.replay.order import STALL_BUSY_MS, STALL_MS, OrderGate, hang_ms
+from spanreplay.replay.order import OrderGate, hang_ms
+from spanreplay.replay.patience import STALL_BUSY_MS, STALL_MS
 
 TURN_S: Final = 0.00001
 """How far the clock moves in a turn of the loop that had something to do: the processor's own time would let timers
@@ -229,7 +230,8 @@ class LoopClock:
         while head is not None:
             first, count = self._gate.find_turn(head.clock)
             noted_in = self._noted.get(first)
-            if noted_in is None or self._turn - noted_in < count or not self._gate.is_turn(head.clock, joint=True):
+            is_early = not self._gate.is_thread_awaited
+            if noted_in is None or self._turn - noted_in < count or not self._gate.is_turn(head.clock, joint=is_early):
                 return
             self._jump(head.due)
             self._let_go(head)
@@ -260,6 +262,8 @@ class LoopClock:
             if not self._entries or not self._gate.is_joint(head.clock, self._entries[0].clock):
                 return
             head = self._entries[0]
+            if self._gate.is_thread_awaited and not self._gate.is_turn(head.clock):
+                return  # what a thread has still to bring comes before it
 
     def _idle(self, head: _Entry | None, timer: float | None) -> Any:
         # Nothing here can go on by itself: let other threads and real sockets move first

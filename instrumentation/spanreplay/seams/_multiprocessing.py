@@ -14,7 +14,7 @@ from spanreplay import family, guard, ids
 from spanreplay._patch import Patches
 from spanreplay.family import Family, RemoteCrossing, Ticket
 from spanreplay.lane_end import LaneEnd
-from spanreplay.lane_order import adopt_future
+from spanreplay.lane_order import adopt_future, when_told
 from spanreplay.lanes import Lane, _peel, current_crossing, current_lane, inside_lane, label_of
 from spanreplay.run import Run, active_run, set_process_run
 
@@ -34,7 +34,7 @@ def install(module: Any, patches: Patches) -> None:
     if module.__name__ == "multiprocessing.process":
         patches.wrap(module.BaseProcess, "start", _start)
         patches.wrap(module.BaseProcess, "_bootstrap", _bootstrap)
-        patches.wrap(module.BaseProcess, "join", _wait)
+        patches.wrap(module.BaseProcess, "join", _join)
         return
     patches.wrap(module.ProcessPoolExecutor, "submit", _submit)
     patches.wrap(module, "_sendback_result", _send_back)
@@ -50,7 +50,18 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     process.__dict__[_TICKET] = ticket
     with family.handing_over(ticket):
-        return wrapped(*args, **kwargs)
+        _state_starting(run, ticket, True)
+        try:
+            return wrapped(*args, **kwargs)
+        except BaseException:
+            _state_starting(run, ticket, False)
+            raise
+
+
+def _state_starting(run: Run, ticket: Ticket, is_starting: bool) -> None:
+    """In a replay, let nobody give up what a process that is on its way may bring."""
+    if run.session is not None and run.family is not None:
+        run.family.state_starting(ticket.number, is_starting)
 
 
 def _spawn_helper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -134,6 +145,15 @@ def _wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
 
 
+def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
+    """The same for a process that is waited for; one that has ended does nothing more, however it did."""
+    result = _wait(wrapped, process, args, kwargs)
+    run, ticket = active_run(), process.__dict__.get(_TICKET)
+    if run is not None and ticket is not None and process.exitcode is not None:
+        _state_starting(run, ticket, False)
+    return result
+
+
 # ── pools ───────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Work:
@@ -175,6 +195,9 @@ def _submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
     work = Work(function, lane.path, -1 if owner is None else owner.seq)
     future = wrapped(work, *rest, **kwargs)
     adopt_future(future, lane.number, LaneEnd(run, lane.path, is_remote=True))
+    if run.session is not None:
+        shared.state_handed(1)
+        when_told(future, lambda: shared.state_handed(-1))
     return future
 
 

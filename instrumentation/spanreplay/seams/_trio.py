@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -307,14 +308,15 @@ def _send_message(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     name = guarded_name(run, function)
     if not name:
         return wrapped(*args, **kwargs)
+    key, found = "afn" if is_async else "fn", run
     if run.session is not None:
         gate = run.session.gate
         clock = (gate.timers or {}).get(name, -1)
         gate.wait_turn(clock)
         gate.complete(clock)
-        with gate.waiting_elsewhere():
+        with gate.waiting_elsewhere() as end:
+            vars(message)[key] = _ending_with(end, function, is_async=is_async)
             return wrapped(*args, **kwargs)
-    found = run
 
     async def begin_async(*given: Any) -> Any:
         found.end_timer(name)
@@ -324,5 +326,23 @@ def _send_message(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         found.end_timer(name)
         return function(*given)
 
-    vars(message)["afn" if is_async else "fn"] = begin_async if is_async else begin
+    vars(message)[key] = begin_async if is_async else begin
     return wrapped(*args, **kwargs)
+
+
+def _ending_with(end: Callable[[], None], function: Any, *, is_async: bool) -> Any:
+    """A function that says when it ends: the thread that waits for its result is about to go on."""
+
+    async def work_async(*given: Any) -> Any:
+        try:
+            return await function(*given)
+        finally:
+            end()
+
+    def work(*given: Any) -> Any:
+        try:
+            return function(*given)
+        finally:
+            end()
+
+    return work_async if is_async else work

@@ -1,0 +1,338 @@
+"""Waits of threads whose end is a matter of time: what was done by then, and what nothing came of.
+
+`concurrent.futures.wait` returns what is done at that moment, a wait with a timeout may end without what it waited for,
+and threads take turns by sleeping. Each such end takes a value of the run's logical clock, named by the thread's lane
+and its number there, so that a replay gives the same futures and lets the same waits expire (`replay/waits.py`).
+Only what the agent's own code or its framework asks for counts: how often a server or a pool of a library looks around
+is a matter of time. What a boundary's own body waits for is left out: in a replay that body does not run.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import concurrent.futures._base as base
+import hashlib
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from spanreplay import guard
+from spanreplay._patch import Patches
+from spanreplay.crossing import is_plumbing
+from spanreplay.lane_end import ENDED
+from spanreplay.lane_order import ENDING, LaneFuture
+from spanreplay.lanes import Lane, current_crossing, current_lane, has_lane
+from spanreplay.local import origin
+from spanreplay.run import Run, active_run
+
+DONE: Final = "|done|"
+"""Stands in a name between a lane, and which futures it waits for and which of them were done, as bits."""
+CANCELLED: Final = f"{DONE}cancel."
+"""Stands in a name between a future's lane, and how often it was cancelled and whether it was, as a bit."""
+EXPIRED: Final = "|expired|"
+"""Stands in a name between a lane and the number of a wait that ended without what it waited for."""
+SLEPT: Final = "|slept|"
+"""Stands in a name between a lane and the number of its sleep; sleeps are noted while there are several threads."""
+FUTURES_MAX: Final = 512
+"""A wait for more futures is not kept: their bits would fill the manifest."""
+
+
+class Timed(NamedTuple):
+    """A function that waits with a timeout, and what it does when nothing comes."""
+
+    owner: Any
+    name: str
+    timeout_at: int
+    """Position of its argument `timeout`."""
+    raises: type[BaseException] | None = None
+    """What it raises then; without, it returns something false."""
+
+
+TIMED: Final = (
+    Timed(base.Future, "result", 0, base.TimeoutError),
+    Timed(base.Future, "exception", 0, base.TimeoutError),
+    Timed(queue.Queue, "get", 1, queue.Empty),
+    Timed(queue.Queue, "put", 2, queue.Full),
+    Timed(threading.Event, "wait", 0),
+    Timed(threading.Semaphore, "acquire", 1),
+    Timed(threading.Condition, "wait_for", 1),
+    Timed(threading.Condition, "wait", 0),
+    Timed(threading.Thread, "join", 0),
+)
+
+
+_CARRIERS: Final = frozenset(
+    each.__code__.co_filename for each in (threading.Thread.join, queue.Queue.join, base.Future.cancel)
+)
+"""Files that only carry out what their caller wants to wait for."""
+_CANCELLERS: Final = _CARRIERS | {concurrent.futures.ThreadPoolExecutor.shutdown.__code__.co_filename, __file__}
+_TAKE_RESULT: Final = getattr(getattr(base, "_result_or_cancel", None), "__code__", None)
+"""`Executor.map` cancels each future whose result it has taken; it is done, and nothing is to be noted."""
+_TIMER: Final = threading.Timer.run.__code__
+
+
+class _Inner(threading.local):
+    is_known = False
+    """Whether what the calling thread waits for is noted by the function that waits for it."""
+    is_asked = False
+    """Whether what it does is the agent's, though it is our code that does it."""
+
+
+_inner: Final = _Inner()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """What the calling thread waits for within is not the agent's, or is noted already."""
+    _inner.is_known = True
+    try:
+        yield
+    finally:
+        _inner.is_known = False
+
+
+@contextmanager
+def asked() -> Iterator[None]:
+    """What the calling thread does within is what the agent asked for."""
+    _inner.is_asked = True
+    try:
+        yield
+    finally:
+        _inner.is_asked = False
+
+
+def install(patches: Patches) -> None:
+    """Patch what threads wait with."""
+    patches.wrap(base, "wait", wait_futures)
+    patches.replace(concurrent.futures, "wait", base.wait)
+    patches.wrap(base, "as_completed", take_completed)
+    patches.replace(concurrent.futures, "as_completed", base.as_completed)
+    patches.wrap(concurrent.futures.ThreadPoolExecutor, "shutdown", shut_down)
+    for timed in TIMED:
+        patches.wrap(timed.owner, timed.name, _wrapper(timed))
+    patches.wrap(time, "sleep", sleep)
+
+
+def _lane_here(run: Run, frame: FrameType | None, carriers: Collection[str] = _CARRIERS) -> Lane | None:
+    """The lane of the calling thread, or None where what it does in this frame is not the agent's."""
+    is_known = has_lane() or threading.current_thread() is threading.main_thread()
+    if not is_known or current_crossing(run.root_lane) is not None or is_plumbing(run):
+        return None
+    return current_lane(run.root_lane) if _is_asked(frame, carriers) else None
+
+
+def _is_asked(frame: FrameType | None, carriers: Collection[str]) -> bool:
+    """Whether the agent's own code or its framework waits in this frame, or in what it calls for that."""
+    for _ in range(origin.FRAMES_MAX):
+        if frame is None:
+            return False
+        if frame.f_code is _TIMER:
+            made_for = getattr(frame.f_locals["self"].function, "__code__", None)
+            return made_for is not None and origin.classify(made_for.co_filename) == origin.AGENT
+        if frame.f_code.co_filename not in carriers:
+            return origin.is_agent(frame)
+        frame = frame.f_back
+    return False
+
+
+# ── futures ─────────────────────────────────────────────────────────────────────────────────────────
+def wait_futures(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`concurrent.futures.wait`, whose result is noted; in a replay, the recorded one."""
+    run = active_run()
+    if run is None:
+        return wrapped(*args, **kwargs)
+    fs, timeout, until = _read(*args, **kwargs)
+    if timeout is None and until == concurrent.futures.ALL_COMPLETED:
+        return wrapped(fs, timeout, until)
+    fs = list(fs)  # it may be a generator
+    lane = guard.guarded("naming a wait", _lane_here, run, sys._getframe(1))
+    futures = None if lane is None else _in_order(fs)
+    if lane is None or futures is None:
+        return wrapped(fs, timeout, until)
+    name = f"{lane.path}{DONE}{_set_of(lane, futures)}|"
+    with unwatched():
+        if run.session is not None:
+            from spanreplay.replay.waits import wait_as_recorded
+
+            return wait_as_recorded(wrapped, run.session.gate, name, futures, (timeout, until))
+        wrapped(fs, timeout, until)
+    with ENDING:  # none ends between the look at them and its note
+        done = [each.done() for each in futures]
+        guard.guarded("the end of a wait", _note_done, run, name + to_bits(done), futures)
+    return split(futures, done)
+
+
+def _note_done(run: Run, name: str, futures: Sequence[LaneFuture]) -> None:
+    run.end_timer(name)
+    run.waits[name] = _lanes_of(futures)
+
+
+def _set_of(lane: Lane, futures: Sequence[LaneFuture]) -> str:
+    """A name for some futures, and the number of their wait: how often a library waits may be a matter of time."""
+    digest = hashlib.sha256("\n".join(_lanes_of(futures)).encode()).hexdigest()[:16]
+    return f"{digest}.{lane.next_index(f'wait {digest}')}"
+
+
+def _lanes_of(futures: Sequence[LaneFuture]) -> list[str]:
+    return [end.lane for end in (each._spanreplay_lane for each in futures) if end is not None]
+
+
+def _read(fs: Any, timeout: Any = None, return_when: Any = concurrent.futures.ALL_COMPLETED) -> tuple[Any, Any, Any]:
+    return fs, timeout, return_when
+
+
+def _in_order(futures: Sequence[Any]) -> Sequence[LaneFuture] | None:
+    """The futures in the order of their lanes; None if some are not ours, or they are too many."""
+    found = set(futures)
+    if not 0 < len(found) <= FUTURES_MAX:
+        return None
+    if not all(isinstance(each, LaneFuture) and each._spanreplay_lane is not None for each in found):
+        return None
+    return sorted(found, key=hash)
+
+
+def to_bits(done: Sequence[bool]) -> str:
+    """Which of some futures are done, as a hexadecimal number; the first is its lowest bit."""
+    return f"{sum(1 << at for at, is_done in enumerate(done) if is_done):x}"
+
+
+def split(futures: Sequence[Any], done: Sequence[bool]) -> Any:
+    """What `concurrent.futures.wait` returns."""
+    finished = {each for each, is_done in zip(futures, done, strict=True) if is_done}
+    return base.DoneAndNotDoneFutures(finished, set(futures) - finished)
+
+
+def take_completed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`concurrent.futures.as_completed`, of which is noted how many came in time; in a replay, as many."""
+    fs, timeout, _ = _read(*args, **kwargs)
+    run = None if timeout is None else active_run()
+    lane = None if run is None else guard.guarded("naming a wait", _lane_here, run, sys._getframe(1))
+    if run is None or lane is None:
+        return wrapped(fs, timeout)
+    name = f"{lane.path}{DONE}in time.{lane.next_index('as_completed')}|"
+    if run.session is None:
+        return _in_time(run, name, wrapped(fs, timeout))
+    from spanreplay.replay.waits import take_as_recorded
+
+    return take_as_recorded(wrapped, run.session.gate, name, fs, timeout)
+
+
+def _in_time(run: Run, name: str, futures: Iterator[Any]) -> Iterator[Any]:
+    count = 0
+    while True:
+        try:
+            with unwatched():
+                found = [next(futures)]
+        except StopIteration:
+            return
+        except base.TimeoutError:
+            _note(run, f"{name}{count:x}")
+            raise
+        count += 1
+        yield found.pop()  # not to keep it alive
+
+
+def cancel_noted(run: Run, name: str, future: Any, cancel: Callable[[], bool]) -> bool:
+    """`Future.cancel` of a pool's future, which is too late once it has begun."""
+    if run.is_ended or run is not active_run():
+        return cancel()
+    frame = sys._getframe(3)
+    if frame.f_code is _TAKE_RESULT and future._state == base.FINISHED:
+        return cancel()
+    lane = guard.guarded("naming a wait", _lane_here, run, frame, _CANCELLERS)
+    if lane is None and not _inner.is_asked:
+        return cancel()
+    if run.session is not None:
+        from spanreplay.replay.waits import cancel_as_recorded
+
+        return cancel_as_recorded(cancel, run.session.gate, name, future)
+    is_cancelled = cancel()
+    _note(run, f"{name}{is_cancelled:x}")
+    return is_cancelled
+
+
+def shut_down(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
+    """`ThreadPoolExecutor.shutdown`; in a replay it cancels what it did then, whatever the pool has begun."""
+    run = active_run()
+    if run is not None and run.session is not None and kwargs.get("cancel_futures"):
+        from spanreplay.replay.waits import cancel_queued
+
+        cancel_queued(run.session.gate, pool)
+    return wrapped(*args, **kwargs)
+
+
+# ── timeouts ────────────────────────────────────────────────────────────────────────────────────────
+def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
+    at = timed.timeout_at
+
+    def wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        timeout = args[at] if len(args) > at else kwargs.get("timeout")
+        run = None if timeout is None or _inner.is_known else active_run()
+        lane = None if run is None else guard.guarded("naming a wait", _lane_of, run, instance, sys._getframe(1))
+        if run is None or lane is None:
+            return wrapped(*args, **kwargs)
+        name = f"{lane.path}{EXPIRED}{lane.next_index('timed')}"
+        with unwatched():
+            if run.session is None:
+                return _watch(run, timed, name, instance, lambda: wrapped(*args, **kwargs))
+            from spanreplay.replay.waits import expire_as_recorded
+
+            def call(seconds: float) -> Any:
+                if len(args) > at:
+                    return wrapped(*args[:at], seconds, *args[at + 1 :], **kwargs)
+                return wrapped(*args, **{**kwargs, "timeout": seconds})
+
+            return expire_as_recorded(call, timed, run.session.gate, name, instance, timeout)
+
+    return wait
+
+
+def _lane_of(run: Run, instance: Any, frame: FrameType) -> Lane | None:
+    is_own = run.session is not None and run.session.gate.owns(instance)
+    return None if is_own else _lane_here(run, frame)
+
+
+def _watch(run: Run, timed: Timed, name: str, instance: Any, call: Callable[[], Any]) -> Any:
+    """Wait, and note it if nothing came."""
+    try:
+        result = call()
+    except BaseException as exc:
+        # What a future was given to raise may be a TimeoutError as well
+        if timed.raises is not None and isinstance(exc, timed.raises) and exc is not vars(instance).get("_exception"):
+            _note(run, name)
+        raise
+    if timed.name == "join" and ENDED in vars(instance):
+        threading.Thread.join(instance)  # it is over: all that could be seen of it has happened
+    has_expired = instance.is_alive() if timed.name == "join" else timed.raises is None and not result
+    if has_expired:
+        _note(run, name)
+    return result
+
+
+def _note(run: Run, name: str, *, is_sleep: bool = False) -> None:
+    if not run.is_ended:
+        guard.guarded("the end of a wait", run.end_timer, name, is_sleep)
+
+
+# ── sleeps ──────────────────────────────────────────────────────────────────────────────────────────
+def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`time.sleep`, by which threads take turns; in a replay it ends when it is its turn."""
+    run = active_run()
+    if run is None or not run.handovers.is_shared:
+        return wrapped(*args, **kwargs)
+    lane = guard.guarded("naming a sleep", _lane_here, run, sys._getframe(1))
+    if lane is None:
+        return wrapped(*args, **kwargs)
+    name = f"{lane.path}{SLEPT}{lane.next_index('sleep')}"
+    if run.session is None:
+        result = wrapped(*args, **kwargs)
+        _note(run, name, is_sleep=True)
+        return result
+    from spanreplay.replay.waits import sleep_as_recorded
+
+    return sleep_as_recorded(wrapped, run.session.gate, name, args)

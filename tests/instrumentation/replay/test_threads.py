@@ -1,0 +1,47 @@
+"""What a replay does to threads that wait."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spanreplay._patch import Patches
+from spanreplay.replay import order, threads
+from spanreplay.replay.order import OrderGate
+
+
+def test_n2_wait_is_told_while_it_looks_whether_the_program_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever tells it holds the lock for longer than a look takes: nothing that was told is lost."""
+    monkeypatch.setattr(order, "STALL_MS", 10)
+    condition, is_waiting, told = threading.Condition(), threading.Event(), []
+
+    def wait() -> None:
+        with condition:
+            is_waiting.set()
+            told.append(condition.wait())
+
+    patches = Patches()
+    threads.install(OrderGate([], lambda seq: False), patches)
+    try:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        is_waiting.wait()
+        with condition:
+            assert not threading.Event().wait(0.1)  # ten looks
+            condition.notify()
+        thread.join(10)
+        assert told == [True]
+    finally:
+        patches.undo()
+
+
+def test_n2_wait_without_the_lock_raises_as_ever() -> None:
+    """A condition that is not held says so."""
+    patches = Patches()
+    threads.install(OrderGate([], lambda seq: False), patches)
+    try:
+        with pytest.raises(RuntimeError, match="un-acquired lock"):
+            threading.Condition().wait()
+    finally:
+        patches.undo()
