@@ -45,3 +45,28 @@ def test_n2_wait_without_the_lock_raises_as_ever() -> None:
             threading.Condition().wait()
     finally:
         patches.undo()
+
+
+def test_n2_thread_that_was_told_is_at_work_before_it_wakes_up() -> None:
+    """It can't wake up while the lock is held, and nothing may go out before it has."""
+    condition, is_waiting = threading.Condition(), threading.Event()
+    gate, patches = OrderGate([], lambda seq: False), Patches()
+
+    def wait() -> None:
+        with condition:
+            is_waiting.set()
+            condition.wait()
+
+    threads.install(gate, patches)
+    try:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        is_waiting.wait()
+        with condition:
+            assert gate.working_threads == 1
+            condition.notify()
+            assert gate.working_threads == 2
+        thread.join(10)
+        assert gate.working_threads == 1
+    finally:
+        patches.undo()
