@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -116,6 +117,16 @@ class _Handler(BaseHTTPRequestHandler):
     def answer_broken(self, body: bytes) -> None:
         """A stream that ends in its middle."""
         self._pieces(2, is_whole=False)
+
+    def answer_torn(self, body: bytes) -> None:
+        """Chunks whose parts, and whose ends, come by themselves."""
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for part in (b"a\r\nhello", b"world", b"\r\n", b"3\r\nyes\r\n0\r\n\r\n"):
+            self.wfile.write(part)
+            self.wfile.flush()
+            time.sleep(0.05)  # a slow line
 
     def _pieces(self, count: int, *, is_whole: bool) -> None:
         self.send_response(200)

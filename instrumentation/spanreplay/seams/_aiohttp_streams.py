@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spanreplay.seams.http_call import Body, HttpCall
+from spanreplay.seams.http_call import CHUNK_ENDS, Body, HttpCall
 from spanreplay.seams.http_reply import HttpReply
 
 _READS = ("read", "readany", "readline", "readuntil", "readexactly", "readchunk", "read_nowait")
@@ -75,7 +75,15 @@ def _build_tee(reader: Any) -> Any:
             return await self._watch(self._inner.readexactly(n), n)
 
         async def readchunk(self) -> Any:
-            return await self._watch(self._inner.readchunk())
+            try:
+                piece, is_end = await self._inner.readchunk()
+            except BaseException as exc:
+                self._body.finish("error", exc)
+                raise
+            if is_end:
+                self._body.keep_end(piece)
+            self._note(b"" if is_end else piece, -1)
+            return piece, is_end
 
         def read_nowait(self, n: int = -1) -> Any:
             found = self._inner.read_nowait(n)
@@ -113,13 +121,16 @@ def _build_stored(reader: Any) -> Any:
     class Stored(reader):  # type: ignore[misc]  # as above
         """Gives the recorded chunks, one whenever it would wait for the network."""
 
-        __slots__ = ("_call", "_reply", "_sent")
+        __slots__ = ("_call", "_ends", "_reply", "_sent")
 
         def __init__(self, protocol: Any, call: HttpCall, reply: HttpReply) -> None:
             super().__init__(protocol, 2**16, loop=asyncio.get_running_loop())
             self._call = call
             self._reply = reply
             self._sent = 0
+            self._ends = frozenset(reply.extra.get(CHUNK_ENDS, ()))
+            if self._ends:
+                self.begin_http_chunk_receiving()
 
         def settle(self) -> None:
             """Say that the end has come where nothing is left, as the network did."""
@@ -135,8 +146,10 @@ def _build_stored(reader: Any) -> Any:
             if self._sent < len(self._reply.chunks):
                 piece = self._reply.chunks[self._sent][1]
                 await self._call.await_chunk(self._reply, self._sent)
-                self._sent += 1
                 self.feed_data(piece)
+                if self._sent in self._ends:
+                    self.end_http_chunk_receiving()
+                self._sent += 1
                 self.settle()
                 return
             self._call.stream_over(self._reply)

@@ -41,6 +41,10 @@ Headers = Iterable[tuple[str, str]]
 _STREAM_TYPES: Final = ("event-stream", "eventstream", "ndjson", "stream+json")
 
 
+CHUNK_ENDS: Final = "chunk_ends"
+"""What a reply tells besides, where the agent reads whole chunks of the transfer encoding: the chunks that end one."""
+
+
 class Body:
     """The body of one response while the agent reads it; `reply.chunks` grows with it."""
 
@@ -64,6 +68,16 @@ class Body:
             self._call.mark()
         self._pieces.append(piece)
         self._is_joined = is_full
+
+    def keep_end(self, piece: bytes) -> None:
+        """Note what one read gave, which told that a chunk of the transfer encoding ends there; it may be empty."""
+        if self.end or not self._call.has_room(len(piece)):
+            return
+        self._seal()
+        self.reply.chunks.append((self._call.elapsed_ms(), piece))
+        self._call.mark()
+        self.reply.extra.setdefault(CHUNK_ENDS, []).append(len(self.reply.chunks) - 1)
+        self._is_joined = False
 
     def _seal(self) -> None:
         if self._pieces:

@@ -87,7 +87,7 @@ async def main():
         async with session.get(url + "/pieces") as r:
             print([line async for line in r.content])
         async with session.get(url + "/pieces") as r:
-            print([pair[0] async for pair in r.content.iter_chunks()])
+            print([pair async for pair in r.content.iter_chunks()])
         async with session.get(url + "/pieces") as r:
             print(await r.content.readline(), await r.content.readexactly(5), await r.content.readuntil(b"\\n"))
             print(await r.content.read(), r.content.at_eof(), isinstance(r.content, aiohttp.StreamReader))
@@ -117,6 +117,27 @@ def test_s26_aiohttp_streams_come_back_piece_by_piece(round_trip: RoundTrip) -> 
     recording = round_trip(STREAMS)
     ends = [c.response.rpartition('"end":"')[2].split('"')[0] for c in recording.calls]
     assert ends == ["complete"] * 6 + ["closed", "error", "closed", "closed"]
+
+
+TORN = """
+import aiohttp, asyncio, os
+
+async def main():
+    async with aiohttp.ClientSession() as session:
+        async with session.get(os.environ["URL"] + "/torn") as r:
+            print([pair async for pair in r.content.iter_chunks()])
+        async with session.get(os.environ["URL"] + "/torn") as r:
+            print([piece async for piece in r.content.iter_any()])
+
+asyncio.run(main())
+"""
+
+
+def test_s26_aiohttp_chunks_in_parts_end_where_they_ended(round_trip: RoundTrip) -> None:
+    """What `iter_chunks` says of a chunk's end comes back, also where that came behind the chunk."""
+    recording = round_trip(TORN)
+    assert '"chunk_ends"' in recording.calls[0].response
+    assert '"chunk_ends"' not in recording.calls[1].response
 
 
 TIMED_OUT = """
