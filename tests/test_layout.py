@@ -114,3 +114,12 @@ def test_layout_schema_and_contract_are_in_the_package() -> None:
     """What users of other languages build on is installed with the package."""
     assert (PACKAGES["spanreplay"] / "v1" / "replay.proto").is_file()
     assert (PACKAGES["spanreplay"] / "report" / "divergence-1.schema.json").is_file()
+
+
+def test_layout_figures_are_found_beside_those_of_the_kernels() -> None:
+    """`python -m bench` means the folder `bench`, though the kernels have one of that name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "record_llm" in done.stdout

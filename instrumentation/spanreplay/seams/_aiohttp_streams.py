@@ -56,7 +56,10 @@ def _build_tee(reader: Any) -> Any:
             except BaseException as exc:
                 self._body.finish("error", exc)
                 raise
-            self._note(found[0] if isinstance(found, tuple) else found, asked)
+            piece, is_end = found if isinstance(found, tuple) else (found, False)
+            if is_end:
+                self._body.keep_end(piece)
+            self._note(b"" if is_end else piece, asked)
             return found
 
         async def read(self, n: int = -1) -> Any:
@@ -75,15 +78,7 @@ def _build_tee(reader: Any) -> Any:
             return await self._watch(self._inner.readexactly(n), n)
 
         async def readchunk(self) -> Any:
-            try:
-                piece, is_end = await self._inner.readchunk()
-            except BaseException as exc:
-                self._body.finish("error", exc)
-                raise
-            if is_end:
-                self._body.keep_end(piece)
-            self._note(b"" if is_end else piece, -1)
-            return piece, is_end
+            return await self._watch(self._inner.readchunk())
 
         def read_nowait(self, n: int = -1) -> Any:
             found = self._inner.read_nowait(n)
