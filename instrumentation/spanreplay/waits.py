@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -87,23 +87,23 @@ _inner: Final = _Inner()
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
+def _within(mark: str) -> Iterator[None]:
+    before = getattr(_inner, mark)
+    setattr(_inner, mark, True)
+    try:
+        yield
+    finally:
+        setattr(_inner, mark, before)
+
+
+def unwatched() -> AbstractContextManager[None]:
     """What the calling thread waits for within is not the agent's, or is noted already."""
-    _inner.is_known = True
-    try:
-        yield
-    finally:
-        _inner.is_known = False
+    return _within("is_known")
 
 
-@contextmanager
-def asked() -> Iterator[None]:
+def asked() -> AbstractContextManager[None]:
     """What the calling thread does within is what the agent asked for."""
-    _inner.is_asked = True
-    try:
-        yield
-    finally:
-        _inner.is_asked = False
+    return _within("is_asked")
 
 
 def install(patches: Patches) -> None:
