@@ -1,8 +1,9 @@
 """`torch.compile` with our kernels kept: what a compiler would fuse, or hand to its own library, stays ours.
 
-A compiler takes a model's operations from its graph and never asks the dispatcher, so that `invariant()` does not reach
-compiled code. Here every operation of the graph that has an override becomes its twin among `torch.ops.spanreplay`,
-which no compiler can look into, and a graph that adds up anything else is refused before it runs.
+A compiler takes a model's operations from its graph and never asks the dispatcher, so that overriding aten's operations
+does not reach compiled code. Here every operation of the graph that has an override becomes its twin among
+`torch.ops.spanreplay`, which no compiler can look into, and a graph that adds up anything else is refused before it
+runs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
 
 __all__ = ["BACKENDS", "compile_model"]
 
-BACKENDS: Final = ("aot_eager", "inductor")
 _ATTENTION: Final = "scaled_dot_product_attention"
 _HINT: Final = "compile a model without it"
 _SAME_AS: Final = MappingProxyType({"transformers::grouped_mm_fallback": "_grouped_mm"})
@@ -32,15 +32,16 @@ def compile_model(model: Any, *, backend: str = "inductor", **options: Any) -> A
     """`torch.compile(model)`, with our kernels in place of whatever the compiler would use; bitwise batch-invariant.
 
     backend: `inductor`, which fuses what is between our kernels, or `aot_eager`, which does not. options: those of
-    `torch.compile` that are not about the backend, e.g. `dynamic`. Forward only. Needs no `invariant()`; within
-    `engines.transformers.enable` a model's attention is ours too.
+    `torch.compile` that are not about the backend, e.g. `dynamic`. Forward only. Needs no `invariant()`, within which
+    what others have compiled is compiled by the first too; within `engines.transformers.enable` a model's attention is
+    ours.
     The bits are this compiled model's own: a fused operation rounds where an eager one does not.
     Raises: UnsupportedInput for another backend; on the first call torch's BackendCompilerFailed, whose
         `inner_exception` is an UncoveredOp that names what is not covered.
     """
     if backend not in BACKENDS:
-        raise UnsupportedInput("compile_model", f"backend {backend!r} is unknown", hint=f"use one of {BACKENDS}")
-    return torch.compile(model, backend=_by_inductor if backend == "inductor" else _by_eager, **options)
+        raise UnsupportedInput("compile_model", f"backend {backend!r} is unknown", hint=f"use one of {(*BACKENDS,)}")
+    return torch.compile(model, backend=BACKENDS[backend], **options)
 
 
 def _by_eager(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -55,7 +56,8 @@ def _by_eager(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     return aot_module_simplified(graph, inputs, fw_compiler=finish, bw_compiler=_refuse_backward, decompositions={})
 
 
-def _by_inductor(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+def compile_by_ours(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """The backend of `torch.compile` that fuses what is between our kernels. Raises: UncoveredOp."""
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.decomposition import select_decomp_table
 
@@ -68,6 +70,9 @@ def _by_inductor(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         "emulate_precision_casts": True,
     }
     return compile_fx(graph, inputs, config_patches=changes, decompositions=table)
+
+
+BACKENDS: Final = MappingProxyType({"aot_eager": _by_eager, "inductor": compile_by_ours})
 
 
 def _refuse_backward(*_args: Any) -> Any:

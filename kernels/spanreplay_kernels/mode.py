@@ -13,13 +13,14 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.overrides import ON_CPU_ONLY, ORIGINALS, OVERRIDES, Function, original
+from spanreplay_kernels.stance import Stance
 
 __all__ = ["counted", "engaged", "invariant", "is_invariant", "overridden"]
 
@@ -28,6 +29,7 @@ _depth = 0
 _library: Any = None
 _precisions: list[tuple[Any, str, Any]] = []
 _calls: Counter[str] = Counter()
+_stance: Final = Stance()
 
 
 @contextmanager
@@ -37,7 +39,8 @@ def invariant() -> Iterator[None]:
     Nests, from any thread; the last exit puts back every kernel and flag, after an exception too. Process-wide: while
     one thread is within, all threads compute so. TF32 and sums in half precision are off meanwhile.
     Forward only: an operation that is asked for a gradient raises UnsupportedInput; wrap inference in
-    `torch.inference_mode()`. Code under `torch.compile` does not come by the dispatcher: use `compiled`.
+    `torch.inference_mode()`. What `torch.compile` was given is compiled anew, as `compile_model` does, since
+    compiled code does not come by the dispatcher.
     """
     _enter()
     try:
@@ -70,6 +73,7 @@ def _enter() -> None:
             try:
                 _set_precisions()
                 _override()
+                _stance.take()
             except BaseException:
                 _restore()
                 raise
@@ -86,6 +90,7 @@ def _leave() -> None:
 
 def _restore() -> None:
     global _library
+    _stance.give_back()
     if _library is not None:
         _library._destroy()
         _library = None
