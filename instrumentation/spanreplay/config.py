@@ -37,6 +37,8 @@ ROWS_MAX: Final = 10_000
 """Rows of one query that are recorded; a query that gives as many is a hole."""
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger file that the agent reads is recorded by its hash only, and cannot be replayed: a hole."""
+LISTED_NAMES_MAX: Final = 20_000
+"""Names of one folder that are recorded; a folder that holds more is a hole."""
 READS_PENDING_MAX: Final = 100_000
 """Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
 LOOSE_READS_PENDING_MAX: Final = 20_000

@@ -14,6 +14,7 @@ import contextvars
 import functools
 import itertools
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from spanreplay import lane_order
 from spanreplay._patch import Patches
 from spanreplay.guard import guarded
 from spanreplay.lane_order import LaneEnd, adopt_future, create_numbered
+from spanreplay.local import origin
 
 LABEL_CHARACTERS_MAX: Final = 80
 HANDED_OVER: Final = "|>"
@@ -286,14 +288,17 @@ def _enter(contexts: list[contextvars.Context], lane: Lane) -> None:
 class _inside_thread:  # noqa: N801 -- reads as a statement
     """Run a block of a thread in a lane, also what enters a copy of the parent's Context there."""
 
-    __slots__ = ("_before", "_forced", "_inside", "_lane_before")
+    __slots__ = ("_before", "_by_agent", "_forced", "_inside", "_lane_before", "_was_by_agent")
 
-    def __init__(self, parent: Lane, lane: Lane) -> None:
+    def __init__(self, parent: Lane, lane: Lane, *, by_agent: bool) -> None:
+        """`by_agent` says whether the agent handed the work over."""
         self._forced = (parent, lane)
         self._inside = inside_lane(lane)
+        self._by_agent = by_agent
 
     def __enter__(self) -> None:
         self._before, self._lane_before = _thread.forced, _thread.lane
+        self._was_by_agent, origin.handed.by_agent = origin.handed.by_agent, self._by_agent
         _thread.forced = self._forced
         _thread.lane = self._forced[1]
         self._inside.__enter__()
@@ -301,6 +306,7 @@ class _inside_thread:  # noqa: N801 -- reads as a statement
     def __exit__(self, *exc_info: object) -> None:
         self._inside.__exit__(*exc_info)
         _thread.forced, _thread.lane = self._before, self._lane_before
+        origin.handed.by_agent = self._was_by_agent
 
 
 class Carried(Protocol):
@@ -378,15 +384,18 @@ def _install_pools(patches: Patches, root_of: Callable[[], Lane | None], carry: 
         lane = parent.child(label_of("x", work), current_crossing(root))
         _enter(contexts, lane)
         carried = carry()
+        by_agent = origin.is_handed_by_agent(sys._getframe(1))
         adopting = threading.Lock()
 
         def run(*a: Any, **k: Any) -> Any:
-            with _inside_thread(parent, lane), carried:
+            with _inside_thread(parent, lane, by_agent=by_agent), carried:
                 try:
                     return function(*a, **k)
                 finally:
                     with adopting:  # the future must be ours before it ends
                         pass
+
+        origin.enters_thread(run.__code__)
 
         _thread.is_submitting = True  # a worker thread that is spawned now must not take a lane number
         try:
@@ -411,12 +420,15 @@ def _install_threads(patches: Patches, root_of: Callable[[], Lane | None], carry
         lane = parent.child(label_of("th", work), current_crossing(root))
         _enter(contexts, lane)
         carried = carry()
+        by_agent = origin.is_handed_by_agent(sys._getframe(1))
         body = thread.run
 
         def run() -> None:
             thread.__dict__.pop("run", None)
-            with _inside_thread(parent, lane), carried:
+            with _inside_thread(parent, lane, by_agent=by_agent), carried:
                 body()
+
+        origin.enters_thread(run.__code__)
 
         thread.run = run
         return wrapped(*args, **kwargs)

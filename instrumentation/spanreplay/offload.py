@@ -7,6 +7,7 @@ asyncio the thread hands the result to the loop, which `timers` gives its place 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ from typing import Any
 
 from spanreplay.lane_end import LANE_END, HandedEnd
 from spanreplay.lanes import _enter, _inside_thread, _peel, current_crossing, current_lane, label_of
+from spanreplay.local import origin
 from spanreplay.loops import clock_of_running_loop, running_loop
 from spanreplay.replay.cancel import is_cancellation
 from spanreplay.replay.order import OrderGate, counted
@@ -34,6 +36,7 @@ class _Work:
         self._lane = self._parent.child(label_of("x", work), current_crossing(run.root_lane))
         _enter(contexts, self._lane)
         self._function = function
+        self._by_agent = origin.is_handed_by_agent(sys._getframe(1))
         self._carried = carried()
         self._carried.ends_lane = False
         self._gate: OrderGate | None = None if run.session is None else run.session.gate
@@ -51,7 +54,7 @@ class _Work:
             self._gate.thread_started()
             counted.is_here = True
         try:
-            with _inside_thread(self._parent, self._lane), self._carried:
+            with _inside_thread(self._parent, self._lane, by_agent=self._by_agent), self._carried:
                 return self._function(*args)
         finally:
             counted.is_here = False
@@ -73,6 +76,9 @@ class _Work:
             is_last = self._left == 0
         if is_last and self._gate is not None:
             self._gate.delivered()
+
+
+origin.enters_thread(_Work.__call__.__code__)
 
 
 async def offload_handed(

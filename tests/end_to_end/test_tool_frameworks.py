@@ -60,11 +60,11 @@ FRAMEWORKS = {
         "crewai_agent.py",
         "crewai",
         ("chain", "limited", "failing", "structured", "direct"),
-        frozenset({"buy", "settle", "quote", "break_down"}),
+        frozenset({"buy", "settle", "quote", "break_down", "stat"}),  # it looks for what its agents were trained with
         ("crewai",),
     ),
     "crewai-delegating": Framework(
-        "crewai_agent.py", "crewai", ("delegated", "together", "parallel"), frozenset({"buy"}), ("crewai",)
+        "crewai_agent.py", "crewai", ("delegated", "together", "parallel"), frozenset({"buy", "stat"}), ("crewai",)
     ),
 }
 

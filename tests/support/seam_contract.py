@@ -125,6 +125,7 @@ def check_fit(modules: Seams) -> Iterator[tuple[str, str]]:
 def _run(modules: Seams, memory: MemoryProcessor, session: Session | None = None) -> Iterator[Run]:
     run = make_run(memory, session)
     local.attach_reads(run)
+    local.attach_files(run)
     with inside(run, modules):
         yield run
         run.finish()

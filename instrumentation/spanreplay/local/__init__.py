@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from spanreplay.run import Run
 
 _PURPOSE = b"reads"
+_LOOKS = "looks"
+"""Member of the environment: whether looks at files are calls of this recording."""
 
 
 def attach_reads(run: Run) -> None:
@@ -49,6 +51,10 @@ def attach_files(
     from spanreplay.local.written import Written
 
     run.written = Written(run, surroundings or Surroundings())
+    if run.session is not None:
+        run.written.sees_looks = bool(run.session.recording.root.env.get(_LOOKS))
+    if run.written.sees_looks:
+        run.environment = {**run.environment, _LOOKS: True}
     if is_outside is not None:
         run.written.is_outside = is_outside
 

@@ -3,30 +3,26 @@
 Code is not data: files of the agent's code tree (the git work tree of its script, else the script's folder), of the
 interpreter and of its packages are read as they are, so that an edited prompt shows as a changed call. Every other
 regular file is a call, with its content; in a replay the content comes from the recording through the classes of `io`.
-A file that the run itself has written is no input, and what it leaves behind is compared (`written.py`).
+A file that the run itself has written is no input (`changes.py`), and what it leaves behind is compared (`written.py`).
 """
 
 from __future__ import annotations
 
 import builtins
-import functools
-import hashlib
 import io
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay import config, guard
+from spanreplay import guard
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
 from spanreplay.leaf import Leaf, call_sync
-from spanreplay.local.leaks import note, unwatched
+from spanreplay.local.changes import name_of, note_made, note_write, read_content, run_of_files
+from spanreplay.local.leaks import unwatched
 from spanreplay.local.origin import asks_for_files
-from spanreplay.local.patching import Patch, install_patch, recorded_run
+from spanreplay.local.patching import Patch, install_patch
 from spanreplay.local.places import DEVICES, forget_places, places
-from spanreplay.local.watch import describe_read
-from spanreplay.local.written import Written
 from spanreplay.run import Run
 
 _getframe: Final = sys._getframe
@@ -80,10 +76,6 @@ def open_recorded(
     return text
 
 
-def _name(run: Run, path: str) -> str:
-    return path if run.written is None else run.written.name(path)
-
-
 def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
     file, mode, buffering, encoding, errors, newline = given
     is_live = False
@@ -91,74 +83,34 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
     def live() -> dict[str, Any]:
         nonlocal is_live
         is_live = True
-        with real(file, "rb") as source:
-            content = source.read(config.FILE_BYTES_MAX + 1)
-        if len(content) > config.FILE_BYTES_MAX:
-            run.hole(f"the agent read {path!r}, which is larger than {config.FILE_BYTES_MAX} bytes")
-            return {"is_too_large": True}
-        return {"sha256": hashlib.sha256(content).hexdigest(), "content": content}
+        return read_content(run, real, file, "read")
 
     def describe() -> Leaf:
-        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": _name(run, path), "mode": mode})
+        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": name_of(run, path), "mode": mode})
 
     value = call_sync(describe, live)
     if is_live:
         with unwatched():
             return real(file, mode, buffering, encoding, errors, newline)
     if "content" not in value and run.session is not None:
-        raise run.session.broken(f"the content of {path!r} was not recorded: it was too large")
+        raise run.session.at_hole(f"the content of {path!r} was not recorded: it was too large")
     return open_recorded(value["content"], *given)
-
-
-def _seed(run: Run, real: Any, path: str, mode: str) -> None:
-    """A data file that is changed in place is an input first: in a replay it begins as it was."""
-    is_live = False
-
-    def live() -> dict[str, Any]:
-        nonlocal is_live
-        is_live = True
-        with real(path, "rb") as source:
-            content = source.read(config.FILE_BYTES_MAX + 1)
-        if len(content) > config.FILE_BYTES_MAX:
-            run.hole(f"the agent changed {path!r}, which is larger than {config.FILE_BYTES_MAX} bytes")
-            return {"is_too_large": True}
-        return {"sha256": hashlib.sha256(content).hexdigest(), "content": content}
-
-    def describe() -> Leaf:
-        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": _name(run, path), "mode": mode})
-
-    value = call_sync(describe, live)
-    if not is_live and run.overlay is not None and "content" in value:
-        run.overlay.put(path, value["content"])
-
-
-def _write(run: Run, real: Any, path: str, mode: str) -> None:
-    """The agent is about to open a file for writing."""
-    written = run.written
-    if written is None or written.has(path):
-        return
-    changes = "+" in mode and not set(mode) & set("wx")
-    if changes and "a" not in mode and places().is_data(path):
-        _seed(run, real, path, mode)
-    guard.guarded("noting a file", functools.partial(written.add, path, is_append="a" in mode))
-
-
-def _run_of_files() -> Run | None:
-    run = recorded_run()
-    return None if run is not None and run.written is not None and run.written.is_outside() else run
 
 
 def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: Any) -> Any:
     """What `open` gives to the code in this frame."""
     file, mode = given[0], given[1]
     is_ours = isinstance(file, (str, bytes, os.PathLike)) and isinstance(mode, str) and opener is None
-    run = _run_of_files() if is_ours and asks_for_files(frame) else None
+    asks = is_ours and asks_for_files(frame)
+    if is_ours and not asks and set(mode) & _WRITING:
+        guard.guarded("noting a file", note_made, os.fsdecode(file))
+    run = run_of_files() if asks else None
     if run is None:
         return real(*given, closefd, opener)
     path = os.fsdecode(file)
     if mode not in _READING:
         if set(mode) & _WRITING and not path.startswith(DEVICES):
-            _write(run, real, path, mode)
+            note_write(run, real, path, mode)
         return real(*given, closefd, opener)
     if run.written is not None and run.written.has(path):
         return real(*given, closefd, opener)
@@ -168,59 +120,8 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
     return _ask(run, real, path, given) if is_data else real(*given, closefd, opener)
 
 
-def _install_os(module: Any, patches: Patches) -> None:
-    """Follow files and directories that the agent makes and moves with functions of `os`."""
-    opening = module.open
-
-    def open_descriptor(patch: Patch, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
-        if dir_fd is None and asks_for_files(_getframe(1)):
-            guard.guarded("noting a file", _note_descriptor, path, flags)
-        return opening(path, flags, mode, dir_fd=dir_fd)
-
-    install_patch(patches, module, "open", open_descriptor, Patch("os", "open", opening))
-    for name in ("rename", "replace"):
-        moving = getattr(module, name)
-
-        def move(patch: Patch, src: Any, dst: Any, *, moving: Any = moving, **kwargs: Any) -> None:
-            if not kwargs:
-                _note(_getframe(1), lambda written: written.move(os.fsdecode(src), os.fsdecode(dst)))
-            moving(src, dst, **kwargs)
-
-        install_patch(patches, module, name, move, Patch("os", name, moving))
-    making = module.mkdir
-
-    def make(patch: Patch, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        if dir_fd is None:
-            _note(_getframe(1), lambda written: written.add_directory(os.fsdecode(path)))
-        making(path, mode, dir_fd=dir_fd)
-
-    install_patch(patches, module, "mkdir", make, Patch("os", "mkdir", making))
-
-
-def _note_descriptor(path: Any, flags: int) -> None:
-    run = _run_of_files()
-    if run is None or not isinstance(path, (str, bytes, os.PathLike)):
-        return
-    name = os.fsdecode(path)
-    if flags & (os.O_WRONLY | os.O_RDWR):
-        if run.written is not None and not name.startswith(DEVICES):
-            run.written.add(name, is_append=bool(flags & os.O_APPEND))
-    elif (run.written is None or not run.written.has(name)) and describe_read(name, flags):
-        note("file", "os.open", name)
-
-
-def _note(frame: Any, tell: Callable[[Written], None]) -> None:
-    if asks_for_files(frame):
-        run = _run_of_files()
-        if run is not None and run.written is not None:
-            guard.guarded("noting a file", tell, run.written)
-
-
 def install(module: Any, patches: Patches) -> None:
-    """Patch `builtins.open` and `io.open`, or `os`."""
-    if module is os:
-        _install_os(module, patches)
-        return
+    """Patch `builtins.open` and `io.open`."""
     real = builtins.open
     forget_places()
 

@@ -6,7 +6,8 @@ Only the first two are recorded. The interpreter, logging, OpenTelemetry and our
 from __future__ import annotations
 
 import os
-from types import FrameType
+import threading
+from types import CodeType, FrameType
 from typing import Final
 
 from spanreplay import ids
@@ -126,7 +127,7 @@ def origin_of(frame: FrameType) -> int:
     origin = classify(filename)
     if len(known) < _FILES_MAX:
         known[filename] = origin
-        if origin == FOREIGN:
+        if origin == FOREIGN and filename not in _entry_files:
             foreign.add(filename)
     return origin
 
@@ -137,8 +138,68 @@ def is_agent(frame: FrameType | None) -> bool:
         if frame is None:
             return False
         origin = origin_of(frame)
-        if origin != PASS:
+        if origin == FOREIGN and frame.f_code in entries:
+            return handed.by_agent
+        if origin != PASS and frame.f_code not in between:
             return origin == AGENT
+        frame = frame.f_back
+    return False
+
+
+# ── Work that another thread does for the agent ─────────────────────────────────────────────────────
+class _Handed(threading.local):
+    by_agent = False
+    """Whether the agent handed this thread the work that it does."""
+
+
+handed: Final = _Handed()
+entries: Final[set[CodeType]] = set()
+"""Functions of ours that do handed work in a thread: below them, who handed it over is who asks."""
+between: Final[set[CodeType]] = {threading.Thread.run.__code__}
+"""Functions that a thread runs its work with, above `entries`: nobody asks in them."""
+_HANDERS: Final = ("aiofiles", "anyio", "asgiref", "asyncer", "starlette/concurrency", "trio")
+"""Folders of site-packages that hand work to threads for their caller, besides asyncio and concurrent.futures."""
+_HANDERS_STDLIB: Final = frozenset({"asyncio", "concurrent", "futures", "threading.py"})
+_handers: Final[dict[str, bool]] = {}
+
+
+def enters_thread(function: CodeType) -> None:
+    """Say that a function of ours does handed work in a thread."""
+    entries.add(function)
+    foreign.discard(function.co_filename)
+    _entry_files.add(function.co_filename)
+
+
+_entry_files: Final[set[str]] = set()
+"""Never in `foreign`: whether who asks there is the agent depends on more than the file."""
+
+
+def _hands_over(filename: str) -> bool:
+    known_one = _handers.get(filename)
+    if known_one is None:
+        parts = filename.replace(os.sep, "/").split("/")
+        is_stdlib = ids.is_stdlib_file(filename) and not _HANDERS_STDLIB.isdisjoint(parts[-3:])
+        known_one = is_stdlib or _is_ours(filename) or _is_in(filename, _HANDERS, whole=False)
+        if len(_handers) < _FILES_MAX:
+            _handers[filename] = known_one
+    return known_one
+
+
+def is_handed_by_agent(frame: FrameType | None) -> bool:
+    """Whether it is the agent that hands work to a thread in this frame, by itself or with what does so for it.
+
+    What of ours stands between, for an order of a replay, hands over too.
+    """
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        origin = origin_of(frame)
+        if origin == AGENT:
+            return True
+        if origin == FOREIGN and frame.f_code in entries:
+            return handed.by_agent
+        if origin == FOREIGN and not _hands_over(frame.f_code.co_filename):
+            return False
         frame = frame.f_back
     return False
 
@@ -150,6 +211,7 @@ _FILE_CARRIERS: Final = frozenset(
         "codecs",
         "configparser",
         "ElementTree",
+        "filecmp",
         "fileinput",
         "gzip",
         "lzma",
@@ -162,11 +224,32 @@ _FILE_CARRIERS: Final = frozenset(
     }
 )
 """Modules of the standard library that open the files that their caller names."""
-_FILE_LIBRARIES: Final = ("PIL", "docx", "openpyxl", "polars", "pypdf", "xlsxwriter", "yaml")
+_FILE_LIBRARIES: Final = (
+    "PIL",
+    "docx",
+    "fsspec",
+    "markitdown",
+    "numpy",
+    "openpyxl",
+    "pdfminer",
+    "pdfplumber",
+    "polars",
+    "pptx",
+    "pypdf",
+    "unstructured",
+    "xlrd",
+    "xlsxwriter",
+    "yaml",
+)
+"""Folders of site-packages that open the files that their caller names."""
+
+
+_FILE_MODULES: Final = ("aiofiles/", "anyio/_core/_fileio", "trio/_file_io", "trio/_path")
+"""Files of site-packages that do the same, in threads of their own."""
 
 
 def _carries_files(filename: str) -> bool:
-    if _is_in(filename, _FILE_LIBRARIES, whole=True):
+    if _is_in(filename, _FILE_LIBRARIES, whole=True) or _is_in(filename, _FILE_MODULES, whole=False):
         return True
     parts = filename.replace(os.sep, "/").removesuffix(".py").split("/")
     return ids.is_stdlib_file(filename) and not _FILE_CARRIERS.isdisjoint(parts[-2:])
@@ -187,9 +270,50 @@ def asks_for_files(frame: FrameType | None) -> bool:
         origin = origin_of(frame)
         if origin == AGENT:
             return True
-        if origin == FOREIGN and not _carries_files(filename):
+        if origin == FOREIGN and frame.f_code in entries:
+            return handed.by_agent
+        if origin == FOREIGN and frame.f_code not in between and not _carries_files(filename):
             if filename in foreign:  # not where it depends on more than the file's name
                 _for_themselves.add(filename)
             return False
         frame = frame.f_back
     return False
+
+
+LIBRARY: Final = "library"
+_LOOK_CARRIERS: Final = frozenset({"filecmp", "genericpath", "glob", "ntpath", "posixpath"})
+"""Modules of the standard library that look at the paths that their caller names."""
+_RESOLVERS: Final = frozenset({"_joinrealpath", "_realpath", "realpath", "resolve"})
+"""Functions that look at every folder of a path, of which the caller learns nothing but where links lead; as little as
+from what removes a tree."""
+_looks_for_itself: Final[set[str]] = set()
+
+
+def _carries_looks(filename: str) -> bool:
+    stem = filename.replace(os.sep, "/").rpartition("/")[2].removesuffix(".py").removesuffix(">")
+    is_carrier = stem.removeprefix("<frozen ") in _LOOK_CARRIERS and ids.is_stdlib_file(filename)
+    return is_carrier or _carries_files(filename)
+
+
+def find_looker(frame: FrameType | None) -> str:
+    """`agent` or LIBRARY, whose code wants to know of a file here; '' where it is nobody of the run."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return ""
+        code = frame.f_code
+        filename = code.co_filename
+        if filename in _looks_for_itself:
+            return ""
+        origin = origin_of(frame)
+        if origin == AGENT:
+            return "agent" if ids.is_agent_file(filename) else LIBRARY
+        if origin == FOREIGN and code in entries:
+            return "agent" if handed.by_agent else ""
+        if origin == FOREIGN and code not in between and not _carries_looks(filename):
+            if filename in foreign:
+                _looks_for_itself.add(filename)
+            return ""
+        if code.co_name in _RESOLVERS or "rmtree" in code.co_name:
+            return ""
+        frame = frame.f_back
+    return ""

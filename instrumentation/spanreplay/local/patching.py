@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType, MethodType
@@ -112,6 +113,26 @@ def install_patch(patches: Patches, owner: Any, name: str, call: Callable[..., A
     call.__module__ = patch.module
     patch.bound = MethodType(call, patch)
     patches.replace(owner, name, patch.bound)
+
+
+_KEEPERS: Final = (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber"))
+"""Classes of Python 3.10's and 3.13's standard library that keep their own references to functions of `os`."""
+_ABILITIES: Final = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
+
+
+def replace_in_os(patches: Patches, name: str, call: Callable[..., Any]) -> None:
+    """Put a function in place of `os.name`, and wherever the standard library knows that by identity."""
+    real = getattr(os, name)
+    install_patch(patches, os, name, call, Patch("os", name, real))
+    made = getattr(os, name)
+    for ability in _ABILITIES:
+        known = getattr(os, ability)
+        if real in known:
+            patches.replace(os, ability, known | {made})
+    for module, keeper in _KEEPERS:
+        owner = getattr(sys.modules.get(module), keeper, None)
+        if getattr(owner, name, None) is real:
+            patches.replace(owner, name, staticmethod(made))
 
 
 class TypeMembers:

@@ -39,6 +39,8 @@ class Places:
         own += [find_code_tree(code)] if code else []
         self._own = (*DEVICES, *{os.path.realpath(each) + os.sep for each in own})
         home = os.path.realpath(str(Path.home()))
+        trees = {find_code_tree(each) for each in (script, code) if each}
+        self._around = frozenset(str(each) for tree in trees for each in Path(tree).parents)
         self._machine = (*_MACHINE, *(os.path.join(home, each) + os.sep for each in _HOME_FOLDERS))  # noqa: PTH118 -- text
 
     def is_data(self, path: str) -> bool:
@@ -50,6 +52,14 @@ class Places:
             return stat.S_ISREG(os.stat(real).st_mode)  # noqa: PTH116 -- hot path
         except OSError:
             return True
+
+    def is_outside(self, path: str) -> bool:
+        """Whether a path, of a file or a folder, is outside of code and of devices."""
+        return not (os.path.realpath(path) + os.sep).startswith(self._own)
+
+    def is_around_code(self, path: str) -> bool:
+        """Whether a path lies directly in one of the folders around the agent's code."""
+        return os.path.dirname(os.path.realpath(path)) in self._around  # noqa: PTH120 -- text
 
     def is_of_machine(self, path: str) -> bool:
         """Whether a file belongs to the machine or to a user's caches, not to the agent."""
@@ -76,6 +86,17 @@ def places() -> Places:
     if not _places:
         _places.append(Places(_code))
     return _places[0]
+
+
+def is_input(path: str, *, by_library: bool = False) -> bool:
+    """Whether what is at a path, or that nothing is there, is no code's and no device's.
+
+    A library looks for its settings in the folders around the code and in those of the machine: none of the agent's.
+    """
+    if not path or "\0" in path or path.startswith(DEVICES):
+        return False
+    found = places()
+    return found.is_outside(path) and not (by_library and (found.is_around_code(path) or found.is_of_machine(path)))
 
 
 def set_code(folder: str) -> None:

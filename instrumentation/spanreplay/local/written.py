@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.local.surroundings import Surroundings
+from spanreplay.local.touched import Touched
 
 if TYPE_CHECKING:
     from spanreplay.run import Run
@@ -25,7 +26,7 @@ TEXT_BYTES_MAX: Final = 16 * 1024
 TEXTS_BYTES_MAX: Final = 256 * 1024
 HASHED_BYTES_MAX: Final = 256 * 1024 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
-_TEMPORARY: Final = re.compile(r"tmp[a-z0-9_]{8}")
+_TEMPORARY: Final = re.compile(r"(?<=/)tmp[a-z0-9_]{8}(?![a-z0-9_])")
 FILES, DIRECTORIES = "files", "directories"
 
 
@@ -37,7 +38,12 @@ class Written:
         self._surroundings = surroundings
         self.is_outside: Callable[[], bool] = lambda: False
         """Whether what runs now is no part of this run."""
+        self.touched = Touched()
+        self.sees_looks = True
+        """Whether looks at files are calls; not in a replay of a recording that has none."""
+        folder = tempfile.gettempdir()
         self._directory = os.path.realpath(surroundings.directory or os.getcwd())  # noqa: PTH109 -- text
+        self._temporary = tuple(each + os.sep for each in (folder, os.path.realpath(folder)))
         self._lock = threading.Lock()
         self._paths: dict[str, bool] = {}
         self._base: dict[str, int] = {}
@@ -46,6 +52,7 @@ class Written:
     def add(self, path: str, *, is_append: bool = False) -> None:
         """A file is about to be written; call it before it is opened."""
         whole = os.path.realpath(path)
+        self.touched.add(path)
         with self._lock:
             if whole in self._paths or len(self._paths) >= PATHS_MAX:
                 return
@@ -100,13 +107,19 @@ class Written:
         names: dict[str, int] = {}
         for path, is_new in paths.items():
             name = self._show(path)
-            if path.startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
+            if path.startswith(self._temporary):
                 name = _TEMPORARY.sub("tmp*", name)  # drawn at random, each time anew
             count = names[name] = names.get(name, 0) + 1
             yield (name if count == 1 else f"{name}#{count}"), path, is_new
 
+    def is_temporary(self, path: str) -> bool:
+        """Whether a path lies directly in the folder for temporary files."""
+        return os.path.dirname(path) + os.sep in self._temporary  # noqa: PTH120 -- text
+
     def name(self, path: str) -> str:
-        """A path as calls name it: a folder that is made anew each time has one name."""
+        """A path as calls name it: what is made anew each time, with a name drawn at random, has one name."""
+        if path.startswith(self._temporary):
+            path = _TEMPORARY.sub("tmp*", path)
         return self._surroundings.name(path) if self._surroundings.aliases else path
 
     def _show(self, path: str) -> str:

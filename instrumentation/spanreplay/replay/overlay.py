@@ -13,14 +13,15 @@ import contextlib
 import io
 import os
 import shutil
-import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
+from types import FrameType
 from typing import Any, Final
 
 from spanreplay._patch import Patches
+from spanreplay.local.entries import Listed, LookedEntry
 from spanreplay.local.patching import Patch, install_patch
 from spanreplay.replay.scratch import Functions, Scratch
 
@@ -146,6 +147,22 @@ class Overlay:
             with self._real_open(ours, "wb") as target:
                 target.write(content)
 
+    def have(self, path: str, kind: str) -> None:
+        """Have a `directory`, an empty `file` or, for '', nothing at a path, where the replay has not been yet."""
+        whole = self.locate(path)
+        if whole is None:
+            return
+        with self._lock, self._inside():
+            is_there = self.scratch.exists(whole)
+            if is_there and not kind and not self.scratch.has(whole):
+                self.scratch.hide(whole)
+            elif kind and not is_there:
+                ours = self.scratch.above(whole)
+                folder = ours if kind == "directory" else os.path.dirname(ours)  # noqa: PTH120 -- text
+                self.scratch.real.makedirs(folder, exist_ok=True)
+                if kind != "directory":
+                    self._real_open(ours, "x").close()
+
     def _final(self, whole: str) -> str:
         """Where a link at the end leads, for who opens it."""
         found = self.scratch.find(whole)
@@ -233,11 +250,9 @@ class Overlay:
     def _open_descriptor(
         self, real: Any, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
     ) -> Any:
-        place = self.place_of(path, flags, dir_fd)
-        if place is None:
-            return real(path, flags, mode, dir_fd=dir_fd)
         with self._named(path):
-            return real(place, flags, mode)
+            place = self.place_of(path, flags, dir_fd)
+            return real(path, flags, mode, dir_fd=dir_fd) if place is None else real(place, flags, mode)
 
     def _list(self, real: Any, path: Any = ".") -> Any:
         whole = self.locate(path)
@@ -253,7 +268,7 @@ class Overlay:
             return real(path if whole is None or not self._has_moved() else whole)
         shown = os.fspath(path) if isinstance(path, (str, bytes, os.PathLike)) else "."
         names = self._list(os.listdir, path)
-        return Scanned([Entry(self, shown, name) for name in names])
+        return Listed([LookedEntry(_Eyes(), shown, os.fsdecode(name), "") for name in names])
 
     def _make_directory(self, real: Any, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         whole = self._writes(path, {"dir_fd": dir_fd})
@@ -323,20 +338,20 @@ class Overlay:
         try:
             yield
         except OSError as exc:
-            if exc.filename is not None and paths:
-                exc.filename = paths[0]
-                if exc.filename2 is not None and len(paths) > 1:
-                    exc.filename2 = paths[1]
+            if exc.filename is not None and paths and not isinstance(paths[0], int):
+                exc.filename = os.fspath(paths[0])
+                if len(paths) > 1:
+                    exc.filename2 = os.fspath(paths[1])
             raise
 
     def open(self, real: Any, file: Any, mode: str, *rest: Any) -> Any:
         """What `open` gives; `rest` is everything behind the mode, as positions."""
         is_custom = len(rest) > 5 and rest[5] is not None
-        place = None if is_custom else self.place_of(file, _flags(mode))
-        if place is None:
-            return real(file, mode, *rest)
         with self._named(file):
-            opened = real(place, mode, *rest)
+            place = None if is_custom else self.place_of(file, _flags(mode))
+            opened = real(file if place is None else place, mode, *rest)
+        if place is None:
+            return opened
         raw = getattr(getattr(opened, "buffer", opened), "raw", getattr(opened, "buffer", opened))
         with contextlib.suppress(AttributeError):
             raw.name = file
@@ -352,77 +367,28 @@ def _flags(mode: str) -> int:
     return flags | os.O_CREAT | os.O_APPEND if "a" in mode else flags
 
 
-class Entry:
-    """What `os.scandir` gives for one name."""
+class _Eyes:
+    """Looks at files with the functions of `os` as they are now."""
 
-    def __init__(self, overlay: Overlay, folder: Any, name: Any) -> None:
-        self.name = name
-        self.path = os.path.join(folder, name)  # noqa: PTH118 -- text
-        self._overlay = overlay
-
-    def __fspath__(self) -> Any:
-        return self.path
-
-    def __repr__(self) -> str:
-        return f"<DirEntry {self.name!r}>"
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+    def stat(self, frame: FrameType, path: Any, *, follow_symlinks: bool = True) -> os.stat_result:
         """As `os.stat`."""
-        return os.stat(self.path, follow_symlinks=follow_symlinks)  # noqa: PTH116 -- any text
-
-    def _is(self, kind: Callable[[int], bool], *, follow_symlinks: bool) -> bool:
-        try:
-            return kind(self.stat(follow_symlinks=follow_symlinks).st_mode)
-        except OSError:
-            return False
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a directory."""
-        return self._is(stat.S_ISDIR, follow_symlinks=follow_symlinks)
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a regular file."""
-        return self._is(stat.S_ISREG, follow_symlinks=follow_symlinks)
-
-    def is_symlink(self) -> bool:
-        """Whether it is a link."""
-        return self._is(stat.S_ISLNK, follow_symlinks=False)
-
-    def is_junction(self) -> bool:
-        """Never, here."""
-        return False
-
-    def inode(self) -> int:
-        """The number of its inode."""
-        return self.stat(follow_symlinks=False).st_ino
-
-
-class Scanned:
-    """What `os.scandir` gives: an iterator and a context manager."""
-
-    def __init__(self, entries: list[Entry]) -> None:
-        self._entries = iter(entries)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return self._entries
-
-    def __next__(self) -> Entry:
-        return next(self._entries)
-
-    def __enter__(self) -> Scanned:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return os.stat(path, follow_symlinks=follow_symlinks)  # noqa: PTH116 -- any text
 
 
 _KEEPERS: Final = (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber"))
 """Classes of Python 3.10's and 3.13's standard library that keep their own references to functions of `os`."""
+
+
+def _replace_unlink(patches: Patches, closer: Any) -> None:
+    """Have temporary files removed by `os.unlink` as it is now, not as it was when `tempfile` was imported."""
+    for name in ("close", "cleanup"):
+        real = vars(closer).get(name)
+        if real is not None and "unlink" in real.__code__.co_varnames[: real.__code__.co_argcount]:
+
+            def close(self: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:
+                return real(self, *args, **{"unlink": os.unlink, **kwargs})
+
+            patches.replace(closer, name, close)
 
 
 # ── Putting it in place ─────────────────────────────────────────────────────────────────────────────
@@ -446,6 +412,7 @@ def install(overlay: Overlay, patches: Patches) -> None:
     patches.replace(shutil, "_use_fd_functions", False)
     if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 asks only once
         patches.replace(shutil, "_rmtree_impl", vars(shutil)["_rmtree_unsafe"])
+    _replace_unlink(patches, vars(tempfile)["_TemporaryFileCloser"])
     for module, keeper in _KEEPERS:
         owner = getattr(sys.modules.get(module), keeper, None)
         if owner is not None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.lane_order import when_told
+from spanreplay.local.origin import between
 from spanreplay.replay.order import SERVICE, OrderGate
 
 SLEEP_FACTOR: Final = 0.01
@@ -134,6 +135,7 @@ def install(gate: OrderGate, patches: Patches) -> None:
                 waiting.ended(thread)
                 gate.thread_ended()
 
+        between.add(run.__code__)
         thread.run = run
         gate.thread_started()
         try:

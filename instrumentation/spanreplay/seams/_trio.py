@@ -271,6 +271,8 @@ def _install_threads(patches: Patches) -> None:
 
     patches.wrap(trio._threads, "to_thread_run_sync", run_in_thread)
     patches.replace(trio.to_thread, "run_sync", trio._threads.to_thread_run_sync)
+    if hasattr(trio._path, "run_sync"):  # its own reference
+        patches.replace(trio._path, "run_sync", trio._threads.to_thread_run_sync)
     patches.wrap(trio._threads, "_send_message_to_trio", _send_message)
     patches.wrap(_thread_cache.ThreadCache, "start_thread_soon", _start_thread)
 

@@ -1,0 +1,64 @@
+"""Which paths this process has made, changed or removed itself: what it learns of those is no input."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final
+
+PATHS_MAX: Final = 100_000
+
+
+def place_of(path: str) -> str:
+    """The whole name of a path; a link at its end is meant itself."""
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
+    return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 -- text
+
+
+class Touched:
+    """Paths by folder. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[str]] = {}
+        self._made: set[str] = set()
+        self._left = PATHS_MAX
+        self._lock = threading.Lock()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there was no room for a path."""
+        return self._left <= 0
+
+    def add(self, path: str) -> None:
+        """A path is about to be made, changed or removed."""
+        folder, name = os.path.split(place_of(path))
+        with self._lock:
+            names = self._names.setdefault(folder, set())
+            if name not in names and self._left > 0:
+                names.add(name)
+                self._left -= 1
+
+    def add_directory(self, path: str) -> None:
+        """A directory is about to be made where nothing is."""
+        self.add(path)
+        with self._lock:
+            if len(self._made) < PATHS_MAX:
+                self._made.add(place_of(path))
+
+    def has(self, path: str) -> bool:
+        """Whether the process has touched a path itself: where a link leads is not the same on another machine."""
+        if not self._names:
+            return False
+        folder, name = os.path.split(place_of(path))
+        return name in self._names.get(folder, ())
+
+    def names_in(self, folder: str) -> frozenset[str]:
+        """The touched names of a folder."""
+        if not self._names:
+            return frozenset()
+        with self._lock:
+            return frozenset(self._names.get(os.path.realpath(folder), ()))
+
+    def has_made(self, folder: str) -> bool:
+        """Whether the process has made a folder."""
+        return bool(self._made) and os.path.realpath(folder) in self._made

@@ -1,0 +1,15 @@
+"""A file that is removed, and was there before."""
+
+import os
+from pathlib import Path
+
+WITH = ("files",)
+
+
+def use():
+    path = Path(os.environ["FOLDER"]) / "gone.txt"
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return "nothing to remove"
+    return "removed"

@@ -1,0 +1,247 @@
+"""What an agent learns of files without opening them is recorded, and replayed where those files are not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.replaying import Replayed, Workplace
+
+
+@pytest.fixture
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder outside of the agent's code."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "inbox").mkdir()
+    for name in ("b.txt", "a.txt"):
+        (folder / "inbox" / name).write_text(f"letter {name}", encoding="utf-8")
+    (folder / "inbox" / "old").mkdir()
+    (folder / "inbox" / "old" / "z.txt").write_text("zzz", encoding="utf-8")
+    (folder / "inbox" / "link.txt").symlink_to("a.txt")
+    (folder / "inbox" / "broken").symlink_to("nowhere")
+    return folder
+
+
+def assert_identical(replayed: Replayed, stdout: str) -> None:
+    """The replay printed the same bytes and says so."""
+    assert replayed.stdout == stdout, replayed.stderr
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.status == 0
+
+
+def empty(folder: Path) -> None:
+    """Have the folder not be there, as on another machine."""
+    shutil.rmtree(folder)
+
+
+LOOKS = """
+import filecmp, glob, os, pathlib, shutil, stat, sys
+inbox = pathlib.Path(sys.argv[1]) / "inbox"
+text = str(inbox)
+
+def tell(*values):
+    print(*values)
+
+def failing(function, *args, **kwargs):
+    try:
+        tell(function(*args, **kwargs))
+    except OSError as error:
+        tell(type(error).__name__, error)
+
+tell(inbox.exists(), inbox.is_dir(), (inbox / "a.txt").is_file(), (inbox / "none").exists())
+tell(os.listdir(inbox), os.listdir(text.encode()), sorted(p.name for p in inbox.iterdir()))
+with os.scandir(text) as entries:
+    tell(sorted((e.name, e.is_dir(), e.is_file(), e.is_file(follow_symlinks=False), e.is_symlink()) for e in entries))
+with os.scandir(os.fsencode(inbox)) as entries:
+    tell(sorted((e.name, e.stat(follow_symlinks=False).st_size, e.inode()) for e in entries))
+tell(sorted(glob.glob(text + "/**", recursive=True)), glob.glob("*.txt", root_dir=inbox) != [])
+tell(sorted(p.name for p in inbox.rglob("*.txt")), sorted(p.name for p in inbox.glob("o*/*")))
+tell([(d, sorted(ds), sorted(fs)) for d, ds, fs in sorted(os.walk(inbox))])
+status = os.stat(inbox / "a.txt")
+tell(status.st_size, status.st_mtime, status.st_mtime_ns, tuple(status), stat.filemode(status.st_mode))
+tell(os.path.getmtime(text + "/a.txt"), os.path.getsize(inbox / "b.txt"), os.lstat(inbox / "link.txt").st_size)
+tell(os.path.islink(inbox / "link.txt"), os.readlink(inbox / "link.txt"), os.path.lexists(inbox / "broken"))
+tell(os.access(inbox, os.R_OK), os.access(inbox / "none", os.F_OK))
+tell(os.path.samefile(inbox / "a.txt", inbox / "link.txt"), os.path.isdir(os.fsencode(inbox)))
+tell(filecmp.cmp(inbox / "a.txt", inbox / "b.txt", shallow=False))
+failing(os.stat, inbox / "none")
+failing(os.listdir, inbox / "none")
+failing(os.scandir, text + "/none")
+failing(os.readlink, (text + "/a.txt").encode())
+failing(os.listdir, inbox / "a.txt")
+tell(os.path.exists(__file__), pathlib.Path(__file__).resolve().name, os.stat in os.supports_follow_symlinks)
+"""
+
+
+@pytest.mark.parametrize("world", ["as it was", "changed", "gone"])
+def test_s50_looks_at_files_replay_whatever_is_there_now(world: str, workplace: Workplace, data: Path) -> None:
+    """Existence, sizes, times, names and links are the recording's, with the errors that looking gave."""
+    agent = workplace.write("agent.py", LOOKS)
+    recorded = workplace.record(agent, str(data))
+    assert {c.effect for c in workplace.recording().calls} == {"read"}
+    if world == "changed":
+        (data / "inbox" / "c.txt").write_text("new", encoding="utf-8")
+        (data / "inbox" / "b.txt").unlink()
+        (data / "inbox" / "none").mkdir()
+        (data / "inbox" / "a.txt").write_text("another length", encoding="utf-8")
+    elif world == "gone":
+        empty(data)
+    assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
+
+
+def test_s50_looks_at_the_code_tree_are_no_calls(workplace: Workplace) -> None:
+    """Code is looked at as it is: what a run reads of itself is the change that one wants to see."""
+    workplace.write("prompt.txt", "be careful")
+    agent = workplace.write(
+        "agent.py",
+        "import os, pathlib, spanreplay\nhere = pathlib.Path(__file__).resolve().parent\n"
+        "print(spanreplay.boundary('tool', name='ask')(len)('four'))\n"
+        "print(sorted(p.name for p in here.glob('*.txt')), (here / 'prompt.txt').exists(), os.path.isdir('.'))\n",
+    )
+    recorded = workplace.record(agent)
+    assert [c.name for c in workplace.recording().calls] == ["ask"]
+    assert_identical(workplace.replay(agent), recorded.stdout)
+
+
+INBOX = """
+import os, pathlib, shutil, sys
+root = pathlib.Path(sys.argv[1])
+inbox, done, report = root / "inbox", root / "done", root / "reports" / "today" / "report.txt"
+done.mkdir(exist_ok=True)
+report.parent.mkdir(parents=True, exist_ok=True)
+for letter in sorted(inbox.glob("?.txt")):
+    text = letter.read_text()
+    with open(report, "a") as out:
+        out.write(text.upper() + "\\n")
+    if letter.name == "a.txt":
+        letter.rename(done / letter.name)
+    else:
+        shutil.move(letter, done)
+os.remove(inbox / "link.txt")
+shutil.rmtree(inbox / "old")
+(inbox / "broken").unlink()
+print(sorted(os.listdir(inbox)), sorted(os.listdir(done)), sorted(p.name for p in root.iterdir()))
+print(report.read_text(), (done / "b.txt").read_text(), (inbox / "a.txt").exists(), (inbox / "old").exists())
+inbox.rmdir()
+print(inbox.exists(), sorted(p.name for p in root.iterdir()))
+shutil.copy(done / "b.txt", root / "copy.txt")
+os.chmod(root / "copy.txt", 0o600)
+print(sorted(p.name for p in root.iterdir()), (root / "copy.txt").read_text())
+try:
+    os.rename(root / "nothing", root / "something")
+except FileNotFoundError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("world", ["as the run left it", "gone", "as it was"])
+def test_s50_n14_an_agent_that_empties_its_inbox_replays(
+    world: str, workplace: Workplace, data: Path, tmp_path: Path
+) -> None:
+    """What the run moved and removed is there again for its replay, and the world is as it is."""
+    agent = workplace.write("agent.py", INBOX)
+    before = tmp_path / "before"
+    shutil.copytree(data, before, symlinks=True)
+    recorded = workplace.record(agent, str(data))
+    assert "letter b.txt" in recorded.stdout
+    if world != "as the run left it":
+        empty(data)
+    if world == "as it was":
+        shutil.copytree(before, data, symlinks=True)
+    left = sorted(data.rglob("*"))
+    assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
+    assert sorted(data.rglob("*")) == left
+    assert data.exists() == (world != "gone")
+
+
+OUTSIDERS = """
+import os, pathlib, subprocess, sys, tempfile
+root = pathlib.Path(sys.argv[1])
+subprocess.run(["sh", "-c", f"mkdir {root}/clone && echo one > {root}/clone/one.txt"], check=True)
+print((root / "clone").is_dir(), os.listdir(root / "clone"), (root / "clone" / "one.txt").read_text())
+with tempfile.TemporaryDirectory() as folder:
+    print(os.listdir(folder), os.path.exists(folder))
+    pathlib.Path(folder, "own.txt").write_text("own")
+    subprocess.run(["sh", "-c", f"echo two > {folder}/two.txt"], check=True)
+    print(sorted(os.listdir(folder)), sorted(e.name for e in os.scandir(folder) if e.is_file()))
+    print(open(folder + "/two.txt").read(), open(folder + "/own.txt").read(), os.path.getsize(folder + "/two.txt"))
+print(os.path.exists(folder))
+with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    file.write("x" * 10)
+    file.flush()
+    print(os.path.getsize(file.name), os.path.exists(file.name), open(file.name).read())
+left = tempfile.mkdtemp(prefix="left-", dir=root)
+print(left, subprocess.run(["sh", "-c", f"echo {left}; touch {left}/by-sh"], stdout=subprocess.PIPE).stdout)
+print(os.listdir(left))
+handle, name = tempfile.mkstemp()
+os.write(handle, b"abc")
+os.close(handle)
+print(os.path.getsize(name), open(name).read())
+os.unlink(name)
+print(os.path.exists(name))
+"""
+
+
+def test_s50_what_programs_make_is_found_though_none_is_started(workplace: Workplace, data: Path) -> None:
+    """A replay starts no program; the files that one made are there for the agent, in folders of any name."""
+    agent = workplace.write("agent.py", OUTSIDERS)
+    recorded = workplace.record(agent, str(data))
+    assert "['own.txt', 'two.txt'] ['own.txt', 'two.txt']" in recorded.stdout
+    empty(data)
+    assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
+
+
+def test_s50_another_listing_is_the_divergence_that_is_named(workplace: Workplace, data: Path) -> None:
+    """Code that looks into another folder now is told of it by name, with its line."""
+    source = "import os, sys\nprint(sorted(os.listdir(sys.argv[1] + '/inbox')))\n"
+    agent = workplace.write("agent.py", source)
+    workplace.record(agent, str(data))
+    workplace.write("agent.py", source.replace("/inbox", "/inbox/old"))
+    replayed = workplace.replay(agent, str(data))
+    assert replayed.status == 3
+    assert replayed.causes()[0] == ("changed_call", "tool:listdir")
+    assert "agent.py:2" in replayed.stderr
+    assert "inbox/old" in replayed.stderr
+
+
+def test_s50_writing_into_a_folder_that_is_not_here(workplace: Workplace, data: Path) -> None:
+    """An agent that writes to a folder of its machine replays on one that has none, and where writing failed too."""
+    source = (
+        "import sys\n"
+        "with open(sys.argv[1] + '/out.txt', 'w') as out:\n"
+        "    out.write('done')\n"
+        "print(open(sys.argv[1] + '/out.txt').read())\n"
+        "try:\n"
+        "    open(sys.argv[1] + '/later/out.txt', 'w')\n"
+        "except FileNotFoundError as error:\n"
+        "    print(error)\n"
+        "try:\n"
+        "    open(sys.argv[1] + '/inbox/a.txt', 'x')\n"
+        "except FileExistsError as error:\n"
+        "    print(error)\n"
+    )
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent, str(data))
+    empty(data)
+    assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
+    (data / "later").mkdir(parents=True)
+    assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
+    assert [p.name for p in data.iterdir()] == ["later"]
+
+
+def test_s50_too_many_names_are_a_hole(workplace: Workplace, data: Path) -> None:
+    """A folder that holds too many names to be recorded makes a run incomplete, and not wrong."""
+    from spanreplay import config
+
+    many = data / "many"
+    many.mkdir()
+    for number in range(config.LISTED_NAMES_MAX + 1):
+        (many / str(number)).touch()
+    agent = workplace.write("agent.py", "import os, sys\nprint(len(os.listdir(sys.argv[1] + '/many')))\n")
+    recorded = workplace.record(agent, str(data))
+    assert recorded.stdout == f"{config.LISTED_NAMES_MAX + 1}\n"
+    replayed = workplace.replay(agent, str(data))
+    assert replayed.status == 4
+    assert f"more than {config.LISTED_NAMES_MAX} names" in replayed.stderr
