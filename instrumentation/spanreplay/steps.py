@@ -6,7 +6,8 @@ of a race follows from that number. It is kept for completions that come while t
 another one; behind a moment in which the loop had nothing to do there is nothing to count.
 
 What a boundary's own body does is no step, nor is what carries its traffic, nor what brings something from outside:
-input and output, timers, other threads. In a replay none of that is there, or not in the same number.
+input and output, timers, other threads. In a replay none of that is there, or not in the same number. Nor is the
+closing of asynchronous generators that were left, which loops do when the garbage collector finds them.
 
 At a loop's first completion the queue of what it is about to run is replaced by one that counts, and `select`, which a
 loop calls once a turn, is taken over; `select` is given back when the run ends.
@@ -27,6 +28,8 @@ from spanreplay.lanes import is_of_agent
 
 RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
 """The run of the calling code; None where that is the run of the process, or none."""
+FINALIZING: Final[ContextVar[bool]] = ContextVar("spanreplay_finalizing", default=False)
+"""Whether what runs closes an asynchronous generator that was left: when, the garbage collector decides."""
 STATE: Final = "_spanreplay_steps"
 """Attribute of a loop: what counts its steps."""
 
@@ -111,6 +114,8 @@ class StepQueue(deque[Any]):
     def is_step(self, handle: Any) -> bool:
         """Whether a callback is a step; one that was cancelled is not run."""
         if handle._cancelled or isinstance(handle._callback, Outer) or not is_of_agent(handle._context):
+            return False
+        if handle._context.get(FINALIZING):
             return False
         return not self._from_outside or id(handle) not in self._from_outside
 

@@ -8,6 +8,7 @@ timeouts) are left out: in a replay that body does not run.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import Any, Final
 
@@ -17,9 +18,11 @@ from spanreplay.crossing import is_plumbing
 from spanreplay.lane_end import LANE_END, HandedEnd, LaneEnd
 from spanreplay.lanes import HANDED_OVER, current_crossing, current_lane, has_lane
 from spanreplay.run import Run, active_run
-from spanreplay.steps import Outer
+from spanreplay.steps import FINALIZING, Outer
 
 LABEL_CHARACTERS_MAX: Final = 60
+_ACLOSE: Final = "async_generator_athrow"
+"""Type of what `aclose()` of an asynchronous generator gives; it has no other name."""
 
 
 def name_timer(run: Run, callback: Any) -> str:
@@ -66,6 +69,8 @@ def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any
     if not args or type(args[0]) is Outer:
         return wrapped(*args, **kwargs)
     callback, *rest = args
+    if rest and type(rest[0]).__name__ == _ACLOSE:  # of a generator that was left: a loop closes it
+        return wrapped(Outer(functools.partial(_finalize, callback)), *rest, **kwargs)
     end = guard.guarded("naming what a thread hands over", _end_of, callback, rest)
     if end is None and asyncio._get_running_loop() is loop:
         return wrapped(*args, **kwargs)
@@ -85,6 +90,11 @@ def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any
     finally:
         if isinstance(end, HandedEnd):
             end.leave()
+
+
+def _finalize(callback: Any, *args: Any) -> None:
+    FINALIZING.set(True)  # in the Context of this one callback, which the task that it makes inherits
+    callback(*args)
 
 
 def _end_of(callback: Any, args: list[Any]) -> LaneEnd | None:
