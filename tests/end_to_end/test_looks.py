@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.agents import ENVIRONMENTS
 from support.replaying import Replayed, Workplace
 
 
@@ -229,6 +230,33 @@ def test_s50_writing_into_a_folder_that_is_not_here(workplace: Workplace, data: 
     (data / "later").mkdir(parents=True)
     assert_identical(workplace.replay(agent, str(data)), recorded.stdout)
     assert [p.name for p in data.iterdir()] == ["later"]
+
+
+DOCUMENTS = """
+import sys
+from llama_index.core import SimpleDirectoryReader
+
+for document in SimpleDirectoryReader(sys.argv[1], recursive=True).load_data():
+    print(document.metadata["file_name"], document.metadata["file_size"], document.text)
+"""
+
+
+@pytest.mark.slow
+def test_s50_a_librarys_reader_of_folders_replays(workplace: Workplace) -> None:
+    """LlamaIndex reads a folder through fsspec, beside the folder of the agent's code."""
+    python = ENVIRONMENTS["openai2"]
+    if not python.exists():
+        pytest.skip(f"no {python}: `make matrix` makes it")
+    documents = workplace.path.parent / f"{workplace.path.name}-documents"
+    (documents / "deep").mkdir(parents=True)
+    (documents / "a.txt").write_text("apples", encoding="utf-8")
+    (documents / "deep" / "b.md").write_text("bread", encoding="utf-8")
+    there = Workplace(workplace.path, workplace.environ, python)
+    agent = there.write("agent.py", DOCUMENTS)
+    recorded = there.record(agent, str(documents))
+    assert ("apples" in recorded.stdout, "bread" in recorded.stdout) == (True, True)
+    empty(documents)
+    assert_identical(there.replay(agent, str(documents)), recorded.stdout)
 
 
 def test_s50_too_many_names_are_a_hole(workplace: Workplace, data: Path) -> None:

@@ -25,6 +25,7 @@ _MACHINE: Final = (
     "/private/etc/",
 )
 """Folders of the machine: what libraries look up there (certificates, time zones, users) is no input of the agent's."""
+_SETTINGS: Final = (".cfg", ".ini", ".lock", ".toml", "requirements.txt", "setup.py")
 _HOME_FOLDERS: Final = (".cache", ".config", ".local", "Library")
 
 
@@ -57,9 +58,10 @@ class Places:
         """Whether a path, of a file or a folder, is outside of code and of devices."""
         return not (os.path.realpath(path) + os.sep).startswith(self._own)
 
-    def is_around_code(self, path: str) -> bool:
-        """Whether a path lies directly in one of the folders around the agent's code."""
-        return os.path.dirname(os.path.realpath(path)) in self._around  # noqa: PTH120 -- text
+    def is_setting(self, path: str) -> bool:
+        """Whether a path is that of a project's settings, directly in one of the folders around the agent's code."""
+        folder, name = os.path.split(os.path.realpath(path))
+        return folder in self._around and (name.startswith(".") or name.endswith(_SETTINGS))
 
     def is_of_machine(self, path: str) -> bool:
         """Whether a file belongs to the machine or to a user's caches, not to the agent."""
@@ -96,7 +98,7 @@ def is_input(path: str, *, by_library: bool = False) -> bool:
     if not path or "\0" in path or path.startswith(DEVICES):
         return False
     found = places()
-    return found.is_outside(path) and not (by_library and (found.is_around_code(path) or found.is_of_machine(path)))
+    return found.is_outside(path) and not (by_library and (found.is_setting(path) or found.is_of_machine(path)))
 
 
 def set_code(folder: str) -> None:
