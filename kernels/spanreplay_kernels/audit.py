@@ -3,6 +3,8 @@
 An operation is *covered* where ours runs in its place, *elementwise* where each result is one element's own, *movement*
 where values are copied and none is computed, *exact* where no order can show (integers, largest, equal). All else is
 *uncovered*, and so is what the tables do not know: an operation has to be shown harmless, not to be shown harmful.
+A product that a softmax weights is uncovered too, though each of the two is ours: where in its sums a term stands is
+what the padding says, which is a neighbour's.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from spanreplay_kernels.errors import UncoveredOp, describe
 from spanreplay_kernels.mode import is_invariant, overridden
@@ -82,6 +85,8 @@ class _Auditor(TorchDispatchMode):
         super().__init__()
         self._report = report
         self._fail = fail
+        self._weights = WeakTensorKeyDictionary()
+        """Softmaxes, and what was made of them element by element: weights of a sum over what they were taken over."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -92,11 +97,27 @@ class _Auditor(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         name = _name(func)
+        hint = "use a model without it" if is_invariant() else "enter invariant() first"
+        if kind is Kind.COVERED and name in _PRODUCTS and self._weights.get(args[_PRODUCTS[name]]):
+            kind, hint = Kind.UNCOVERED, _ATTENTION_HINT
         self._report.counts[Seen(name, ", ".join(map(describe, tensors)), kind)] += 1
         if kind is Kind.UNCOVERED and self._fail:
-            hint = "use a model without it" if is_invariant() else "enter invariant() first"
             raise UncoveredOp(name, *tensors, hint=hint)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._follow(name, kind, tensors, result)
+        return result
+
+    def _follow(self, name: str, kind: Kind, tensors: list[Tensor], result: Any) -> None:
+        """Remember what is a softmax still, whatever it was multiplied with, cast to or shaped like."""
+        if name.startswith("_softmax"):
+            widths = {each.shape[-1] for each in tensors if each.dim()}
+        elif kind in (Kind.ELEMENTWISE, Kind.MOVEMENT):
+            widths = {each.shape[-1] for each in tensors if each.dim() and self._weights.get(each)}
+        else:
+            return
+        for each in tree_leaves(result):
+            if isinstance(each, Tensor) and each.dim() and each.shape[-1] in widths:
+                self._weights[each] = True
 
 
 def classify(func: Any, args: Any, kwargs: Any) -> Kind:
@@ -164,6 +185,14 @@ def _is_steady(base: str, args: Any, kwargs: Any) -> bool:
         exponent = args[1] if len(args) > 1 else kwargs.get("exponent")
         return isinstance(args[0], Tensor) and exponent in (0.5, 1, 2, 3)
     return base in STEADY
+
+
+_PRODUCTS: Final = {"bmm": 0, "bmm.out": 0, "baddbmm": 1, "baddbmm.out": 1}
+"""Products of a matrix for each row of a batch, and which argument the rows are in."""
+_ATTENTION_HINT: Final = (
+    "attention by hand adds up over as many keys as the longest sequence of a batch has: use "
+    'scaled_dot_product_attention, of transformers attn_implementation="sdpa"'
+)
 
 
 def _names(text: str) -> frozenset[str]:

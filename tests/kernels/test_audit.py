@@ -46,6 +46,35 @@ def test_k10_an_uncovered_operation_fails_by_name(name: str, mode: Callable[[], 
     assert caught.value.op == name
 
 
+def _attend_by_hand(x: Tensor, cast: Callable[[Tensor], Tensor] = lambda weights: weights) -> Tensor:
+    q = x.view(2, 2, 1, 8).expand(2, 2, 4, 8)
+    weights = F.softmax(q @ q.transpose(-1, -2) * 0.3, dim=-1, dtype=torch.float32)
+    return F.dropout(cast(weights), 0.0, training=False) @ q
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+@pytest.mark.parametrize(
+    "cast", [lambda w: w, lambda w: w.to(torch.bfloat16).float(), lambda w: (w * 0.5).contiguous()],
+    ids=["plain", "cast", "scaled"],
+)  # fmt: skip
+def test_k10_attention_by_hand_is_uncovered(
+    cast: Callable[[Tensor], Tensor], mode: Callable[[], torch.no_grad]
+) -> None:
+    """Its sums run over the padded length, which a neighbour decides; each operation by itself is ours."""
+    x = normal(4, 8, dtype=torch.float32)
+    with (
+        pytest.raises(UncoveredOp, match=r'bmm is not covered .*attn_implementation="sdpa"'),
+        mode(),
+        invariant(),
+        audit(),
+    ):
+        _attend_by_hand(x, cast)
+    with mode(), invariant(), audit() as report:
+        F.scaled_dot_product_attention(*[x.view(1, 2, 2, 8)] * 3)
+        x.view(2, 2, 8).bmm(x.view(2, 8, 2))
+    assert report.of(Kind.UNCOVERED) == {}
+
+
 def test_k10_covered_operations_pass_and_are_counted() -> None:
     """What ours stand in for is listed as covered, with shapes; movement and elementwise operations are apart."""
     x, w = normal(4, 8, dtype=torch.float32), normal(6, 8, dtype=torch.float32)
