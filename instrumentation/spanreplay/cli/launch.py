@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,3 +135,18 @@ def build_environ(
         [str(BOOT), *([] if here in before else [here]), *(p for p in before if p != str(BOOT))]
     )
     return result
+
+
+def find_recorded_agent(command: Sequence[str], recording: Recording) -> Agent:
+    """The command that was written, else that of the recording. Raises: ConfigError."""
+    if command:
+        return find_agent(command)
+    argv = recording.root.env.get("argv")
+    words = [str(word) for word in argv] if isinstance(argv, list) else []
+    script = Path(words[0]) if words else Path()
+    if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
+        raise ConfigError(
+            "the recording does not say how to start the agent here",
+            hint="write its whole command behind --, for example: -- python agent.py",
+        )
+    return find_agent((sys.executable, *words))

@@ -18,7 +18,7 @@ from spanreplay.call import Completeness, Recording
 from spanreplay.catalog import Catalog
 from spanreplay.cli import runs
 from spanreplay.cli.child import describe_end, run_child
-from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent, recorded_hash_seed
+from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_recorded_agent, recorded_hash_seed
 from spanreplay.cli.reports import check_files, write_files, write_github
 from spanreplay.cli.settle import settle
 from spanreplay.cli.terminal import open_console, say
@@ -147,7 +147,7 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
 
 @click.command("replay")
 @click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
-@click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stub", multiple=True, metavar="CALLS", help="Serve these from the recording, e.g. 'llm:*'.")
 @click.option("--live", multiple=True, metavar="CALLS", help="Let these run live, e.g. 'tool:get_*' or 'llm[3..]'.")
 @click.option(
@@ -180,11 +180,13 @@ def replay_command(
 ) -> None:
     """Run an agent against a recording: no model is called and nothing outside is touched.
 
-    RUN is a run id or its beginning, `latest`, or a .replay file. CMD is the agent's whole command. What the
-    agent prints passes through; the verdict goes to standard error.
+    RUN is a run id or its beginning, `latest`, or a .replay file. CMD is the agent's whole command, by default the
+    recorded script and its arguments; a file's is never run unasked. What the agent prints passes through; the
+    verdict goes to standard error.
 
     \b
-    spanreplay replay latest -- python agent.py
+    spanreplay replay latest
+    spanreplay replay 0192f3a4b5c67 -- python agent.py
     spanreplay replay incident.replay --live 'tool:get_*' -- python agent.py
     spanreplay replay latest --set 'llm[3].system += "ask first"' --on-change live \\
         --live 'llm[4..]' --max-cost 0.50 -- python agent.py
@@ -207,10 +209,12 @@ def replay_command(
     settings = {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}
     if options["strict_env"]:
         settings["SPANREPLAY_REPLAY_STRICT_ENV"] = "true"
-    agent = find_agent(command)
-    check_not_isolated(agent)
+    if not command and runs.is_file(source):
+        raise click.UsageError("Missing argument '-- CMD...': a file may come from anywhere, its command is not run.")
     with work_folder() as folder:
         found = open_source(source, folder)
+        agent = find_recorded_agent(command, found.recording)
+        check_not_isolated(agent)
         completeness = found.recording.completeness()
         check_plan(plan, found.recording)
         if plan.is_strict and not plan.stop_at and not completeness.is_complete:

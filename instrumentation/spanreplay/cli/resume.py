@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -12,7 +10,7 @@ import click
 from spanreplay.call import CallRecord, Recording
 from spanreplay.cli import runs
 from spanreplay.cli.child import as_shell_status
-from spanreplay.cli.launch import Agent, check_not_isolated, find_agent
+from spanreplay.cli.launch import check_not_isolated, find_recorded_agent
 from spanreplay.cli.replay import open_source, print_verdict, report_verdict, run_agent, work_folder
 from spanreplay.cli.reports import check_files, write_files
 from spanreplay.cli.terminal import say
@@ -41,21 +39,6 @@ def _check_answer(waiting: CallRecord | None, answer: Any, *, has_answer: bool) 
         raise ConfigError(f"the run waits for an answer to {prompt!r}", hint="give it: --input ANSWER")
     if choices and answer not in choices:
         raise ConfigError(f"{answer!r} is no answer to {prompt!r}", hint=f"one of {', '.join(choices)}")
-
-
-def _find_command(command: tuple[str, ...], recording: Recording) -> Agent:
-    """The command that was written, else that of the recording. Raises: ConfigError."""
-    if command:
-        return find_agent(command)
-    argv = recording.root.env.get("argv")
-    words = [str(word) for word in argv] if isinstance(argv, list) else []
-    script = Path(words[0]) if words else Path()
-    if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
-        raise ConfigError(
-            "the recording does not say how to start the agent here",
-            hint="write its whole command behind --, for example: -- python agent.py",
-        )
-    return find_agent((sys.executable, *words))
 
 
 def _check_unfinished(recording: Recording) -> None:
@@ -117,7 +100,7 @@ def resume_command(
         found = open_source(source, folder)
         _check_unfinished(found.recording)
         _check_answer(find_waiting(found.recording), answer, has_answer=has_answer)
-        agent = _find_command(command, found.recording)
+        agent = find_recorded_agent(command, found.recording)
         check_not_isolated(agent)
         plan = Plan().go_on(Resume(answer, has_answer, redo))
         verdict, status = run_agent(agent, found, {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}, folder)

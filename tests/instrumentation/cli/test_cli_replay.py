@@ -111,14 +111,14 @@ def test_replay_does_not_depend_on_what_switches_telemetry_off(recorded: tuple[S
     ("arguments", "status", "message"),
     [
         (("replay",), 2, "Missing argument"),
-        (("replay", "latest"), 2, "Missing argument"),
+        (("replay", "agent.py"), 2, "Missing argument"),
         (("replay", "latest", "--on-change", "guess", "--", "true"), 2, "'guess' is not one of"),
         (("replay", "0192f3a4", "--", "true"), 1, "error: "),
         (("replay", "latest", "--", "no-such-program"), 1, "no such command"),
         (("replay", "latest", "--", "python", "-I", "agent.py"), 1, "would not load spanreplay"),
         (("replay", "latest", "--stub", " ", "--", "true"), 1, "an empty pattern"),
     ],
-    ids=["nothing", "no command", "bad choice", "unknown run", "unknown program", "isolated", "empty pattern"],
+    ids=["nothing", "file alone", "bad choice", "unknown run", "unknown program", "isolated", "empty pattern"],
 )
 def test_replay_wrong_usage_and_errors_end_before_the_agent_runs(
     recorded: tuple[Shell, str], arguments: tuple[str, ...], status: int, message: str
@@ -129,6 +129,17 @@ def test_replay_wrong_usage_and_errors_end_before_the_agent_runs(
     assert done.returncode == status
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_u1_replay_without_a_command_starts_the_recorded_one(recorded: tuple[Shell, str], tmp_path: Path) -> None:
+    """The recorded script with its arguments, from the same folder; elsewhere the command has to be written."""
+    shell, printed = recorded
+    done = shell.spanreplay("replay", "latest")
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+    elsewhere = Shell(tmp_path, {**shell.environ, "SPANREPLAY_DIR": str(shell.folder / ".spanreplay")})
+    lost = elsewhere.spanreplay("replay", "latest")
+    assert lost.returncode == 1
+    assert "write its whole command behind --" in lost.stderr
 
 
 def test_s48_replay_of_a_killed_run_goes_to_its_frontier(recorded: tuple[Shell, str], tmp_path: Path) -> None:
