@@ -74,7 +74,8 @@ def kill_after(workplace: Workplace, agent: Path, lines: int) -> list[str]:
     assert process.stdout is not None
     found = [process.stdout.readline() for _ in range(lines)]
     process.kill()
-    rest, _ = process.communicate(timeout=60)
+    rest = process.stdout.read()  # `communicate` would leave out what `readline` has in its buffer
+    process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     return [line.rstrip("\n") for line in [*found, *rest.splitlines(keepends=True)] if line.endswith("\n")]
 
