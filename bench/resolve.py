@@ -16,6 +16,7 @@ from typing import Any
 from bench.figures import Figure, lower_quartile, main
 
 GOAL_MICROS = 60.0
+GOAL_WITHOUT_RECORD_MICROS = 40.0
 GOAL_GROWTH = 1.3
 FEW = 100
 MANY = 100_000
@@ -96,15 +97,15 @@ def _call_all(run: Any, calls: int) -> Iterator[float]:
         yield micros
 
 
-def _replay(recording: Any, calls: int, folder: Path) -> Iterator[float]:
-    """Times per call of a replay, through the whole crossing, into a real spool."""
+def _replay(recording: Any, calls: int, folder: Path | None) -> Iterator[float]:
+    """Times per call of a replay, through the whole crossing, into a real spool, or into none."""
     from spanreplay.replay.plan import read_plan
     from spanreplay.replay.session import Session
     from spanreplay.spool import SpoolWriter
     from spanreplay.spool.processor import SpoolSpanProcessor
 
     session = Session(recording, read_plan(""))
-    run = _make_run([SpoolSpanProcessor(SpoolWriter(folder, _run_id()))], session)
+    run = _make_run([] if folder is None else [SpoolSpanProcessor(SpoolWriter(folder, _run_id()))], session)
     yield from _call_all(run, calls)
     if session.counts["exact"] != calls or session.divergences:
         raise RuntimeError(f"the replay was not exact: {session.counts}")
@@ -170,12 +171,15 @@ def measure() -> Sequence[Figure]:
         for _ in range(10):  # warm up
             list(_replay(few, FEW, Path(folder)))
         whole_many, whole_few = _take_turns(_replay(many, MANY, Path(folder)), lambda: _replay(few, FEW, Path(folder)))
+    unrecorded = [micros for _ in range(30) for micros in _replay(few, FEW, None)]
     pure_many, pure_few = _take_turns(_time_resolve(many)(), _time_resolve(few))
     growth = lower_quartile(whole_many) / lower_quartile(whole_few)
     pure_growth = lower_quartile(pure_many) / lower_quartile(pure_few)
     return [
         Figure("resolve one call: whole crossing, declared boundary served", min(whole_few), "µs", GOAL_MICROS,
                f"lower quartile {lower_quartile(whole_few):.1f} µs; thread CPU, replay record to the spool included"),
+        Figure("resolve one call: the same without the replay's own record", min(unrecorded), "µs",
+               GOAL_WITHOUT_RECORD_MICROS, f"lower quartile {lower_quartile(unrecorded):.1f} µs; no span processor"),
         Figure("resolve one call: Session.resolve alone", min(pure_few), "µs", GOAL_MICROS,
                f"lower quartile {lower_quartile(pure_few):.1f} µs"),
         Figure("the same at 100,000 calls, over 100 calls: whole crossing", growth, "x", GOAL_GROWTH,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from spanreplay import attributes as names
-from spanreplay import config, family, ids, lanes, local, timers, waits
+from spanreplay import config, family, ids, lanes, local, polls, timers, waits
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome, Recording
 from spanreplay.errors import ConfigError
@@ -126,6 +126,7 @@ class _Block:
             step_clock.install(self._session.gate, self._order)
             netguard.install(self._session, run, netguard.OwnEndpoint())
         waits.install(self._order)  # around what a replay does to waits
+        polls.install(self._order)
         self._context = otel_context.attach(run.context)
         self._inside = lanes.inside_lane(run.root_lane)
         self._inside.__enter__()

@@ -15,7 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from spanreplay import attributes as names
-from spanreplay import config, descent, family, guard, ids, lanes, local, timers, waits
+from spanreplay import config, descent, family, guard, ids, lanes, local, polls, timers, waits
 from spanreplay._patch import Patches
 from spanreplay.call import Outcome
 from spanreplay.output import OutputCapture
@@ -176,6 +176,7 @@ class Installation:
             step_clock.install(self.session.gate, self.patches)
             netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
         waits.install(self.patches)  # around what a replay does to waits
+        polls.install(self.patches)
 
     def _seam_failed(self, seam: Seam, exc: Exception) -> None:
         # A library that can't be patched would go live

@@ -128,10 +128,13 @@ def by_sleeping(shop: Shop, pool: ThreadPoolExecutor) -> None:
         time.sleep(UNIT_S)
     shop.note(future.result())
 
+    turns = threading.Lock()
+
     def worker(number: int) -> None:
         for turn in range(3):
             time.sleep(shop.units() * UNIT_S)
-            shop.note((number, turn))
+            with turns:  # whose sleep ended first need not be who runs first
+                shop.note((number, turn))
 
     threads = [threading.Thread(target=worker, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -206,7 +209,7 @@ def run_program(shop: Shop, program: list[int]) -> Callable[[], None]:
 def insist(program: list[int], seed: int) -> None:
     """Record a program, and replay it, where nothing takes any time."""
     shop, again = Shop(random.Random(seed)), Shop(random.Random(seed))
-    recording = recorded(run_program(shop, program))
+    recording = recorded(run_program(shop, program), with_reads=True)
     outcome: Replayed = replayed(run_program(again, program), recording)
     assert outcome.error is None
     assert again.seen == shop.seen
@@ -227,6 +230,44 @@ def test_n2_program_of_waits_observes_the_same(seed: int) -> None:
     """Random programs of all kinds, recorded in real time."""
     rng = random.Random(seed)
     insist([rng.randrange(len(KINDS)) for _ in range(rng.randint(1, 4))], seed)
+
+
+def test_n2_a_look_at_a_thread_tells_what_it_told() -> None:
+    """Whatever is so in that moment: what was not over then is not over now, and what was over is waited for."""
+
+    def looks(is_late: bool, seen: list[bool]) -> Callable[[], None]:
+        def main() -> None:
+            go = threading.Event()
+            thread = threading.Thread(target=lambda: go.wait(5) and ask(1))
+            with ThreadPoolExecutor(1) as pool:
+                future = pool.submit(go.wait, 5)
+                thread.start()
+                if is_late:
+                    go.set()
+                    real_join(thread)
+                    concurrent.futures.wait([future])
+                seen.extend([future.done(), thread.is_alive()])
+                go.set()
+                if not is_late:
+                    real_join(thread)
+                    concurrent.futures.wait([future])
+                seen.extend([future.done(), thread.is_alive()])
+                thread.join()
+
+        return main
+
+    @spanreplay.boundary("tool", name="ask")
+    def ask(number: int) -> int:
+        return number
+
+    real_join = threading.Thread.join
+    for first, then in ((False, True), (True, False)):
+        told: list[bool] = []
+        again: list[bool] = []
+        recording = recorded(looks(first, told), with_reads=True)
+        assert told == ([True, False] * 2 if first else [False, True, True, False])
+        outcome = replayed(looks(then, again), recording)
+        assert (outcome.error, again) == (None, told)
 
 
 def test_n2_timeout_of_the_work_itself_is_not_one_of_the_wait() -> None:

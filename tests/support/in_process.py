@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from spanreplay import attributes as names
-from spanreplay import lanes, timers, waits
+from spanreplay import lanes, local, polls, timers, waits
 from spanreplay._patch import Patches
 from spanreplay.call import Recording
 from spanreplay.errors import ReplayMiss
@@ -97,6 +97,7 @@ def inside(run: Run, seams: Seams = ()) -> Iterator[Run]:
             threads.install(run.session.gate, patches)
             step_clock.install(run.session.gate, patches)
         waits.install(patches)
+        polls.install(patches)
         with entered(run):
             yield run
     finally:
@@ -108,10 +109,12 @@ def call(function: Callable[[], Any]) -> Any:
     return asyncio.run(function()) if inspect.iscoroutinefunction(function) else function()
 
 
-def recorded(function: Callable[[], Any], seams: Seams = (), **options: Any) -> Recording:
-    """Record one call of a function, which must not raise."""
+def recorded(function: Callable[[], Any], seams: Seams = (), *, with_reads: bool = False, **options: Any) -> Recording:
+    """Record one call of a function, which must not raise; with what it reads of clocks and of threads, if asked to."""
     memory = MemoryProcessor()
     run = make_run(memory, **options)
+    if with_reads:
+        local.attach_reads(run)
     with inside(run, seams):
         call(function)
         run.finish()
@@ -125,6 +128,7 @@ def replayed(
     memory = MemoryProcessor()
     session = Session(recording, plan or Plan())
     outcome = Replayed(session, make_run(memory, session), memory=memory)
+    local.attach_reads(outcome.run)  # which serves them where there are any
     with inside(outcome.run, seams):
         try:
             outcome.result = call(function)
