@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import gc
 import itertools
 import re
 import sys
@@ -88,6 +89,45 @@ def is_of_agent(context: contextvars.Context) -> bool:
     return lane is None or lane.owner is None
 
 
+def _set_without_collecting(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
+    """`ContextVar.set`, during which no garbage is collected.
+
+    Before Python 3.12 a collection may come in the midst of it; a generator that it closes (OpenTelemetry's, which
+    resets a variable of its own) then takes the Context's variables away that are being copied: a crash.
+    """
+    if not gc.isenabled():
+        return variable.set(value)
+    gc.disable()
+    try:
+        return variable.set(value)
+    finally:
+        gc.enable()
+
+
+def _reset_without_collecting(variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
+    if not gc.isenabled():
+        variable.reset(token)
+        return
+    gc.disable()
+    try:
+        variable.reset(token)
+    finally:
+        gc.enable()
+
+
+def _set_plainly(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
+    return variable.set(value)
+
+
+def _reset_plainly(variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
+    variable.reset(token)
+
+
+_collects_anywhere: Final = sys.version_info < (3, 12)
+_set = _set_without_collecting if _collects_anywhere else _set_plainly
+_reset = _reset_without_collecting if _collects_anywhere else _reset_plainly
+
+
 class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(crossing):`
     """A block in which a call waits for its outcome; it is no step of the agent that this ends."""
 
@@ -97,13 +137,13 @@ class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(cros
         self._crossing = crossing
 
     def __enter__(self) -> None:
-        self._token = _crossing.set(self._crossing)
+        self._token = _set(_crossing, self._crossing)
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            _crossing.reset(self._token)
+            _reset(_crossing, self._token)
         except ValueError:  # left in another Context than it was entered in
-            _crossing.set(None)
+            _set(_crossing, None)
 
 
 class _Thread(threading.local):
@@ -183,25 +223,25 @@ def enter_crossing(crossing: Any) -> CrossingTokens:
 
     A replay that serves the call does not run its body: what the body counts must not number what comes after it.
     """
-    return _crossing.set(crossing), _lane.set(_CallLane(crossing))
+    return _set(_crossing, crossing), _set(_lane, _CallLane(crossing))
 
 
 def leave_crossing(crossing: Any, tokens: CrossingTokens) -> None:
     """Undo `enter_crossing`; in another context than it was entered in (generators), as far as it reached there."""
     try:
-        _crossing.reset(tokens[0])
-        _lane.reset(tokens[1])
+        _reset(_crossing, tokens[0])
+        _reset(_lane, tokens[1])
     except ValueError:
-        _crossing.set(None)
+        _set(_crossing, None)
         lane = _lane.get()
         if type(lane) is _CallLane and lane.owner is crossing:
-            _lane.set(crossing.lane)
+            _set(_lane, crossing.lane)
 
 
 def enter_lane(lane: Lane) -> None:
     """Be in a lane from now on: a process that was just started."""
-    _lane.set(lane)
-    _crossing.set(lane.owner)
+    _set(_lane, lane)
+    _set(_crossing, lane.owner)
     _thread.forced = None
 
 
@@ -219,14 +259,14 @@ class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane
         self._lane = lane
 
     def __enter__(self) -> Lane:
-        self._token = _lane.set(self._lane)
+        self._token = _set(_lane, self._lane)
         return self._lane
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            _lane.reset(self._token)
+            _reset(_lane, self._token)
         except ValueError:  # left in another Context than it was entered in
-            _lane.set(None)
+            _set(_lane, None)
 
 
 @contextmanager
@@ -280,7 +320,7 @@ def label_of(kind: str, work: Any) -> str:
 def _enter(contexts: list[contextvars.Context], lane: Lane) -> None:
     for context in contexts:
         try:
-            context.run(_lane.set, lane)
+            context.run(_set, _lane, lane)
         except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
             continue
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import gc
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -476,3 +478,32 @@ def test_counting_is_safe_between_threads(run: Run) -> None:
     with ThreadPoolExecutor(8) as executor:
         made = [path for future in [executor.submit(make) for _ in range(8)] for path in future.result(DEADLINE_S)]
     assert sorted(made, key=lambda p: int(p.rpartition("#")[2])) == [f"main/t:f#{n}" for n in range(1, 1001)]
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="garbage is collected between instructions only, and not in the midst of one"
+)
+def test_n1_no_garbage_is_collected_while_a_lane_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ContextVar.set` crashes where what is collected in the midst of it sets another variable of the same Context."""
+    seen: list[bool] = []
+
+    class Watched:
+        """A variable that notes whether the collector was on."""
+
+        def set(self, value: object) -> str:
+            seen.append(gc.isenabled())
+            return "token"
+
+        def reset(self, token: str) -> None:
+            seen.append(gc.isenabled())
+
+    monkeypatch.setattr(lanes, "_lane", Watched())
+    for is_on in (True, False):
+        (gc.enable if is_on else gc.disable)()
+        try:
+            with lanes.inside_lane(Lane("main")):
+                assert gc.isenabled() is is_on
+            assert gc.isenabled() is is_on
+        finally:
+            gc.enable()
+    assert seen == [False] * 4
