@@ -249,3 +249,95 @@ def test_s50_a_stubbed_tool_leaves_its_database_byte_for_byte(workplace: Workpla
     assert_same(workplace.replay(agent), recorded.stdout)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
     assert sorted(p.name for p in workplace.path.iterdir()) in (names, sorted([*names, "verdict.json"]))
+
+
+# ── Databases of libraries ──────────────────────────────────────────────────────────────────────────
+LIBRARY = """
+import sqlite3
+
+
+class Store:
+    def __init__(self, path, uri=False):
+        self._connection = sqlite3.connect(path, uri=uri)
+        self._connection.execute("CREATE TABLE IF NOT EXISTS facts (text)")
+
+    def add(self, text):
+        with self._connection:
+            self._connection.execute("INSERT INTO facts VALUES (?)", (text,))
+
+    def count(self):
+        return self._connection.execute("SELECT count(*) FROM facts").fetchone()[0]
+"""
+WITH_LIBRARY = """
+import os, sys
+import spanreplay
+from factstore import Store
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question.upper()
+
+path = os.environ["STORE"]
+store = Store(path, uri=path.startswith("file:"))
+store.add(ask("who"))
+store.add(ask("what"))
+print("done")
+"""
+WITH_CACHE = """
+import os
+import diskcache
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question.upper()
+
+cache = diskcache.Cache(os.environ["STORE"])
+answer = cache.memoize()(lambda question: ask(question))
+print(answer("who"), answer("who"), len(cache))
+cache["bytes"] = bytes(70_000)
+print(len(cache["bytes"]), cache.get("nothing"))
+"""
+
+
+def _count(database: Path) -> int:
+    with sqlite3.connect(database) as connection:
+        return int(connection.execute("SELECT count(*) FROM facts").fetchone()[0])
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}?mode=rwc"], ids=["path", "uri"])
+def test_n14_database_of_a_library_stays_as_it_is(form: str, tmp_path: Path) -> None:
+    """A library that keeps a database for itself works on a copy in a replay: the real one is not changed."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "factstore.py").write_text(LIBRARY, encoding="utf-8")
+    database = tmp_path / "facts.db"
+    workplace = Workplace(tmp_path, {"PYTHONPATH": str(library), "STORE": form.format(database)})
+    agent = workplace.write("agent.py", WITH_LIBRARY)
+    workplace.record(agent)
+    assert _count(database) == 2
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert _count(database) == 2
+    database.unlink()
+    assert workplace.replay(agent).verdict["verdict"] == "identical"
+    assert not database.exists()
+
+
+def test_s50_cache_on_disk_replays_on_another_machine(tmp_path: Path) -> None:
+    """What diskcache remembers in SQLite and in files is served, with its clock: the folder need not be there."""
+    folder = tmp_path / "cache"
+    code = tmp_path / "code"
+    code.mkdir()
+    workplace = Workplace(tmp_path, {"STORE": str(folder)})
+    agent = workplace.write("code/agent.py", WITH_CACHE)
+    first = workplace.record(agent)
+    assert first.stdout.splitlines()[0] == "WHO WHO 1"
+    second = workplace.record(agent)
+    runs = [recording.run_id for recording in workplace.recordings()]
+    folder.rename(tmp_path / "gone")
+    for run, recorded in zip(runs, (first, second), strict=True):
+        replayed = workplace.replay(agent, source=run)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+        assert replayed.stdout == recorded.stdout
+    assert not folder.exists()

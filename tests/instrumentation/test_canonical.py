@@ -227,7 +227,6 @@ addressed_objects = st.sampled_from(
         threading.Lock(),
         iter([]),
         (n for n in [0]),
-        memoryview(b"x"),
         _coroutine_function,
         property(),
         type("Local", (), {})(),

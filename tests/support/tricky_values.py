@@ -162,6 +162,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "bytes_of_text": lambda: b"hello",
     "bytes_raw": lambda: b"\xff\x00\xfe",
     "bytearray": lambda: bytearray(b"abc"),
+    "memoryview": lambda: memoryview(b"a\xff\x00"),
+    "memoryview_of_numbers": lambda: memoryview(b"abcdefgh").cast("I", [1, 2]),
     "naive_datetime": lambda: _NOON,
     "utc_datetime": lambda: _NOON.replace(tzinfo=_UTC),
     "offset_datetime": lambda: _NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=30))),

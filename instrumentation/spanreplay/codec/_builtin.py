@@ -48,6 +48,17 @@ def _unpack_bytes(encoded: dict[str, Any], _: Decoder) -> bytes:
     return text.encode() if isinstance(text, str) else _from_b64(encoded["b64"])
 
 
+def _pack_view(value: memoryview, enc: Encoder) -> dict[str, Any]:
+    return {**_pack_bytes(value.tobytes(), enc), "format": value.format, "shape": list(value.shape)}
+
+
+def _unpack_view(encoded: dict[str, Any], dec: Decoder) -> memoryview:
+    flat = memoryview(_unpack_bytes(encoded, dec))
+    if encoded["format"] == "B" and len(encoded["shape"]) == 1:
+        return flat
+    return flat.cast(encoded["format"], [int(size) for size in encoded["shape"]])
+
+
 def _to_b64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
@@ -260,6 +271,7 @@ BUILTIN_ROWS: Final = (
     Row("frozenset", _is(frozenset), _pack_set, lambda e, d: frozenset(d.sequence(e["items"]))),
     Row("bytes", _is(bytes), _pack_bytes, _unpack_bytes),
     Row("bytearray", _is(bytearray), _pack_bytes, lambda e, d: bytearray(_unpack_bytes(e, d))),
+    Row("memoryview", _is(memoryview), _pack_view, _unpack_view),
     Row("datetime", _is(dt.datetime), _pack_moment, _unpack_datetime),
     Row("date", _is(dt.date), _pack_iso, lambda e, _: dt.date.fromisoformat(e["value"])),
     Row("time", _is(dt.time), _pack_moment, _unpack_time),

@@ -2,22 +2,26 @@
 
 A connection that the agent makes is one of ours, a subclass: each `execute` is a call, with its rows. In a replay the
 connection is to an empty database in memory, and rows, counts and errors come from the recording; the agent's own
-row factory runs on them. Rows are fetched when the statement runs, up to a limit.
+row factory runs on them. Rows are fetched when the statement runs, up to a limit. The database of a library that keeps
+it for itself is opened as it is, in a replay in the overlay: a copy of what is there now.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 from spanreplay import config
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
 from spanreplay.leaf import Leaf, call_sync
 from spanreplay.local.patching import Patch, asks, install_patch, recorded_run
+from spanreplay.run import active_run
 
 _getframe: Final = sys._getframe
 _READS: Final = ("select", "explain", "pragma", "values")
@@ -249,6 +253,33 @@ def _connect(real: Any, factory: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return connection
 
 
+_IN_MEMORY: Final = ("", ":memory:")
+
+
+def _move(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a connection that is no call, with the copy of a replay in the place of the world's database."""
+    run = active_run()
+    given = args[0] if args else kwargs.get("database")
+    if run is None or run.overlay is None or not isinstance(given, (str, bytes, os.PathLike)):
+        return args, kwargs
+    name = os.fsdecode(given)
+    is_uri = bool(kwargs.get("uri", args[7] if len(args) > 7 else False)) and name.startswith("file:")
+    path, _, query = name.removeprefix("file:").partition("?") if is_uri else (name, "", "")
+    path = unquote(path).removeprefix("//") if is_uri else path
+    if path in _IN_MEMORY or "mode=memory" in query:
+        return args, kwargs
+    place = run.overlay.take(path)
+    for each in _BESIDE:
+        if os.path.exists(path + each):  # noqa: PTH110 -- any text
+            run.overlay.take(path + each)
+    moved = f"file:{quote(place)}?{query}" if is_uri else place
+    return ((moved, *args[1:]), kwargs) if args else (args, {**kwargs, "database": moved})
+
+
+_BESIDE: Final = ("-wal", "-journal")
+"""Files that belong to a database beside its own."""
+
+
 def install(module: Any, patches: Patches) -> None:
     """Patch `sqlite3.connect`."""
     real = module.connect
@@ -258,6 +289,7 @@ def install(module: Any, patches: Patches) -> None:
         factory = kwargs.get("factory", args[5] if len(args) > 5 else sqlite3.Connection)
         is_ours = isinstance(factory, type) and issubclass(factory, sqlite3.Connection) and len(args) <= 5
         if not is_ours or not asks(_getframe(1)) or recorded_run() is None:
+            args, kwargs = _move(args, kwargs)
             return real(*args, **kwargs)
         return _connect(real, factory, args, kwargs)
 

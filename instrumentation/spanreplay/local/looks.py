@@ -2,7 +2,8 @@
 
 As with `open` (`files.py`), code is not data: the code tree, the interpreter and its packages are looked at as they
 are. Every other look is a call; in a replay its answer comes from the recording, where there is no such file too.
-What the process itself has made, changed or removed is no input: of that it is told what is there now.
+What the process itself has made, changed or removed is no input: of that it is told what is there now, and only the
+times are the recorded ones.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from spanreplay.leaf import Leaf, call_sync
 from spanreplay.local.entries import Listed, LookedEntry, kind_of
 from spanreplay.local.leaks import unwatched
 from spanreplay.local.origin import LIBRARY, find_looker
-from spanreplay.local.patching import Patch, recorded_run, replace_in_os
+from spanreplay.local.patching import Patch, read, recorded_run, replace_in_os
 from spanreplay.local.places import is_input
+from spanreplay.local.reads import source
 
 if TYPE_CHECKING:
     from spanreplay.run import Run
@@ -33,6 +35,7 @@ _NUMBERS: Final = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid"
 """The tuple that a `stat_result` is begins with them; three times in whole seconds follow."""
 _TIMES: Final = ("st_atime", "st_mtime", "st_ctime")
 _OTHERS: Final = ("st_blksize", "st_blocks", "st_rdev")
+TIMES: Final = source("clock", "os.stat.times", is_loose=True)
 _OF_HERE: Final = frozenset({"listdir", "scandir"})
 """They tell of a folder's names; without a path, of those in the working directory."""
 
@@ -100,6 +103,19 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], frame: Frame
     return answer
 
 
+def _with_times(path: Any, found: os.stat_result, frame: FrameType) -> os.stat_result:
+    """What is known of a file, with the times of the recording where the run has made or changed it itself."""
+    run = run_that_sees() if find_looker(frame) else None
+    if run is None or run.written is None or not isinstance(path, (str, bytes, os.PathLike)):
+        return found
+    with unwatched():
+        if not run.written.touched.has(os.fsdecode(path)):
+            return found
+    packed = pack_stat(found)
+    times = read(TIMES, lambda: [packed[f"{name}_ns"] for name in _TIMES])
+    return unpack_stat({**packed, **{f"{name}_ns": ns for name, ns in zip(_TIMES, times, strict=True)}})
+
+
 class Looks:
     """The functions of `os` that look at files, as the agent's code calls them."""
 
@@ -120,7 +136,7 @@ class Looks:
             return real(path, *args, **kwargs)
         shown = name if kwargs.get("follow_symlinks", True) else "lstat"
         answer = _look(shown, path, lambda: pack_stat(real(path, **kwargs)), frame)
-        return real(path, **kwargs) if answer is None else unpack_stat(answer)
+        return _with_times(path, real(path, **kwargs), frame) if answer is None else unpack_stat(answer)
 
     def access(self, frame: FrameType, path: Any, *args: Any, **kwargs: Any) -> Any:
         """As `os.access`."""

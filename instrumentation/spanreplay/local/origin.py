@@ -13,6 +13,8 @@ from typing import Final
 from spanreplay import ids
 
 LIBRARIES: Final = (
+    "agents/extensions/memory",
+    "agents/memory",
     "agno",
     "aiosqlite",
     "arrow",
@@ -20,17 +22,24 @@ LIBRARIES: Final = (
     "backoff",
     "beeai_framework",
     "crewai",
+    "diskcache",
     "dspy",
     "faker",
     "google/adk",
     "haystack",
+    "joblib/_store_backends",
+    "joblib/memory",
+    "joblib/numpy_pickle",
     "langchain",
     "langgraph",
     "letta",
     "llama_index",
+    "mem0",
     "nanoid",
     "pendulum",
     "pydantic_ai",
+    "qdrant_client",
+    "requests_cache",
     "semantic_kernel",
     "shortuuid",
     "smolagents",
@@ -39,7 +48,8 @@ LIBRARIES: Final = (
     "tenacity",
     "ulid",
 )
-"""Folders of site-packages, by their first letters, that put dates and ids into prompts, or say how long they wait."""
+"""Folders of site-packages, by their first letters, that put dates and ids into prompts, say how long they wait, or
+keep what the agent remembers in databases and files."""
 BOOKKEEPING: Final = (
     "agno/api/",
     "crewai/events/",
@@ -54,18 +64,45 @@ THROUGH: Final = (
     "attr",
     "attrs",
     "dataset",
+    "docx",
+    "fpdf",
+    "icalendar",
+    "openpyxl",
     "pandas",
     "peewee",
+    "pptx",
     "pydantic",
     "pydantic_core",
+    "pypdf",
+    "reportlab",
     "sqlalchemy",
     "sqlite_utils",
     "wrapt",
+    "xlsxwriter",
 )
-"""Folders of site-packages that only carry out what their caller wants: the caller is who asks."""
+"""Folders of site-packages that only carry out what their caller wants: the caller is who asks. Some put the time, or
+something random, into the documents that they make."""
 _THROUGH_STDLIB: Final = frozenset(
-    {"contextlib", "dataclasses", "functools", "pathlib", "subprocess", "os", "_collections_abc"}
+    {
+        "_collections_abc",
+        "contextlib",
+        "dataclasses",
+        "email",
+        "functools",
+        "gzip",
+        "mailbox",
+        "os",
+        "pathlib",
+        "sched",
+        "statistics",
+        "subprocess",
+        "tarfile",
+        "timeit",
+        "zipfile",
+    }
 )
+"""Modules and packages of the standard library that only carry out what their caller wants; some put the time, or
+something random, into what they make for it."""
 FRAMES_MAX: Final = 60
 _FILES_MAX: Final = 10_000
 
@@ -101,16 +138,17 @@ def classify(filename: str) -> int:
     if _is_in(filename, THROUGH, whole=True):
         return PASS
     module = filename.removeprefix("<frozen ").removesuffix(">").replace(os.sep, "/")
-    stem = module.rpartition("/")[2].removesuffix(".py")
     is_stdlib = filename.startswith("<frozen ") or not _is_in(filename, ("",), whole=False)
-    is_pathlib = "/pathlib/" in module  # a package since Python 3.13
-    return PASS if is_stdlib and not _is_ours(filename) and (stem in _THROUGH_STDLIB or is_pathlib) else FOREIGN
+    # By the last folder too: `email` is a package, and so are `pathlib` and `zipfile` since Python 3.12 and 3.13
+    names = module.removesuffix(".py").split("/")[-2:]
+    return PASS if is_stdlib and not is_ours(filename) and not _THROUGH_STDLIB.isdisjoint(names) else FOREIGN
 
 
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120 -- start-up
 
 
-def _is_ours(filename: str) -> bool:
+def is_ours(filename: str) -> bool:
+    """Whether a code file is one of this package's."""
     return filename.startswith(_OURS)
 
 
@@ -179,7 +217,7 @@ def _hands_over(filename: str) -> bool:
     if known_one is None:
         parts = filename.replace(os.sep, "/").split("/")
         is_stdlib = ids.is_stdlib_file(filename) and not _HANDERS_STDLIB.isdisjoint(parts[-3:])
-        known_one = is_stdlib or _is_ours(filename) or _is_in(filename, _HANDERS, whole=False)
+        known_one = is_stdlib or is_ours(filename) or _is_in(filename, _HANDERS, whole=False)
         if len(_handers) < _FILES_MAX:
             _handers[filename] = known_one
     return known_one
@@ -226,19 +264,14 @@ _FILE_CARRIERS: Final = frozenset(
 """Modules of the standard library that open the files that their caller names."""
 _FILE_LIBRARIES: Final = (
     "PIL",
-    "docx",
     "fsspec",
     "markitdown",
     "numpy",
-    "openpyxl",
     "pdfminer",
     "pdfplumber",
     "polars",
-    "pptx",
-    "pypdf",
     "unstructured",
     "xlrd",
-    "xlsxwriter",
     "yaml",
 )
 """Folders of site-packages that open the files that their caller names."""

@@ -1,6 +1,7 @@
 """Seam: names of temporary files and folders that the agent makes, which `tempfile` draws at random.
 
-They get into commands, prompts and messages: a replay has the same ones, in its overlay.
+So are those of a library that opens files for it, as one that writes spreadsheets does. They get into commands, prompts
+and messages: a replay has the same ones, in its overlay.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from types import FrameType
 from typing import Any, Final
 
 from spanreplay._patch import Patches
-from spanreplay.local.patching import asks, read
+from spanreplay.local.origin import asks_for_files, is_ours
+from spanreplay.local.patching import read
 from spanreplay.local.reads import source
 
 _getframe: Final = sys._getframe
@@ -26,11 +28,11 @@ def is_tempfile(frame: FrameType) -> bool:
 
 def asks_for_temporary(frame: FrameType | None) -> bool:
     """Whether the agent makes a temporary file or folder here, where `tempfile` draws its name or makes it."""
-    while frame is not None and is_tempfile(frame):
+    while frame is not None and (is_tempfile(frame) or is_ours(frame.f_code.co_filename)):  # it opens with our `open`
         if frame.f_code.co_name == _OWN_USE:
             return False
         frame = frame.f_back
-    return frame is not None and asks(frame)
+    return frame is not None and asks_for_files(frame)
 
 
 def install(module: Any, patches: Patches) -> None:

@@ -65,9 +65,9 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "machine",
         "python",
-        ("socket", "platform"),
+        ("socket", "platform", "email.utils", "mailbox"),
         "spanreplay.local.machine",
-        "the machine's name: `socket.gethostname`, `platform.node`",
+        "the machine's name: `socket.gethostname`, `platform.node`; the process number in names of messages (`email`)",
         kind="`environment`, as reads before the lane's next call",
         effect="`read`",
         lanes="the lane of the code that reads",

@@ -34,9 +34,12 @@ TOOLS: Final = (
         ("LANGFUSE_HOST", "LANGFUSE_BASE_URL"),
         re.compile(r"POST .*/api/public/(ingestion|scores|otel/.*)$|(POST|PATCH) .*/api/public/media(/.*)?$"),
     ),
+    Tool(("api.openai.com",), (), re.compile(r"POST /v1/traces/ingest$")),
+    Tool(("braintrust.dev",), ("BRAINTRUST_API_URL",), re.compile(r"POST .*/logs3(/overflow)?$")),
+    Tool(("huggingface.co",), ("HF_ENDPOINT",), re.compile(r"(HEAD|GET|POST) /api/telemetry(/.*)?$")),
     Tool(("posthog.com",), ("POSTHOG_HOST",)),
     Tool(("sentry.io",)),
-    Tool(("datadoghq.com", "datadoghq.eu")),
+    Tool(("agentops.ai", "amplitude.com", "datadoghq.com", "datadoghq.eu", "mixpanel.com", "segment.io")),
     Tool(("logfire-api.pydantic.dev", "logfire-us.pydantic.dev", "logfire-eu.pydantic.dev")),
     Tool(("api.agno.com", "os-api.agno.com", "scarf.sh", "telemetry.crewai.com", "api.honeycomb.io")),
 )

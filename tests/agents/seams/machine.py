@@ -1,7 +1,8 @@
-"""The machine's name, and a call behind which it is written."""
+"""The machine's name, the number in the name of a message, and a call behind which they are written."""
 
 import platform
 import socket
+from email.utils import make_msgid
 
 import spanreplay
 
@@ -12,4 +13,4 @@ def mark():
 
 
 def use():
-    return socket.gethostname(), platform.node(), mark()
+    return socket.gethostname(), platform.node(), make_msgid(domain="a").split(".")[1], mark()

@@ -39,6 +39,8 @@ def _describe(value: Any) -> Any:
         return kind, sorted(repr(_describe(each)) for each in value)
     if isinstance(value, list | tuple):
         return kind, [_describe(each) for each in value]
+    if isinstance(value, memoryview):
+        return kind, value.format, value.tolist()
     if isinstance(value, dt.datetime | dt.time):
         return kind, value.isoformat(), value.fold, type(value.tzinfo), str(value.tzinfo)
     if hasattr(value, "__dict__") and not isinstance(value, type):

@@ -24,6 +24,10 @@ REPORTS = [
     ("POST", "sentry.example.com", "/api/42/envelope/"),
     ("POST", "us.i.posthog.com", "/batch/"),
     ("POST", "otel.example.com:4318", "/v1/traces"),
+    ("POST", "api.openai.com", "/v1/traces/ingest"),
+    ("POST", "api.braintrust.dev", "/logs3"),
+    ("HEAD", "huggingface.co", "/api/telemetry/gradio/initiated"),
+    ("POST", "api.segment.io", "/v1/batch"),
     ("POST", "collector", "/prefix/v1/logs"),
 ]
 BOUNDARIES = [
@@ -34,6 +38,8 @@ BOUNDARIES = [
     ("GET", "cloud.langfuse.com", "/api/public/v2/prompts/trader"),
     ("GET", "cloud.langfuse.com", "/api/public/datasets/d"),
     ("POST", "api.openai.com", "/v1/chat/completions"),
+    ("GET", "huggingface.co", "/api/models/gpt2"),
+    ("POST", "api.braintrust.dev", "/btql"),
     ("POST", "notlangfuse.com", "/api/public/ingestion"),
     ("POST", "example.com", "/batch/"),
     ("POST", "example.com", "/runs"),
@@ -42,7 +48,7 @@ BOUNDARIES = [
 
 @pytest.mark.parametrize(("method", "host", "path"), REPORTS)
 def test_n4_reports_of_other_tools_are_no_boundary(method: str, host: str, path: str) -> None:
-    """What LangSmith, Langfuse, Sentry, PostHog and OTLP exporters send."""
+    """What LangSmith, Langfuse, OpenAI Agents, Sentry, PostHog and OTLP exporters send."""
     assert is_telemetry(method, host, path)
     assert is_telemetry(method.lower(), host, path)
 
