@@ -49,7 +49,7 @@ def _unpack_bytes(encoded: dict[str, Any], _: Decoder) -> bytes:
 
 
 def _pack_view(value: memoryview, enc: Encoder) -> dict[str, Any]:
-    return {**_pack_bytes(value.tobytes(), enc), "format": value.format, "shape": list(value.shape)}
+    return {**_pack_bytes(value.tobytes(), enc), "format": value.format, "shape": list(value.shape or ())}
 
 
 def _unpack_view(encoded: dict[str, Any], dec: Decoder) -> memoryview:

@@ -1,0 +1,115 @@
+"""Libraries that open files in native code: what they read is an input, what they write lands in the overlay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from support.replaying import Workplace
+
+HEAD = """
+import os
+import numpy
+import spanreplay
+
+DATA = os.environ["DATA"]
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question.upper()
+"""
+DATABASE = """
+import duckdb
+
+path = os.path.join(DATA, "orders.duckdb")
+with duckdb.connect(path) as connection:
+    connection.execute("CREATE TABLE IF NOT EXISTS orders (amount INTEGER)")
+    connection.execute("INSERT INTO orders VALUES (?)", [len(ask("which amount"))])
+    print(connection.execute("SELECT amount FROM orders").fetchall())
+with duckdb.connect(path, read_only=True) as connection:
+    print(ask(str(connection.execute("SELECT count(*) FROM orders").fetchone())))
+"""
+INDEX = """
+import faiss
+
+path = os.path.join(DATA, "facts.faiss")
+index = faiss.read_index(path) if os.path.exists(path) else faiss.IndexFlatL2(4)
+index.add(numpy.full((1, 4), index.ntotal, dtype="float32"))
+faiss.write_index(index, path)
+print(ask(str(index.search(numpy.zeros((1, 4), dtype="float32"), 2)[0].tolist())), faiss.read_index(path).ntotal)
+"""
+TABLE = """
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+
+path = os.path.join(DATA, "orders.parquet")
+table = pyarrow.parquet.read_table(path) if os.path.exists(path) else pyarrow.table({"amount": [7]})
+table = pyarrow.concat_tables([table, table])
+pyarrow.parquet.write_table(table, path)
+pyarrow.csv.write_csv(table, os.path.join(DATA, "orders.csv"))
+print(ask(str(pyarrow.csv.read_csv(os.path.join(DATA, "orders.csv")).num_rows)))
+print(pyarrow.parquet.ParquetFile(path).metadata.num_rows)
+"""
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("work", [DATABASE, INDEX, TABLE], ids=["duckdb", "faiss", "pyarrow"])
+def test_n14_native_files_are_inputs_and_stay_as_they_are(work: str, tmp_path: Path) -> None:
+    """Each of two runs that build on each other replays as it was; the real files are not changed, nor needed."""
+    data, code = tmp_path / "data", tmp_path / "code"
+    data.mkdir()
+    code.mkdir()
+    workplace = Workplace(tmp_path, {"DATA": str(data)})
+    agent = workplace.write("code/agent.py", HEAD + work)
+    outputs = [workplace.record(agent).stdout, workplace.record(agent).stdout]
+    assert outputs[0] != outputs[1]
+    runs = [recording.run_id for recording in workplace.recordings()]
+    before = _content(data)
+    for run, output in zip(runs, outputs, strict=True):
+        replayed = workplace.replay(agent, source=run)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+        assert replayed.stdout == output
+    assert _content(data) == before
+    data.rename(tmp_path / "gone")
+    for run, output in zip(runs, outputs, strict=True):
+        replayed = workplace.replay(agent, source=run)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+        assert replayed.stdout == output
+    assert not data.exists()
+
+
+def test_s65_another_index_is_found(tmp_path: Path) -> None:
+    """An agent that now writes something else into a native file says which file differs."""
+    data, code = tmp_path / "data", tmp_path / "code"
+    data.mkdir()
+    code.mkdir()
+    workplace = Workplace(tmp_path, {"DATA": str(data)})
+    agent = workplace.write("code/agent.py", HEAD + INDEX)
+    workplace.record(agent)
+    agent.write_text(HEAD + INDEX + "faiss.write_index(faiss.IndexFlatL2(8), path)\n", encoding="utf-8")
+    replayed = workplace.replay(agent)
+    assert replayed.causes() == [("file_changed", "file:data/facts.faiss")]
+    assert "data/facts.faiss line 1 differs" in replayed.stderr
+
+
+def test_n3_too_large_a_native_file_makes_a_run_incomplete(tmp_path: Path) -> None:
+    """An index above the limit is not recorded, and the run says so before anybody replays it."""
+    data, code = tmp_path / "data", tmp_path / "code"
+    data.mkdir()
+    code.mkdir()
+    workplace = Workplace(tmp_path, {"DATA": str(data)})
+    agent = workplace.write("code/agent.py", HEAD + INDEX)
+    index = faiss.IndexFlatL2(4)
+    index.add(np.zeros((400_000, 4), dtype="float32"))
+    faiss.write_index(index, str(data / "facts.faiss"))
+    workplace.record(agent)
+    replayed = workplace.replay(agent, options=["--strict"])
+    assert replayed.status == 4
+    assert "facts.faiss" in replayed.stderr
