@@ -50,6 +50,14 @@ with tarfile.open(fileobj=made, mode="w:gz") as archive:
 print(send(base64.b64encode(made.getvalue()).decode()))
 print(send(base64.b64encode((DATA / "report.zip").read_bytes()).decode()))
 """
+LOG = """
+import logging
+
+logging.basicConfig(filename=DATA / "agent.log", level=logging.INFO)
+logging.info(send("hello"))
+print((DATA / "agent.log").exists())
+print("done")
+"""
 OWN_TIMES = """
 report = DATA / "report.txt"
 report.write_text("all is well")
@@ -60,7 +68,7 @@ print(report.exists())
 """
 
 
-@pytest.mark.parametrize("made", [MESSAGE, ARCHIVES, OWN_TIMES], ids=["message", "archives", "times"])
+@pytest.mark.parametrize("made", [MESSAGE, ARCHIVES, OWN_TIMES, LOG], ids=["message", "archives", "times", "log"])
 def test_s55_what_is_made_for_the_agent_is_made_again(made: str, tmp_path: Path) -> None:
     """Message ids, boundaries and dates, times in archives and of files of its own: the replay has the same."""
     data = tmp_path / "data"

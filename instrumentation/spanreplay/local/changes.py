@@ -117,6 +117,13 @@ def note_write(run: Run, real: Any, path: str, mode: str) -> None:
     guard.guarded("noting a file", functools.partial(written.add, path, is_append="a" in mode))
 
 
+def note_log(path: str) -> None:
+    """The agent's log is about to be opened: a replay has the same folder around it. Raises: ReplayMiss."""
+    run = run_of_files()
+    if run is not None and not path.startswith(DEVICES):
+        look_before(run, path)
+
+
 def note_made(path: str) -> None:
     """Somebody else than the agent is about to write a file: it is none of the run's inputs."""
     run = run_of_files()

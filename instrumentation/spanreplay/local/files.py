@@ -18,9 +18,9 @@ from spanreplay import guard
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind
 from spanreplay.leaf import Leaf, call_sync
-from spanreplay.local.changes import name_of, note_made, note_write, read_content, run_of_files
+from spanreplay.local.changes import name_of, note_log, note_made, note_write, read_content, run_of_files
 from spanreplay.local.leaks import unwatched
-from spanreplay.local.origin import asks_for_files
+from spanreplay.local.origin import asks_for_files, keeps_log
 from spanreplay.local.patching import Patch, install_patch
 from spanreplay.local.places import DEVICES, forget_places, places
 from spanreplay.run import Run
@@ -103,6 +103,8 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
     is_ours = isinstance(file, (str, bytes, os.PathLike)) and isinstance(mode, str) and opener is None
     asks = is_ours and asks_for_files(frame)
     if is_ours and not asks and set(mode) & _WRITING:
+        if keeps_log(frame):
+            note_log(os.fsdecode(file))
         guard.guarded("noting a file", note_made, os.fsdecode(file))
     run = run_of_files() if asks else None
     if run is None:

@@ -313,6 +313,27 @@ def asks_for_files(frame: FrameType | None) -> bool:
     return False
 
 
+_LOGS: Final = ("loguru",)
+"""Folders of site-packages that keep a log of what the agent does, as `logging` does."""
+
+
+def keeps_log(frame: FrameType | None) -> bool:
+    """Whether a file is opened here for a log that the agent sets up; what is in it is nobody's input."""
+    is_log = False
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        filename = frame.f_code.co_filename
+        if _is_in(filename, _LOGS, whole=True) or (
+            ids.is_stdlib_file(filename) and f"{os.sep}logging{os.sep}" in filename
+        ):
+            is_log = True
+        elif not is_ours(filename):
+            return is_log and asks_for_files(frame)
+        frame = frame.f_back
+    return False
+
+
 LIBRARY: Final = "library"
 _LOOK_CARRIERS: Final = frozenset({"filecmp", "genericpath", "glob", "ntpath", "posixpath"})
 """Modules of the standard library that look at the paths that their caller names."""

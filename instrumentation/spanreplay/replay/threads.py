@@ -19,6 +19,7 @@ from typing import Any, Final
 from spanreplay._patch import Patches
 from spanreplay.lane_order import when_told
 from spanreplay.local.origin import between
+from spanreplay.replay.alarms import sleep_with_alarm
 from spanreplay.replay.order import SERVICE, OrderGate
 
 SLEEP_FACTOR: Final = 0.01
@@ -148,7 +149,7 @@ def install(gate: OrderGate, patches: Patches) -> None:
         seconds = args[0] if args else 0
         if gate.is_live or not isinstance(seconds, (int, float)) or seconds < 0:
             return wrapped(*args, **kwargs)  # which raises
-        return wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX))
+        return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
         if gate.owns(condition) or not condition._is_owned():

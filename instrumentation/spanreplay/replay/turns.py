@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spanreplay.call import CallRecord
 from spanreplay.lanes import inside_call
 from spanreplay.loops import clock_of_running_loop, running_loop
+from spanreplay.replay.alarms import armed, pass_time
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
@@ -43,6 +44,8 @@ def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     clock = _clock(recorded, part)
     if running_loop() is None:
         session.gate.wait_turn(clock)
+        if part == WHOLE and armed()[0]:
+            pass_time(recorded)
     complete(session.gate, clock)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.loops import running_loop
+from spanreplay.replay.alarms import sleep_with_alarm
 from spanreplay.waits import CANCELLED, DONE, Timed, asked, split, unwatched
 
 if TYPE_CHECKING:
@@ -138,9 +139,12 @@ def sleep_as_recorded(wrapped: Any, gate: OrderGate, name: str, args: Any) -> An
     clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
     if clock < 0 or running_loop() is not None:
         return wrapped(*args)
-    gate.wait_turn(clock, others_s=args[0])
-    gate.complete(clock)
-    return None
+
+    def sleep() -> None:
+        gate.wait_turn(clock, others_s=args[0])
+        gate.complete(clock)
+
+    return sleep_with_alarm(args[0], sleep)
 
 
 def read_waits(timers: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
