@@ -54,6 +54,7 @@ BOOKKEEPING: Final = (
     "agno/api/",
     "crewai/events/",
     "crewai/memory/storage/kickoff_task_outputs",
+    "crewai/rag/chromadb/factory",
     "crewai/telemetry/",
     "crewai_cli/",
     "crewai_core/",
