@@ -35,6 +35,8 @@ CALLS_MAX: Final = 1_000_000
 """Calls in one run; more are counted as dropped."""
 ROWS_MAX: Final = 10_000
 """Rows of one query that are recorded; a query that gives as many is a hole."""
+COLLECTIONS_MAX: Final = 10_000
+"""Collections of a vector store whose names are kept; those beyond are named by their ids."""
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger file that the agent reads is recorded by its hash only, and cannot be replayed: a hole."""
 LISTED_NAMES_MAX: Final = 20_000

@@ -331,6 +331,19 @@ SEAMS: Final[tuple[Seam, ...]] = (
         omits="Agno's own functions (teams, MCP): they run, what they call is recorded; its telemetry",
     ),
     Seam(
+        "chromadb",
+        "chromadb",
+        ("chromadb.api.client", "chromadb.api.rust", "chromadb.telemetry.product.posthog"),
+        "spanreplay.seams._chromadb",
+        "what clients with a store of their own are asked (`PersistentClient`, `EphemeralClient`); "
+        "in a replay no store is opened",
+        kind="`retriever` for `query` and `search`, else `tool`",
+        effect="`read` for what only asks, `irreversible` for what deletes, else `write`",
+        versions=">=1",
+        omits="chromadb 0 (`SegmentAPI`): a hole, and no replay opens it; what a local embedding function computes: "
+        "it runs again; clients of a server: their requests are recorded",
+    ),
+    Seam(
         "trio",
         "trio",
         ("trio",),
