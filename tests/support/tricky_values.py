@@ -29,6 +29,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from spanreplay.codec import Unserializable, encode
 from spanreplay.keys import compute_key
+from support import pandas_values
 
 
 class Color(enum.Enum):
@@ -190,7 +191,16 @@ GOOD: dict[str, Callable[[], Any]] = {
     "document": lambda: Document("text", metadata={"score": 0.5, "at": _NOON}),
     "messages": lambda: [HumanMessage("hi"), AIMessage("yo"), ToolMessage("42", tool_call_id="call_1")],
     "array": lambda: np.arange(6, dtype=np.float32).reshape(2, 3).T,
-    "numpy_scalars": lambda: [np.float64(0.1), np.int64(7), np.bool_(True), np.str_("s")],
+    "array_of_images": lambda: np.arange(24.0).reshape(2, 3, 2, 2).transpose(0, 3, 1, 2),
+    "array_of_text": lambda: np.array([["a", "longer"], ["", "\ud83d"]]),
+    "array_of_bytes": lambda: np.array([b"a", b"\xff\xfe"]),
+    "array_of_moments": lambda: np.array(["2026-01-01", "NaT"], dtype="M8[25s]"),
+    "array_of_one_object": lambda: np.array("x", dtype=object),
+    "array_of_long_doubles": lambda: np.arange(3, dtype=np.longdouble) / 3,
+    "array_without_items": lambda: np.zeros((0, 3), dtype=">c8"),
+    "numpy_scalars": lambda: [np.float64(0.1), np.int64(7), np.bool_(True), np.str_("s"), np.bytes_(b"\xff")],
+    "numpy_times": lambda: [np.datetime64("2026-01"), np.datetime64("NaT", "s"), np.timedelta64(3, "W")],
+    "numpy_dtypes": lambda: [np.dtype("f4"), np.dtype("O"), np.dtype("U7"), np.dtype(">M8[us]")],
     "ordered_dict": lambda: collections.OrderedDict(b=1, a=2),
     "counter": lambda: collections.Counter("abracadabra"),
     "defaultdict": lambda: collections.defaultdict(list, {"k": [1]}),
@@ -201,6 +211,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "text_subclass": lambda: Tagged("content"),
     "exception": lambda: ValueError("bad amount", 190000),
     "empty_containers": lambda: [[], {}, (), set(), "", b""],
+    **{f"pandas_{name}": make for name, make in pandas_values.GOOD.items()},
 }
 
 # Where the refusal points to.
@@ -221,6 +232,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "circular_list": (_circular_list, "$[1]"),
     "circular_dict": (_circular_dict, "$.self.again"),
     "object_array": (lambda: {"a": np.array([Client(), 1], dtype=object)}, "$.a[0]"),
+    "record_array": (lambda: {"a": np.zeros(1, dtype=[("a", "i4")])}, "$.a"),
+    "record_scalar": (lambda: {"a": np.zeros(1, dtype=[("a", "i4")])[0]}, "$.a"),
+    "void_scalar": (lambda: {"a": np.void(b"abc")}, "$.a"),
+    "masked_array": (lambda: {"a": np.ma.array([1, 2])}, "$.a"),
+    **{f"pandas_{name}": made for name, made in pandas_values.BAD.items()},
 }
 
 

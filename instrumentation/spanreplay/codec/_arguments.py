@@ -38,7 +38,8 @@ def call_arguments(
             value = list(value)
         elif kind is inspect.Parameter.VAR_KEYWORD:
             value = {key: each for key, each in value.items() if key not in exclude}
-        if value or kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        # Asked only of ours: a frame has no truth, a query is run for it
+        if kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) or value:
             named[name] = value
     return named
 

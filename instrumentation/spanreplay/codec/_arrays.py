@@ -1,4 +1,8 @@
-"""Codecs of numpy arrays and scalars; numpy is used only where it is loaded, or named by a recording."""
+"""Codecs of numpy arrays, scalars and dtypes; numpy is used only where it is loaded, or named by a recording.
+
+Numbers are written as their bytes; text as text, so that redaction can read it. An array keeps the order of its axes
+in memory, because sums depend on it in their last digits; the gaps of a slice are closed.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,15 @@ from typing import Any, Final
 from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row
 
-__all__ = ["ARRAY", "SCALAR"]
+__all__ = ["ARRAY", "DTYPE", "SCALAR", "dtype_named", "flat_array", "from_base64", "to_base64"]
 
-_PLAIN_KINDS: Final = "biufcSUmM"
-"""bool, integers, floats, complex, text and times; no objects, no records."""
+_NUMBER_KINDS: Final = "biufcmM"
+"""bool, integers, floats, complex, times; what is neither these nor text nor objects is refused: records, voids."""
+_ITEM_KINDS: Final = "OUS"
+TEXT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""A dtype gives each text the room of the longest; a recording must not make one that fills the memory."""
+_X87_MANTISSA_BITS: Final = 63
+_X87_BYTES: Final = 10
 
 
 def _is_array(kind: type) -> bool:
@@ -21,44 +30,159 @@ def _is_array(kind: type) -> bool:
 
 
 def _is_scalar(kind: type) -> bool:
-    generic = getattr(sys.modules.get("numpy"), "generic", None)
-    return isinstance(generic, type) and issubclass(kind, generic)
+    return _is_below(kind, "generic")
 
 
-def _pack(value: Any, enc: Encoder) -> dict[str, Any]:
+def _is_dtype(kind: type) -> bool:
+    return _is_below(kind, "dtype")
+
+
+def _is_below(kind: type, name: str) -> bool:
+    base = getattr(sys.modules.get("numpy"), name, None)
+    return isinstance(base, type) and issubclass(kind, base)
+
+
+def to_base64(value: Any) -> str:
+    """The bytes of an array or a scalar of numbers, in the array's own order of axes.
+
+    Raises: Refused for a dtype that has no plain bytes.
+    """
     dtype = value.dtype
-    if dtype.kind == "O" and getattr(value, "shape", None):
-        return {"dtype": "O", "shape": list(value.shape), "items": enc.sequence(value.ravel().tolist())}
-    if dtype.kind not in _PLAIN_KINDS:
+    if dtype.kind not in _NUMBER_KINDS:
         raise Refused(f"numpy array of dtype {dtype.name}")
-    packed = {"dtype": dtype.str, "b64": base64.b64encode(value.tobytes()).decode("ascii")}
-    if _is_array(type(value)):
-        packed["shape"] = list(value.shape)
-    return packed
+    raw = value.tobytes()
+    part_bytes = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+    if dtype.kind in "fc" and part_bytes > 8:
+        raw = _without_padding(raw, dtype, part_bytes)
+    return base64.b64encode(raw).decode("ascii")
+
+
+def _without_padding(raw: bytes, dtype: Any, part_bytes: int) -> bytes:
+    """A long double of x86 has 10 bytes of its own; the other 6 are whatever the memory held before."""
+    numpy: Any = sys.modules["numpy"]
+    if not dtype.isnative:
+        raise Refused(f"numpy array of dtype {dtype.name} in another byte order")
+    if numpy.finfo(dtype).nmant != _X87_MANTISSA_BITS:
+        return raw
+    parts = numpy.frombuffer(raw, dtype=numpy.uint8).reshape(-1, part_bytes).copy()
+    parts[:, _X87_BYTES:] = 0
+    cleared: bytes = parts.tobytes()
+    return cleared
+
+
+def dtype_named(name: Any, more_kinds: str = "") -> Any:
+    """The dtype of numbers or times, or of the other kinds given, that `dtype.str` gave.
+
+    Raises: Refused for any other, TypeError for what is none.
+    """
+    dtype = importlib.import_module("numpy").dtype(str(name))
+    if dtype.kind not in _NUMBER_KINDS + more_kinds:
+        raise Refused(f"numpy array of dtype {dtype.name}")
+    return dtype
+
+
+def from_base64(text: Any) -> bytes:
+    """The bytes of numbers.
+
+    Raises: Refused if they are not there, as where redaction masked them for the name that they stood under.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):
+        raise Refused("numbers that cannot be read; redaction may have masked them for their name") from None
+
+
+def flat_array(dtype: Any, encoded: Any) -> Any:
+    """The array of one axis whose bytes `to_base64` gave, of a dtype that `dtype_named` gave; not writable."""
+    raw = from_base64(encoded)
+    return importlib.import_module("numpy").frombuffer(raw, dtype=dtype)
+
+
+# ── arrays ──────────────────────────────────────────────────────────────────────────────────────────
+def _pack_array(value: Any, enc: Encoder) -> dict[str, Any]:
+    axes = _axes_in_memory(value)
+    packed: dict[str, Any] = {"dtype": value.dtype.str, "shape": list(value.shape)}
+    if axes != sorted(axes):
+        packed["axes"] = axes
+        value = value.transpose(axes)
+    if value.dtype.kind not in _ITEM_KINDS:
+        return {**packed, "b64": to_base64(value)}
+    if value.nbytes > TEXT_BYTES_MAX:
+        raise Refused(f"numpy array of more than {TEXT_BYTES_MAX} bytes of text")
+    return {**packed, "items": enc.sequence(value.ravel().tolist())}
+
+
+def _axes_in_memory(value: Any) -> list[int]:
+    """The axes, slowest first; those of one element, whose stride says nothing, stay where they are."""
+    long = [axis for axis, length in enumerate(value.shape) if length > 1]
+    if not value.size or any(value.strides[axis] == 0 for axis in long):
+        return list(range(value.ndim))  # numpy sums what it only repeats as if it were written out
+    slowest = iter(sorted(long, key=lambda axis: -abs(value.strides[axis])))
+    return [next(slowest) if length > 1 else axis for axis, length in enumerate(value.shape)]
 
 
 def _unpack_array(encoded: dict[str, Any], dec: Decoder) -> Any:
     numpy = importlib.import_module("numpy")
-    shape = tuple(int(length) for length in encoded["shape"])
-    if encoded["dtype"] == "O":
-        items = dec.sequence(encoded["items"])
-        array = numpy.empty(len(items), dtype=object)
-        for index, item in enumerate(items):
-            array[index] = item
-        return array.reshape(shape)
-    return _flat(numpy, encoded).reshape(shape).copy()
+    shape = [int(length) for length in encoded["shape"]]
+    axes = [int(axis) for axis in encoded.get("axes", range(len(shape)))]
+    if "items" in encoded:
+        flat = _items_array(numpy, dtype_named(encoded["dtype"], _ITEM_KINDS), dec.sequence(encoded["items"]))
+    else:
+        flat = flat_array(dtype_named(encoded["dtype"]), encoded["b64"])
+    in_memory = flat.reshape([shape[axis] for axis in axes])
+    return in_memory.transpose([axes.index(axis) for axis in range(len(axes))]).copy(order="K")
 
 
-def _unpack_scalar(encoded: dict[str, Any], _: Decoder) -> Any:
-    return _flat(importlib.import_module("numpy"), encoded)[0]
+def _items_array(numpy: Any, dtype: Any, items: list[Any]) -> Any:
+    if dtype.kind not in _ITEM_KINDS:
+        raise Refused(f"numpy array of dtype {dtype.name} with items")
+    if dtype.kind != "O":
+        if not all(type(item) is (str if dtype.kind == "U" else bytes) for item in items):
+            raise Refused("something else where text belongs")
+        # What redaction put in place of a secret may be longer
+        longest = max(map(len, items), default=0)
+        chars = max(longest, dtype.itemsize // 4 if dtype.kind == "U" else dtype.itemsize)
+        dtype = numpy.dtype(f"{dtype.byteorder}{dtype.kind}{chars}".replace("|", ""))
+        if dtype.itemsize * len(items) > TEXT_BYTES_MAX:
+            raise Refused(f"numpy array of more than {TEXT_BYTES_MAX} bytes of text")
+    array = numpy.empty(len(items), dtype=dtype)
+    for index, item in enumerate(items):
+        array[index] = item
+    return array
 
 
-def _flat(numpy: Any, encoded: dict[str, Any]) -> Any:
-    dtype = numpy.dtype(str(encoded["dtype"]))
-    if dtype.kind not in _PLAIN_KINDS:
-        raise Refused(f"numpy array of dtype {dtype.name}")
-    return numpy.frombuffer(base64.b64decode(encoded["b64"], validate=True), dtype=dtype)
+# ── scalars and dtypes ──────────────────────────────────────────────────────────────────────────────
+def _pack_scalar(value: Any, enc: Encoder) -> dict[str, Any]:
+    kind = value.dtype.kind
+    if kind == "U":
+        return {"dtype": kind, "item": enc.encode(str.__str__(value))}
+    if kind == "S":
+        return {"dtype": kind, "item": enc.encode(bytes(memoryview(value)))}
+    return {"dtype": value.dtype.str, "b64": to_base64(value)}
 
 
-ARRAY: Final = Row("ndarray", _is_array, _pack, _unpack_array)
-SCALAR: Final = Row("npscalar", _is_scalar, _pack, _unpack_scalar)
+def _unpack_scalar(encoded: dict[str, Any], dec: Decoder) -> Any:
+    if "item" not in encoded:
+        return flat_array(dtype_named(encoded["dtype"]), encoded["b64"])[0]
+    numpy = importlib.import_module("numpy")
+    item = dec.decode(encoded["item"])
+    if type(item) is str:
+        return numpy.str_(item)
+    if type(item) is bytes:
+        return numpy.bytes_(item)
+    raise Refused("something else where text belongs")
+
+
+def _pack_dtype(value: Any, _: Encoder) -> dict[str, Any]:
+    if value.kind not in _NUMBER_KINDS + _ITEM_KINDS:
+        raise Refused(f"numpy dtype {value.name}")
+    return {"dtype": value.str}
+
+
+def _unpack_dtype(encoded: dict[str, Any], _: Decoder) -> Any:
+    return dtype_named(encoded["dtype"], _ITEM_KINDS)
+
+
+ARRAY: Final = Row("ndarray", _is_array, _pack_array, _unpack_array)
+SCALAR: Final = Row("npscalar", _is_scalar, _pack_scalar, _unpack_scalar)
+DTYPE: Final = Row("npdtype", _is_dtype, _pack_dtype, _unpack_dtype)

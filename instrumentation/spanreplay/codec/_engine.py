@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -266,6 +267,11 @@ def type_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def package_of(kind: type) -> str:
+    """The package that a type says it is of."""
+    return str(kind.__module__).partition(".")[0]  # a class may have anything there
+
+
 def is_clean_text(text: str) -> bool:
     """Whether the text is Unicode proper, without lone surrogates."""
     if text.isascii():
@@ -284,15 +290,19 @@ def _is_plain(value: dict[Any, Any]) -> bool:
 
 
 _ROW_OF: WeakKeyDictionary[type, Row] = WeakKeyDictionary()
+_NO_ROW: WeakKeyDictionary[type, int] = WeakKeyDictionary()
+"""Types that no row matched, and how many modules were loaded: rows ask the libraries that are."""
 
 
 def find_row(kind: type) -> Row | None:
     """The table's row for a type; the first that matches wins."""
     row = _ROW_OF.get(kind)
-    if row is None:
+    if row is None and _NO_ROW.get(kind) != len(sys.modules):
         row = next((row for row in rows_by_tag().values() if row.matches(kind)), None)
         if row is not None:
             _ROW_OF[kind] = row
+        else:
+            _NO_ROW[kind] = len(sys.modules)
     return row
 
 

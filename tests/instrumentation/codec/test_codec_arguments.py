@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spanreplay.codec import call_arguments
@@ -78,6 +79,21 @@ def test_arguments_leave_out_what_is_excluded() -> None:
 def test_arguments_of_any_callable(function: Any, expected: dict[str, Any]) -> None:
     """Methods without their self, callables, partials and signatures all work."""
     assert call_arguments(function, (1,), {}) == expected
+
+
+class Query:
+    """What a truth test would send to the database."""
+
+    def __bool__(self) -> bool:
+        raise AssertionError("asked for its truth")
+
+
+def test_s36_arguments_are_not_asked_for_their_truth() -> None:
+    """A data frame has none, and a lazy query would be run for it."""
+    frame, query = np.ones(2), Query()
+    named = call_arguments(pay, (frame, query), {"note": query, "x": query})
+    assert named["amount"] is frame
+    assert named == {"amount": frame, "to": query, "note": query, "extra": {"x": query}}
 
 
 def test_arguments_that_do_not_fit_are_kept_as_given() -> None:
