@@ -62,6 +62,50 @@ def test_s16_declared_ranking_is_served_bit_for_bit(workplace: Workplace) -> Non
     assert [c.boundary for c in workplace.recording().calls] == ["compute:fuse"]
 
 
+# What random rows add up to depends on their layout in memory; the key in a cell is what redaction must find
+SALES = """
+import numpy as np, pandas as pd
+import sys
+import spanreplay
+
+bodies = 0
+
+@spanreplay.boundary("tool", name="load_sales")
+def load_sales(days: int) -> pd.DataFrame:
+    global bodies
+    bodies += 1
+    numbers = np.random.default_rng().standard_normal((days, 3)) * 1e3
+    frame = pd.DataFrame(numbers, columns=["eu", "us", "asia"], copy=False)
+    frame.index = pd.date_range("2026-03-28", periods=days, tz="Europe/Berlin", name="day")
+    return frame.assign(note="use " + "sk-" + "abcdefghij" * 2, grade=pd.cut(frame["eu"], 3))
+
+@spanreplay.boundary("tool", name="summarise")
+def summarise(sales: pd.DataFrame, *, by: str) -> pd.Series:
+    return sales.select_dtypes("number").resample(by).sum().sum()
+
+sales = load_sales(1001)
+print(sales.sum(numeric_only=True).tolist(), summarise(sales, by="W").tolist())
+print(sales.dtypes.to_dict(), sales.index.freq, sales.index.tz, sales["grade"].cat.categories.tolist())
+print("bodies", bodies, file=sys.stderr)
+"""
+
+
+def test_s61_frame_is_served_bit_for_bit(workplace: Workplace) -> None:
+    """A frame of random numbers comes back in another process as it was, sums to the same digits, and hides its key."""
+    pytest.importorskip("pandas")
+    agent = workplace.write("agent.py", SALES)
+    recorded = workplace.record(agent)
+    assert "bodies 1" in recorded.stderr, recorded.stderr
+    recording = workplace.recording()
+    assert recording.completeness().is_complete
+    assert [c.boundary for c in recording.calls] == ["tool:load_sales", "tool:summarise"]
+    assert "abcdefghij" not in "".join(c.request + c.response for c in recording.calls)
+    replayed = workplace.replay(agent, source=recording.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert "bodies 0" in replayed.stderr
+
+
 STEPS = 30
 SCREENS = 10
 # A PNG of noise, about 1 MB; the screen changes at every third step
