@@ -29,7 +29,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from spanreplay.codec import Unserializable, encode
 from spanreplay.keys import compute_key
-from support import pandas_values
+from support import pandas_values, polars_values
 
 
 class Color(enum.Enum):
@@ -212,6 +212,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "exception": lambda: ValueError("bad amount", 190000),
     "empty_containers": lambda: [[], {}, (), set(), "", b""],
     **{f"pandas_{name}": make for name, make in pandas_values.GOOD.items()},
+    **{f"polars_{name}": make for name, make in polars_values.GOOD.items()},
 }
 
 # Where the refusal points to.
@@ -237,6 +238,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "void_scalar": (lambda: {"a": np.void(b"abc")}, "$.a"),
     "masked_array": (lambda: {"a": np.ma.array([1, 2])}, "$.a"),
     **{f"pandas_{name}": made for name, made in pandas_values.BAD.items()},
+    **{f"polars_{name}": made for name, made in polars_values.BAD.items()},
 }
 
 

@@ -11,10 +11,11 @@ import importlib
 from typing import Any, Final
 
 from spanreplay.canonical import Refused
-from spanreplay.codec._engine import TAG, Decoder, Encoder, Row, is_clean_text
+from spanreplay.codec._engine import Decoder, Encoder, Row
+from spanreplay.codec._named import label_text, pack_named, unpack_named
 from spanreplay.codec._pandas_arrays import freq_name, freq_named, is_numpy, pack_column, unpack_column
 from spanreplay.codec._pandas_scalars import is_pandas
-from spanreplay.redact.names import Strength, secret_name
+from spanreplay.redact.names import secret_name
 
 __all__ = ["FRAME", "INDEX", "SERIES"]
 
@@ -28,44 +29,29 @@ def _pandas() -> Any:
     return importlib.import_module("pandas")
 
 
-# ── values under names ──────────────────────────────────────────────────────────────────────────────
-def _label_text(label: Any) -> str:
-    """A label as redaction reads it; nothing is decoded from it."""
-    if type(label) is tuple:  # of several levels
-        label = ".".join(part for part in label if type(part) is str)
-    return label if type(label) is str and label != TAG and is_clean_text(label) else ""
-
-
+# ── values under their names ──────────────────────────────────────────────────────────────────────────────
 def _row_names(index: Any) -> list[str]:
     """The labels of rows if one of them says that its row is a secret, as in a record of settings; else []."""
     if len(index) > ROW_NAMES_MAX or type(index).__name__ != "Index":
         return []
-    names = [_label_text(label) for label in index.tolist()]
+    names = [label_text(label) for label in index.tolist()]
     return names if any(secret_name(name) for name in names) else []
 
 
-def _pack_named(series: Any, enc: Encoder, row_names: list[str]) -> tuple[Any, dict[str, Any]]:
+def _pack_values(series: Any, enc: Encoder, row_names: list[str]) -> tuple[Any, dict[str, Any]]:
     """The dtype, and the values under the name: of a series, a column, an index."""
-    name = _label_text(series.name)
+    name = label_text(series.name)
     try:
         dtype, values = pack_column(series.to_numpy() if is_numpy(series.dtype) else series.array, enc)
     except Refused as refused:
         if name:
             refused.steps.append(name)
         raise
-    if type(values) is list:
-        if not row_names and secret_name(name) is Strength.WEAK:
-            row_names = [name] * len(values)  # which only says something of a text
-        if row_names:
-            values = {"rows": [{each: value} for each, value in zip(row_names, values, strict=True)]}
-    return dtype, {name: values}
+    return dtype, pack_named(name, values, row_names)
 
 
-def _unpack_named(dtype: Any, named: Any, dec: Decoder) -> Any:
-    (values,) = named.values()
-    if type(values) is dict and "rows" in values:
-        values = [value for row in values["rows"] for value in row.values()]
-    return unpack_column(dtype, values, dec)
+def _unpack_values(dtype: Any, named: Any, dec: Decoder) -> Any:
+    return unpack_column(dtype, unpack_named(named), dec)
 
 
 def _pack_notes(value: Any, enc: Encoder) -> dict[str, Any]:
@@ -96,7 +82,7 @@ def _unpack_index_of(encoded: dict[str, Any], name: str, dec: Decoder) -> Any:
 def _pack_frame(frame: Any, enc: Encoder) -> dict[str, Any]:
     packed = {"columns": enc.at("columns", frame.columns), "index": enc.at("index", frame.index)}
     row_names = _row_names(frame.index)
-    columns = [_pack_named(frame.iloc[:, at], enc, row_names) for at in range(frame.shape[1])]
+    columns = [_pack_values(frame.iloc[:, at], enc, row_names) for at in range(frame.shape[1])]
     packed["dtypes"] = [dtype for dtype, _ in columns]
     packed["values"] = [named for _, named in columns]
     by_row = _columns_by_row(frame)
@@ -124,7 +110,7 @@ def _columns_by_row(frame: Any) -> list[int]:
 def _unpack_frame(encoded: dict[str, Any], dec: Decoder) -> Any:
     index = _unpack_index_of(encoded, "index", dec)
     arrays = [
-        _unpack_named(dtype, named, dec) for dtype, named in zip(encoded["dtypes"], encoded["values"], strict=True)
+        _unpack_values(dtype, named, dec) for dtype, named in zip(encoded["dtypes"], encoded["values"], strict=True)
     ]
     if any(len(array) != len(index) for array in arrays):
         raise Refused("a data frame whose columns are of other lengths than its index")
@@ -154,12 +140,12 @@ def _build_frame(arrays: list[Any], by_row: list[int], rows: int) -> Any:
 # ── series ──────────────────────────────────────────────────────────────────────────────────────────
 def _pack_series(series: Any, enc: Encoder) -> dict[str, Any]:
     packed = {"index": enc.at("index", series.index), "name": enc.at("name", series.name)}
-    packed["dtype"], packed["values"] = _pack_named(series, enc, _row_names(series.index))
+    packed["dtype"], packed["values"] = _pack_values(series, enc, _row_names(series.index))
     return {**packed, **_pack_notes(series, enc)}
 
 
 def _unpack_series(encoded: dict[str, Any], dec: Decoder) -> Any:
-    array = _unpack_named(encoded["dtype"], encoded["values"], dec)
+    array = _unpack_values(encoded["dtype"], encoded["values"], dec)
     index = _unpack_index_of(encoded, "index", dec)
     series = _pandas().Series(array, index=index, dtype=array.dtype, name=dec.decode(encoded["name"]), copy=False)
     return _with_notes(series, encoded, dec)
@@ -178,7 +164,7 @@ def _pack_index(index: Any, enc: Encoder) -> dict[str, Any]:
             "sortorder": index.sortorder,
         }
     packed: dict[str, Any] = {"name": enc.at("name", index.name)}
-    packed["dtype"], packed["values"] = _pack_named(index, enc, [])
+    packed["dtype"], packed["values"] = _pack_values(index, enc, [])
     if name in ("DatetimeIndex", "TimedeltaIndex") and index.freq is not None:
         packed["freq"] = freq_name(index.freq)
     return packed
@@ -197,7 +183,7 @@ def _unpack_index(encoded: dict[str, Any], dec: Decoder) -> Any:
     if "range" in encoded:
         start, stop, step = map(int, encoded["range"])
         return pandas.RangeIndex(start, stop, step, name=name)
-    array = _unpack_named(encoded["dtype"], encoded["values"], dec)
+    array = _unpack_values(encoded["dtype"], encoded["values"], dec)
     if "freq" not in encoded:
         return pandas.Index(array, dtype=array.dtype, name=name)
     of_times = pandas.TimedeltaIndex if array.dtype.kind == "m" else pandas.DatetimeIndex

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spanreplay.codec import _pandas, _pandas_arrays, _pandas_scalars
+from spanreplay.codec import _pandas, _pandas_arrays, _pandas_scalars, _polars
 from spanreplay.codec._arrays import ARRAY, DTYPE, SCALAR
 from spanreplay.codec._builtin import BUILTIN_ROWS
 from spanreplay.codec._engine import Row
@@ -25,6 +25,8 @@ ROWS: Final[tuple[Row, ...]] = (
     _pandas_arrays.ARRAY,
     _pandas_arrays.DTYPE,
     *_pandas_scalars.ROWS,
+    _polars.FRAME,
+    _polars.SERIES,
     PYTZ,
     VALIDATION,  # before EXCEPTION: it is a ValueError
     EXCEPTION,

@@ -159,7 +159,7 @@ def test_codec_imports_no_pandas() -> None:
     code = (
         "import sys, decimal; from spanreplay.codec import decode, encode\n"
         "decode(encode([decimal.Decimal(1), {1: b'x'}, {'a'}]))\n"
-        "print([name for name in ('pandas', 'numpy', 'pyarrow', 'pytz') if name in sys.modules])"
+        "print([name for name in ('pandas', 'numpy', 'polars', 'pyarrow', 'pytz') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, timeout=60)
     assert done.stdout == "[]\n"

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +30,10 @@ def _describe(value: Any) -> Any:
         return kind, value.dtype.str, value.shape, value.strides, _content(value)
     if kind.__module__.startswith("pandas"):
         return kind, pandas_values.describe(value, _describe)
+    if isinstance(value, pl.DataFrame):
+        return kind, [_describe(column) for column in value]
+    if isinstance(value, pl.Series):
+        return kind, value.name, repr(value.dtype), value.chunk_lengths(), _describe(value.to_list())
     if isinstance(value, float) and value != value:
         return kind, "nan"
     if isinstance(value, float):
