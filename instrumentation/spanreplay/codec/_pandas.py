@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row
-from spanreplay.codec._named import label_text, pack_named, unpack_named
+from spanreplay.codec._named import label_text, pack_named, says_secret, unpack_named
 from spanreplay.codec._pandas_arrays import freq_name, freq_named, is_numpy, pack_column, unpack_column
 from spanreplay.codec._pandas_scalars import is_pandas
-from spanreplay.redact.names import secret_name
 
 __all__ = ["FRAME", "INDEX", "SERIES"]
 
@@ -35,7 +34,7 @@ def _row_names(index: Any) -> list[str]:
     if len(index) > ROW_NAMES_MAX or type(index).__name__ != "Index":
         return []
     names = [label_text(label) for label in index.tolist()]
-    return names if any(secret_name(name) for name in names) else []
+    return names if any(says_secret(name) for name in names) else []
 
 
 def _pack_values(series: Any, enc: Encoder, row_names: list[str]) -> tuple[Any, dict[str, Any]]:
