@@ -24,7 +24,7 @@ from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import running_loop
 from spanreplay.replay.pace import Steps, Turns, find_threads
-from spanreplay.replay.patience import LOOK_MS, STALL_MS, Patience
+from spanreplay.replay.patience import LOOK_MS, REACTION_MS, STALL_MS, Patience, Reaction
 from spanreplay.replay.waits import PENDING, cancel_rest, find_cancelled, read_waits
 
 if TYPE_CHECKING:
@@ -38,10 +38,6 @@ HANG_MS: Final = 5_000
 """How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
 HANG_DAEMONS_MS: Final = 60_000
 """The same where there are daemon threads, of which nobody knows whether they work."""
-REACTION_MS: Final = 200
-"""How long other threads may go on, after a result went out, before the next one does; ends when all of them wait."""
-
-
 SERVICE: Final = "_spanreplay_service"
 """Attribute of a thread that works for many; what it does is counted piece by piece."""
 
@@ -110,10 +106,12 @@ class OrderGate:
         self._listeners: list[Callable[[], None]] = []
         self._waiting = 0
         self._blocked = 0
+        self._waiters: set[int] = set()
         self._moves = 0
         self._delivering = 0
         self._busy = 1  # the main thread
         self._thread_completed_at = 0.0
+        self._reaction = Reaction(since=-1.0)
         self._is_open = False
         self.is_live = False
         """Whether the run has gone on behind its recording: time is real from there on."""
@@ -289,15 +287,22 @@ class OrderGate:
         """
         if self._busy <= 1 and self._shared is None:
             return
-        with self._condition:
-            self._waiting += 1
+        with self._condition, self._counted_as_waiting():
             if self.working_threads <= 0:
                 self._condition.notify_all()  # they wait for that
-            try:
-                self._block(clock, min(others_s, REACTION_MS / 1000))
-            finally:
-                self._waiting -= 1
-                self._state_working()
+            self._block(clock, min(others_s, REACTION_MS / 1000))
+
+    @contextmanager
+    def _counted_as_waiting(self) -> Iterator[None]:
+        thread = threading.get_native_id()
+        self._waiting += 1
+        self._waiters.add(thread)
+        try:
+            yield
+        finally:
+            self._waiters.discard(thread)
+            self._waiting -= 1
+            self._state_working()
 
     @property
     def head(self) -> tuple[int, int]:
@@ -365,18 +370,19 @@ class OrderGate:
         if (thread.daemon or hasattr(thread, SERVICE)) and not counted.is_here:
             yield _nothing
             return
-        waiting = [True]
+        waiting = [threading.get_native_id()]
 
         def end() -> None:
             with self._condition:
                 if waiting:
-                    waiting.clear()
+                    self._waiters.discard(waiting.pop())
                     self._blocked -= 1
                     self._thread_completed_at = time.monotonic()
                     self._state_working()
 
         with self._condition:
             self._blocked += 1
+            self._waiters.add(waiting[0])
             self._state_working()
             self._condition.notify_all()
         try:
@@ -384,22 +390,24 @@ class OrderGate:
         finally:
             with self._condition:
                 if waiting:
+                    self._waiters.discard(waiting[0])
                     self._blocked -= 1
                 self._state_working()
 
     def _block(self, clock: int, others_s: float) -> None:
         patience = Patience(self._head, self._look_ms)
-        due_s: float | None = None
+        reaction: Reaction | None = None
         while True:
             if self._is_turn(clock):
                 # Others may still be on their way to a wait for this very result
-                now = time.monotonic()
-                due_s = now + others_s if due_s is None else due_s
-                if self.working_threads <= 0 or now >= due_s:
+                if self.working_threads <= 0:
                     return
-                self._pause(min(due_s - now, LOOK_MS / 1000))
+                reaction = reaction or Reaction(others_s)
+                if reaction.is_over(self._waiters):
+                    return
+                self._pause(min(others_s, LOOK_MS / 1000))
                 continue
-            due_s = None
+            reaction = None
             self._pause(LOOK_MS / 1000)
             if patience.is_over(self._head, is_busy=self.working_threads > 0, is_awaited=self._is_awaited):
                 self.skip_before(clock)
@@ -409,12 +417,8 @@ class OrderGate:
         with self._condition:
             if is_free():
                 return True
-            self._waiting += 1
-            try:
+            with self._counted_as_waiting():
                 return self._wait_until(is_free)
-            finally:
-                self._waiting -= 1
-                self._state_working()
 
     def _wait_until(self, is_free: Callable[[], bool]) -> bool:
         patience = Patience((self._head, self._moves), self._look_ms)
@@ -437,7 +441,11 @@ class OrderGate:
 
     def is_thread_reacting(self) -> bool:
         """Whether other threads may still be on their way with what they got last; for a thread that runs a loop."""
-        return self.is_thread_awaited and time.monotonic() - self._thread_completed_at < REACTION_MS / 1000
+        if not self.is_thread_awaited:
+            return False
+        if self._reaction.since != self._thread_completed_at:
+            self._reaction = Reaction(since=self._thread_completed_at)
+        return not self._reaction.is_over(self._waiters)
 
     @property
     def is_thread_awaited(self) -> bool:

@@ -1,8 +1,11 @@
-"""How long a replay waits for what should come next, before the program counts as another one."""
+"""How long a replay waits: for what should come next, and for threads that react to what came last."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from collections.abc import Collection
 from typing import Final
 
 STALL_MS: Final = 500
@@ -13,6 +16,20 @@ STALL_AWAITED_MS: Final = 20_000
 """The same while another process is being started or has work, as long as nothing was given up."""
 LOOK_MS: Final = 50
 """How often a thread that waits looks whether anything moves."""
+REACTION_MS: Final = 200
+"""How long other threads may go on, after a result went out, before the next one does; ends when all of them wait."""
+REACTION_CPU_MS: Final = 1_000
+"""How much longer they may, in CPU time, as long as they compute or wait for a processor."""
+REACTION_LONG_MS: Final = 10_000
+"""The same by the clock on the wall."""
+REACTIONS_CPU_MS: Final = 20_000
+"""The CPU time that all such waits of a process may last together: a thread that always computes reacts to nothing."""
+_QUIET_LOOKS: Final = 3
+_AT_WORK_MS: Final = 2.0
+"""The CPU time of other threads between two looks, above which they are at work."""
+_LOOKING_MS: Final = 0.5
+"""What each of those that wait may use for looks of its own."""
+_TASKS: Final = "/proc/self/task"
 
 
 class Patience:
@@ -37,3 +54,76 @@ class Patience:
             self._state, self._since, self._looks = state, time.monotonic(), 0
         limit_ms = STALL_AWAITED_MS if is_awaited else STALL_BUSY_MS if is_busy else STALL_MS
         return self._looks * self._look_ms >= limit_ms and (time.monotonic() - self._since) * 1000 >= limit_ms
+
+
+# ── Threads that react ──────────────────────────────────────────────────────────────────────────────
+class _Spent:
+    cpu_ms = 0.0
+
+
+_spent: Final = _Spent()
+
+
+def _others_cpu_ms() -> float:
+    return (time.process_time() - time.thread_time()) * 1000
+
+
+def _is_any_runnable(waiting: Collection[int]) -> bool:
+    """Whether a thread of the process but for these, and this one, runs or waits for a processor; False if unknown."""
+    own = {str(each) for each in (threading.get_native_id(), *waiting)}
+    try:
+        tasks = os.listdir(_TASKS)  # noqa: PTH208 -- light
+    except OSError:
+        return False
+    for task in tasks:
+        if task not in own:
+            try:
+                descriptor = os.open(f"{_TASKS}/{task}/stat", os.O_RDONLY)
+            except OSError:  # it has ended
+                continue
+            try:
+                state = os.read(descriptor, 512).rpartition(b")")[2][:2]
+            finally:
+                os.close(descriptor)
+            if state == b" R":
+                return True
+    return False
+
+
+class Reaction:
+    """Tells when threads that are at work have had the time to react to what went out last.
+
+    By time at first; then for as long as they visibly compute, or would if a busy machine let them, within limits. What
+    waits in a way that nobody sees uses no processor.
+    """
+
+    def __init__(self, others_s: float = REACTION_MS / 1000, since: float | None = None) -> None:
+        self.since = time.monotonic() if since is None else since
+        self._due = self.since + others_s
+        self._is_short = others_s * 1000 < REACTION_MS
+        self._first_ms = self._last_ms = _others_cpu_ms()
+        self._next = self.since
+        self._quiet = 0
+
+    def is_over(self, waiting: Collection[int] = ()) -> bool:
+        """Whether the next result may go out although others work; `waiting`: native ids of those that do not."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + LOOK_MS / 1000
+            cpu_ms = _others_cpu_ms()
+            limit_ms = _AT_WORK_MS + _LOOKING_MS * len(waiting)
+            is_at_work = cpu_ms - self._last_ms > limit_ms or _is_any_runnable(waiting)
+            self._last_ms, self._quiet = cpu_ms, 0 if is_at_work else self._quiet + 1
+        if now < self._due:
+            return False
+        used_ms = self._last_ms - self._first_ms
+        is_over = (
+            self._is_short
+            or self._quiet >= _QUIET_LOOKS
+            or used_ms >= REACTION_CPU_MS
+            or _spent.cpu_ms >= REACTIONS_CPU_MS
+            or (now - self.since) * 1000 >= REACTION_LONG_MS
+        )
+        if is_over and not self._is_short:
+            _spent.cpu_ms += used_ms
+        return is_over
