@@ -105,6 +105,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ("true", "false"),
     ),
     Setting(
+        "SPANREPLAY_SANDBOX",
+        "kernel",
+        "what keeps native code of a replay from changing files: the kernel, where it can, or only what Python sees",
+        ("kernel", "python"),
+    ),
+    Setting(
         "SPANREPLAY_RECORD_CLOCK",
         "true",
         "whether the clock and random sources that the agent's code reads are recorded",

@@ -91,7 +91,7 @@ _SEEN_MAX: Final = 2_000
 
 
 def _remember_place(frame: FrameType, code: CodeType) -> str:
-    place = _describe_place(code, frame.f_lineno)
+    place = describe_place(code, frame.f_lineno)
     if len(_seen) < _SEEN_MAX:
         _seen[(id(code), frame.f_lasti)] = (code, place)
     return place
@@ -105,7 +105,7 @@ def find_stack(depth: int = 2, frames_max: int = 200, places_max: int = 12) -> t
         if frame is None or len(found) >= places_max:
             break
         if is_agent_file(frame.f_code.co_filename):
-            found.append(_describe_place(frame.f_code, frame.f_lineno))
+            found.append(describe_place(frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return tuple(found)
 
@@ -114,7 +114,8 @@ _places: dict[tuple[str, str, int], str] = {}
 _PLACES_MAX: Final = 10_000
 
 
-def _describe_place(code: CodeType, line: int) -> str:
+def describe_place(code: CodeType, line: int) -> str:
+    """`file:line qualname` of a line of code."""
     # Remembered: a place keeps its name when the agent changes its directory
     at = (code.co_filename, code.co_name, line)
     place = _places.get(at)

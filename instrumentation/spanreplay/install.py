@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
     from spanreplay.redact import RunRedactor
+    from spanreplay.replay.native_writes import NativeWrites
     from spanreplay.replay.session import Session
     from spanreplay.replay.world import World
     from spanreplay.seams._installed import InstalledSeams
@@ -52,6 +53,7 @@ class Installation:
         self._spool: Any = None
         self._not_recorded = ""
         self._world: World | None = None
+        self._denied: NativeWrites | None = None
 
     def install(self) -> None:
         """Build the way out, start the run, patch. Raises: SpanreplayError where a replay can't be set up."""
@@ -161,10 +163,12 @@ class Installation:
         lanes.install(self.patches, root_lane_of_active_run, carried)
         timers.install(self.patches)
         if self.session is not None and self.run is not None:
-            from spanreplay.replay import world
+            from spanreplay.replay import kernel_guard, native_writes, world
 
+            self.session.guard = kernel_guard.enter(self.session.plan)
             self._world = world.install(self.session, self.run, self.patches)
             self.run.overlay = self._world.files
+            self._denied = native_writes.watch(self.session, self.run, self.patches)
         self.seams = InstalledSeams(self._seam_missed if self.session is None else self._seam_failed)
         self.seams.register()
         self._watch_exit()
@@ -285,6 +289,8 @@ class Installation:
 
         if self.session is None:
             return
+        if self._denied is not None:
+            guard.guarded("what native code was denied", self._denied.settle, status)
         run.close_open_calls()
         run.gather()
         if run.reads is not None:

@@ -145,7 +145,11 @@ def settled(verdict: dict[str, Any]) -> dict[str, Any]:
         if name in ("duration_ms", "recorded_duration_ms"):
             return 7
         if isinstance(value, dict):
-            return {k: clean(v, k) for k, v in value.items() if k not in ("drift", "code") or name == "divergence"}
+            return {
+                k: clean(v, k)
+                for k, v in value.items()
+                if k not in ("drift", "code", "sandbox") or name == "divergence"
+            }
         if name == "stack":
             return list(dict.fromkeys(clean(v) for v in value))
         if isinstance(value, list):

@@ -163,10 +163,10 @@ def test_s59_strict_env_denies_a_variable_with_another_value(workplace: Workplac
 
 
 def test_replay_leaves_the_tree_without_bytecode_rules(workplace: Workplace) -> None:
-    """Bytecode that the interpreter keeps for itself is neither redirected nor denied."""
+    """Bytecode that the interpreter keeps for itself is neither redirected nor denied by Python's own guard."""
     workplace.write("helper.py", "VALUE = 1\n")
     agent = workplace.write("agent.py", CALL + "import helper\nprint(helper.VALUE)\n")
     recorded = workplace.record(agent)
-    replayed = workplace.replay(agent, PYTHONDONTWRITEBYTECODE="")
+    replayed = workplace.replay(agent, PYTHONDONTWRITEBYTECODE="", SPANREPLAY_SANDBOX="python")
     assert (replayed.status, replayed.stdout) == (0, recorded.stdout), replayed.stderr
     assert Path(workplace.path / "__pycache__").is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,9 +78,12 @@ def _read_verdict(path: Path, status: int) -> Verdict:
     except FileNotFoundError:
         content = ""
     if not content:
+        hint = "`spanreplay doctor -- CMD` tells whether its Python can replay"
+        if status == -signal.SIGABRT:
+            hint = "a library in native code that may not write a file can end so: SPANREPLAY_SANDBOX=python lets it"
         raise SpanreplayError(
             f"there is no verdict: the agent {describe_end(status)} before its replay could tell one",
-            hint="see what it wrote above; `spanreplay doctor -- CMD` tells whether its Python can replay",
+            hint=f"see what it wrote above; {hint}",
         )
     return parse(content)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,8 @@ class Findings:
         self.moves: list[tuple[int, CallRecord, int]] = []
         """(position in `divergences`, recorded call, index now) of every call that moved."""
         self.taint = Taint()
+        self.on_first: Callable[[], None] | None = None
+        """Called before a call is the first to diverge: it may know what happened before."""
         self._recording = recording
         self._index = index
         self._known_messages: set[str] = set()
@@ -72,6 +75,8 @@ class Findings:
         cause: str = "",
     ) -> Divergence:
         """A call that is not as recorded; `call` is the recorded one in its place, `cause` what the plan did to it."""
+        if self.on_first is not None and not self.divergences:
+            self.on_first()
         if call is not None and not diff:
             diff = self._diff(crossing, call)
         if kind == CHANGED:

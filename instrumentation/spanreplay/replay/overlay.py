@@ -3,7 +3,7 @@
 The functions of `os`, `open` and what is built on them (`pathlib`, `shutil`, `glob`, `tempfile`) are replaced, for
 every caller: a library that writes for the agent does not touch the world either. Left alone are our own files, and
 what runs inside of a call that the plan lets go live, which may write for real. C code that opens files by itself is
-not seen; the audit hook of `hermetic` stops it where Python is asked at all.
+not seen; the audit hook of `hermetic` stops it where Python is asked at all, and `kernel_guard` where it is not.
 """
 
 from __future__ import annotations

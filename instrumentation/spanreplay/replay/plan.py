@@ -179,6 +179,11 @@ class Plan:
         rules = (r for r in (*self.rules, *self.changes) if r.action == LIVE)
         return any(_matches_somewhere(r.selector, boundary) for r in rules)
 
+    @property
+    def lets_go_live(self) -> bool:
+        """Whether any call at all could run live."""
+        return self.on_change == LIVE or any(r.action == LIVE for r in (*self.rules, *self.changes))
+
     def describe(self) -> dict[str, Any]:
         """The plan in a verdict."""
         described: dict[str, Any] = {

@@ -36,6 +36,7 @@ from spanreplay.seal.check import find_tampering
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
+    from spanreplay.replay.kernel_guard import Guard
     from spanreplay.replay.stepper import Stepper
 
 _OPEN = Outcome.OPEN.value  # a constant, because `.value` of an enum member is a Python call
@@ -64,6 +65,8 @@ class Session:
         self.is_stopped = False
         self.is_forked = False
         self.internal_error = ""
+        self.guard: Guard | None = None
+        """Whether the kernel guards the files; None where the replay is a part of a process."""
         self.stopped = ""
         """Why the replay ended before its recording, where the user said so."""
         lane_ends = recording.root.manifest.get("lane_ends")

@@ -99,6 +99,7 @@ def build_verdict(
         "exit": exits,
         "tokens": {"recorded": _tokens(recording.calls), "live": session.live_tokens},
         "sockets_denied": list(session.sockets_denied),
+        **({} if session.guard is None else {"sandbox": session.guard.describe()}),
         **({"environment": environment} if environment else {}),
         **({"drift": drift} if drift else {}),
         **_code(session, run),

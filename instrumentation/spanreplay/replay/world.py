@@ -27,11 +27,16 @@ _SHARED = ("spanreplay-run-", "pymp-")
 _OWN_SETTINGS = ("SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REDACT_KEY")
 
 
-def own_paths() -> list[str]:
-    """Files that we ourselves write in a replay."""
+def own_files() -> list[str]:
+    """Files, outside of our directory, that we ourselves write in a replay."""
     named = [config.read_setting(name) for name in _OWN_SETTINGS]
     named.append(os.environ.get("SPANREPLAY_DOCTOR", ""))
-    return [str(config.read_data_dir()), *(os.path.abspath(each) for each in named if each)]  # noqa: PTH100 -- text
+    return [os.path.abspath(each) for each in named if each]  # noqa: PTH100 -- text
+
+
+def own_paths() -> list[str]:
+    """All that we ourselves write in a replay."""
+    return [str(config.read_data_dir()), *own_files()]
 
 
 class World:

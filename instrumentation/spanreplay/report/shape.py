@@ -18,6 +18,7 @@ __all__ = [
     "Drift",
     "ExitPair",
     "IgnoredDiff",
+    "Sandbox",
     "Stdout",
     "Tokens",
     "Verdict",
@@ -172,6 +173,14 @@ class Tokens(TypedDict, total=False):
     live: int
 
 
+class Sandbox(TypedDict, total=False):
+    """What keeps native code from changing files: kernel, with the folders left `free`, or python, and `why` so."""
+
+    files: str
+    free: list[str]
+    why: str
+
+
 class Cost(TypedDict, total=False):
     """What live calls to models cost, in US dollars, and the ceiling."""
 
@@ -206,6 +215,7 @@ class Verdict(TypedDict, total=False):
     tokens: Tokens
     cost: Cost
     sockets_denied: list[str]
+    sandbox: Sandbox
     duration_ms: int
     recorded_duration_ms: int
     plan: dict[str, Any]

@@ -1,0 +1,47 @@
+"""A library that writes files by itself, as those in C and Rust do, and whether this kernel can keep it from that."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_ABI_MIN: Final = 2
+LIBRARY: Final = """
+import ctypes, os
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def _check(result, *paths):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), *paths)
+    return result
+
+def write(path, content):
+    descriptor = _check(libc.open(path.encode(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), path)
+    libc.write(descriptor, content, len(content))
+    libc.close(descriptor)
+
+def remove(path):
+    _check(libc.unlink(path.encode()), path)
+"""
+
+
+def _find_abi() -> int:
+    if sys.platform != "linux":
+        return 0
+    return int(ctypes.CDLL(None).syscall(444, None, 0, 1))
+
+
+needs_landlock = pytest.mark.skipif(_find_abi() < _ABI_MIN, reason="this kernel has no Landlock, or one before 5.19")
+
+
+def install_library(folder: Path) -> str:
+    """Put the library, called `native`, among installed packages below a folder; the path to find it by."""
+    packages = folder / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "native.py").write_text(LIBRARY, encoding="utf-8")
+    return str(packages)
