@@ -24,6 +24,7 @@ WITHOUT_CASE: Final = {
     "psycopg2": "it needs a server (test_databases.py)",
     "own-servers": "it records nothing (test_own_servers.py)",
     "threads": "it records no calls (end_to_end/test_meetings.py)",
+    "returns": "it records no calls (end_to_end/test_returns.py)",
     "stdin": "it needs a process with an input of its own (test_stdin.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
