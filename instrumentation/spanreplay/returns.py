@@ -1,8 +1,9 @@
-"""When a model's answer is back in the agent's code, where several threads ask.
+"""When an answer is back in the agent's code, where several threads ask.
 
-An SDK computes for some milliseconds between the end of a response, which is the call's end, and its return; two
-threads whose responses come within them may go on in the other order. Each return takes a value of the run's logical
-clock, as waits of threads do (`waits.py`), and a replay returns in that order. One row of RETURNS a method.
+An SDK computes for some milliseconds between the end of a response, which is the call's end, and its return; and we
+write the record of a call. Two threads whose answers come within that may go on in the other order. Each return takes a
+value of the run's logical clock, as waits of threads do (`waits.py`), and a replay returns in that order. One row of
+RETURNS a method; a Python call that is a boundary notes its return itself (`leaf.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RETURNED: Final = "|returned|"
 
 
 class Returning(NamedTuple):
-    """Methods of a class by which agents ask a model."""
+    """Methods of a class by which agents ask for something that takes time."""
 
     module: str
     owner: str
@@ -37,6 +38,10 @@ RETURNS: Final = (
     Returning("anthropic.resources.messages", "Messages", ("create", "parse")),
     Returning("groq.resources.chat.completions", "Completions", ("create",)),
     Returning("google.genai.models", "Models", ("generate_content", "embed_content")),
+    Returning("botocore.client", "BaseClient", ("_make_api_call",)),
+    Returning("httpx", "Client", ("request",)),
+    Returning("httpx2", "Client", ("request",)),
+    Returning("requests.sessions", "Session", ("request",)),
     Returning("langchain_core.language_models.chat_models", "BaseChatModel", ("invoke",)),
     Returning("langchain_core.runnables.base", "RunnableSequence", ("invoke",)),
 )
@@ -50,7 +55,8 @@ def _lane_here(run: Run) -> Lane | None:
     return current_lane(run.root_lane)
 
 
-def _note(run: Run) -> None:
+def note_return(run: Run) -> None:
+    """The calling thread goes on with an answer, in a replay when it is its turn; for runs of several threads."""
     lane = None if run.is_ended else guard.guarded("naming a return", _lane_here, run)
     if lane is None:
         return
@@ -72,7 +78,7 @@ def _ask(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     try:
         return wrapped(*args, **kwargs)
     finally:
-        _note(run)
+        note_return(run)
 
 
 def install(module: Any, patches: Patches) -> None:
