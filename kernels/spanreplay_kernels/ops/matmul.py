@@ -120,9 +120,13 @@ def _check(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 
 def matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: float, plan: MatmulPlan) -> Tensor:
-    """The library's product, called with one shape: `cpu_rows` rows, the last ones zero where x has fewer."""
+    """The library's product, called with one shape and layout: `cpu_rows` rows, the last ones zero where x has fewer.
+
+    The weight's columns lie dense, as in a linear layer's; a weight that lies otherwise is copied in each call. For some
+    dtypes and processors (fp16 on Zen 4) the library adds in another order where rows do.
+    """
     rows = plan.cpu_rows
-    w = aligned(w)
+    w = aligned(_dense_columns(w))
     x = aligned(x.contiguous())
     out = x.new_empty((x.shape[0], plan.n))
     for start in range(0, x.shape[0], rows):
@@ -288,6 +292,11 @@ def _launch_split(
         *_of_bias(bias, out), float(alpha), float(beta), SEGMENTS=plan.segments, BLOCK_N=1024, BIAS=_kind(bias),
         INTERPRET=IS_INTERPRETED, OVERLAPS=overlaps, num_warps=4, **({"launch_pdl": True} if overlaps else {}),
     )  # fmt: skip
+
+
+def _dense_columns(w: Tensor) -> Tensor:
+    """w (K, N) with the strides (1, K); copied only where its values lie otherwise."""
+    return w.t().contiguous().as_strided(w.shape, (1, w.shape[0]))
 
 
 def _dense(x: Tensor) -> Tensor:
