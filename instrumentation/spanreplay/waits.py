@@ -52,6 +52,16 @@ class Timed(NamedTuple):
     raises: type[BaseException] | None = None
     """What it raises then; without, it returns something false."""
 
+    def has_expired(self, instance: Any, result: Any) -> bool:
+        """Whether what it returned says that nothing came."""
+        return instance.is_alive() if self.name == "join" else self.raises is None and not result
+
+    def is_expiry(self, instance: Any, error: BaseException) -> bool:
+        """Whether what it raised says so: a future may have been given a TimeoutError to raise as well."""
+        return (
+            self.raises is not None and isinstance(error, self.raises) and error is not vars(instance).get("_exception")
+        )
+
 
 TIMED: Final = (
     Timed(base.Future, "result", 0, base.TimeoutError),
@@ -302,14 +312,12 @@ def _watch(run: Run, timed: Timed, name: str, instance: Any, call: Callable[[], 
     try:
         result = call()
     except BaseException as exc:
-        # What a future was given to raise may be a TimeoutError as well
-        if timed.raises is not None and isinstance(exc, timed.raises) and exc is not vars(instance).get("_exception"):
+        if timed.is_expiry(instance, exc):
             _note(run, name)
         raise
     if timed.name == "join" and ENDED in vars(instance):
         threading.Thread.join(instance)  # it is over: all that could be seen of it has happened
-    has_expired = instance.is_alive() if timed.name == "join" else timed.raises is None and not result
-    if has_expired:
+    if timed.has_expired(instance, result):
         _note(run, name)
     return result
 

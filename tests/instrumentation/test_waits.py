@@ -22,6 +22,7 @@ import pytest
 import spanreplay
 from spanreplay import config, waits
 from spanreplay._patch import Patches
+from spanreplay.replay import waits as serving
 from spanreplay.returns import RETURNED
 from support.in_process import Replayed, recorded, replayed
 
@@ -288,6 +289,40 @@ def test_n2_timeout_of_the_work_itself_is_not_one_of_the_wait() -> None:
     assert not any(waits.EXPIRED in name for name in recording.root.manifest["timers"])
     outcome = replayed(main, recording)
     assert (outcome.error, outcome.kinds()) == (None, [])
+
+
+def test_n2_wait_that_ended_in_time_lasts_while_results_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay on a busy machine may take longer than the run: what came in time then does so now."""
+    monkeypatch.setattr(serving, "_MORE_S", 0.15)
+
+    def program(busy_s: float, seen: list[str]) -> Callable[[], None]:
+        def work(number: int) -> str:
+            answer = ask(number)
+            end = time.perf_counter() + busy_s
+            while time.perf_counter() < end:
+                pass
+            return answer
+
+        def main() -> None:
+            with ThreadPoolExecutor(1) as pool:
+                futures = [pool.submit(work, number) for number in range(5)]
+                for future in concurrent.futures.as_completed(futures, timeout=0.2):
+                    seen.append(future.result())
+                last = [pool.submit(work, number) for number in range(5, 10)][-1]
+                seen.append(last.result(timeout=0.2))
+
+        return main
+
+    @spanreplay.boundary("tool", name="ask")
+    def ask(number: int) -> str:
+        return f"answer {number}"
+
+    told: list[str] = []
+    again: list[str] = []
+    recording = recorded(program(0, told))
+    outcome = replayed(program(0.1, again), recording)
+    assert (outcome.error, again, len(told)) == (None, told, 6)
+    assert outcome.kinds() == []
 
 
 POLLING = """

@@ -309,8 +309,8 @@ class OrderGate:
         """How many completions have gone out in order, and the call that the next one belongs to, or -1."""
         with self._condition:
             self._advance()
-            later = (seq for _, seq in self._events[self._head :] if seq != _NO_CALL)
-            return self._head, next(later, _NO_CALL)
+            ahead = range(self._head, len(self._events))
+            return self._head, next((self._events[at][1] for at in ahead if self._events[at][1] != _NO_CALL), _NO_CALL)
 
     def is_quiet(self, clock: int) -> bool:
         """Whether it is this completion's turn, and no thread that is at work could still bring something before it."""

@@ -92,6 +92,30 @@ class _Waiting:
             end()
 
 
+class _Pools:
+    """How many calls of each pool are at work: no more than it has threads, since others wait for one of those."""
+
+    def __init__(self, gate: OrderGate) -> None:
+        self._gate = gate
+        self._lock = threading.Lock()
+        self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def given(self, pool: Any) -> None:
+        """A pool is asked for one more call."""
+        with self._lock:
+            calls = self._calls.get(pool, 0)
+            self._calls[pool] = calls + 1
+            if calls < pool._max_workers:
+                self._gate.thread_started()
+
+    def ended(self, pool: Any) -> None:
+        """A call is over, or was never begun; its thread takes the next one."""
+        with self._lock:
+            calls = self._calls[pool] = self._calls[pool] - 1
+            if calls < pool._max_workers:
+                self._gate.thread_ended()
+
+
 def _is_endless(timeout: float | None) -> bool:
     """Whether a thread that the process waits for waits without a limit."""
     return timeout is None and not threading.current_thread().daemon
@@ -111,16 +135,16 @@ def _nothing() -> None:
 
 def install(gate: OrderGate, patches: Patches) -> None:
     """Count pool calls and threads from the moment they are asked for until they are done."""
-    waiting = _Waiting(gate)
+    waiting, pools = _Waiting(gate), _Pools(gate)
 
     def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
-        gate.thread_started()
+        pools.given(pool)
         try:
             future = wrapped(*args, **kwargs)
         except BaseException:
-            gate.thread_ended()
+            pools.ended(pool)
             raise
-        when_told(future, gate.thread_ended)
+        when_told(future, lambda: pools.ended(pool))
         return future
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:

@@ -22,7 +22,8 @@ PENDING: Final = "PENDING"
 _LOOK_S: Final = 0.005
 """How often a wait that gives a lock back looks whether it is its turn to expire."""
 _MORE_S: Final = 2.0
-"""How much longer than asked for a wait lasts that did not expire then: a replay may be slower."""
+"""How much longer than asked for a wait lasts that did not expire then, and again as long as results go out meanwhile:
+a replay may be slower."""
 
 
 def wait_as_recorded(wrapped: Any, gate: OrderGate, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
@@ -44,14 +45,21 @@ def take_as_recorded(wrapped: Any, gate: OrderGate, name: str, fs: Any, timeout:
     """As many of the futures as came in time then, and the same exception behind them if others did not."""
     fs = set(fs)
     clock, count = (-1, len(fs)) if gate.is_open else gate.waits.get(name, (-1, len(fs)))
-    futures = wrapped(fs, _longer(timeout))
-    for _ in range(count):
-        with unwatched():
-            found = next(futures, None)
-        if found is None:
+    left, futures = set(fs), wrapped(fs, _longer(timeout))
+    head = gate.head
+    while len(fs) - len(left) < count:
+        try:
+            with unwatched():
+                found = [next(futures)]
+        except StopIteration:
             return
-        yield found
-        del found
+        except concurrent.futures.TimeoutError:
+            if gate.head == head:
+                raise
+            head, futures = gate.head, wrapped(left, _longer(timeout))
+            continue
+        left.discard(found[0])
+        yield found.pop()  # not to keep it alive
     if clock >= 0:
         if running_loop() is None:
             gate.wait_turn(clock)
@@ -108,6 +116,21 @@ def _longer(timeout: Any) -> Any:
     return max(timeout, 0) + _MORE_S if isinstance(timeout, (int, float)) else timeout
 
 
+def _wait_while_results_come(
+    call: Callable[[float], Any], timed: Timed, gate: OrderGate, instance: Any, timeout: float
+) -> Any:
+    while True:
+        head = gate.head
+        try:
+            result = call(_longer(timeout))
+        except BaseException as exc:
+            if gate.head == head or not timed.is_expiry(instance, exc):
+                raise
+        else:
+            if gate.head == head or not timed.has_expired(instance, result):
+                return result
+
+
 def expire_as_recorded(
     call: Callable[[float], Any], timed: Timed, gate: OrderGate, name: str, instance: Any, timeout: float
 ) -> Any:
@@ -116,7 +139,7 @@ def expire_as_recorded(
         return call(timeout)
     clock = gate.timers.get(name, -1)
     if clock < 0:
-        return call(_longer(timeout))
+        return _wait_while_results_come(call, timed, gate, instance, timeout)
     if isinstance(instance, threading.Condition):
         _give_way(instance, gate, clock, timeout)
     elif running_loop() is None:

@@ -122,8 +122,8 @@ def _check(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 def matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: float, plan: MatmulPlan) -> Tensor:
     """The library's product, called with one shape and layout: `cpu_rows` rows, the last ones zero where x has fewer.
 
-    The weight's columns lie dense, as in a linear layer's; a weight that lies otherwise is copied in each call. For some
-    dtypes and processors (fp16 on Zen 4) the library adds in another order where rows do.
+    The weight's columns lie dense, as in a linear layer's; a weight that lies otherwise is copied in each call. For
+    some dtypes and processors (fp16 on Zen 4) the library adds in another order where rows do.
     """
     rows = plan.cpu_rows
     w = aligned(_dense_columns(w))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -67,6 +68,24 @@ def test_n2_thread_that_was_told_is_at_work_before_it_wakes_up() -> None:
             condition.notify()
             assert gate.working_threads == 2
         thread.join(10)
+        assert gate.working_threads == 1
+    finally:
+        patches.undo()
+
+
+def test_n2_calls_that_a_pool_has_no_thread_for_are_not_at_work() -> None:
+    """What waits for a thread of a pool can't bring anything: the next result need not wait for it."""
+    gate, patches, go = OrderGate([], lambda seq: False), Patches(), threading.Event()
+    threads.install(gate, patches)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(go.wait, 10) for _ in range(6)]
+            assert len(futures) == 6
+            most = gate.working_threads  # the main thread, and those that do not wait yet
+            futures[-1].cancel()
+            go.set()
+            wait(futures)
+            assert most <= 3
         assert gate.working_threads == 1
     finally:
         patches.undo()
