@@ -18,6 +18,7 @@ from spanreplay.errors import ReplayMiss, Suspended, Unserializable
 from spanreplay.leafkey import LEAF_KEYSPECS, leaf_key_fields
 from spanreplay.replay.cancel import await_cancellation, is_cancellation
 from spanreplay.replay.turns import await_clock, await_turn, complete, wait_turn
+from spanreplay.returns import note_return
 from spanreplay.run import Run, active_run
 
 T = TypeVar("T")
@@ -226,6 +227,8 @@ def call_sync(describe: Callable[[], Leaf], live: Callable[[], T]) -> T:
     if crossing is None:
         return live()
     error, value = _serve(crossing) if crossing.served is not None else _run(crossing, live)
+    if crossing.run.handovers.is_shared:
+        note_return(crossing.run)
     if error is None:
         result: T = value
         return result

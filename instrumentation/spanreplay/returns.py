@@ -1,8 +1,9 @@
 """When an answer is back in the agent's code, where several threads ask.
 
-An SDK computes for some milliseconds between the end of a response, which is the call's end, and its return; two
-threads whose responses come within them may go on in the other order. Each return takes a value of the run's logical
-clock, as waits of threads do (`waits.py`), and a replay returns in that order. One row of RETURNS a method.
+An SDK computes for some milliseconds between the end of a response, which is the call's end, and its return; and we
+write the record of a call. Two threads whose answers come within that may go on in the other order. Each return takes a
+value of the run's logical clock, as waits of threads do (`waits.py`), and a replay returns in that order. One row of
+RETURNS a method; a Python call that is a boundary notes its return itself (`leaf.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ from spanreplay.run import Run, active_run
 
 RETURNED: Final = "|returned|"
 """Stands in a name between a lane and the number of a return; they are noted while there are several threads."""
-
-
-_POOLED: Final = ("/x:", "/px:")
-"""In lanes of a pool's calls: who waits for their futures sees the order of these, which is noted."""
 
 
 class Returning(NamedTuple):
@@ -55,8 +52,7 @@ def _lane_here(run: Run) -> Lane | None:
     is_known = has_lane() or threading.current_thread() is threading.main_thread()
     if not is_known or current_crossing(run.root_lane) is not None or is_plumbing(run) or running_loop() is not None:
         return None
-    lane = current_lane(run.root_lane)
-    return None if any(mark in lane.path for mark in _POOLED) else lane
+    return current_lane(run.root_lane)
 
 
 def note_return(run: Run) -> None:

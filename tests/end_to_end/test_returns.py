@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.provider import Provider
 from support.replaying import Workplace
 
@@ -48,5 +50,55 @@ def test_n2_workers_of_a_queue_keep_their_order(tmp_path: Path) -> None:
     returns = [name for name in workplace.recording().root.manifest["timers"] if "|returned|" in name]
     assert len(returns) == 16
     replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
+
+
+TOOLS = """
+import random
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import spanreplay
+
+answers = []
+
+
+@spanreplay.boundary("tool", name="ask")
+def ask(number, seconds):
+    time.sleep(seconds)
+    return number
+
+
+def work(worker):
+    delays = random.Random(worker)
+    for number in range(10):
+        answers.append((worker, ask(number, delays.uniform(0.001, 0.003))))
+
+
+if sys.argv[1] == "pool":
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+else:
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print(*answers, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("how", ["threads", "pool"])
+def test_n2_answers_of_tools_keep_the_order_in_which_they_were_back(tmp_path: Path, how: str) -> None:
+    """Calls that end within a millisecond of each other: who was given an answer first goes on first."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", TOOLS)
+    recorded = workplace.record(agent, how)
+    returns = [name for name in workplace.recording().root.manifest["timers"] if "|returned|" in name]
+    assert len(returns) == 40
+    replayed = workplace.replay(agent, how)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert replayed.stdout == recorded.stdout
