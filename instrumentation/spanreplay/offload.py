@@ -18,7 +18,8 @@ from spanreplay.lanes import _enter, _inside_thread, _peel, current_crossing, cu
 from spanreplay.local import origin
 from spanreplay.loops import clock_of_running_loop, running_loop
 from spanreplay.replay.cancel import is_cancellation
-from spanreplay.replay.order import OrderGate, counted
+from spanreplay.replay.crew import counted
+from spanreplay.replay.order import OrderGate
 from spanreplay.replay.turns import complete
 from spanreplay.run import Run, carried
 from spanreplay.timers import guarded_name
@@ -51,7 +52,7 @@ class _Work:
     def __call__(self, *args: Any) -> Any:
         self.has_started = True
         if self._gate is not None:
-            self._gate.thread_started()
+            self._gate.crew.started()
             counted.is_here = True
         try:
             with _inside_thread(self._parent, self._lane, by_agent=self._by_agent), self._carried:

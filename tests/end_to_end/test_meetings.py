@@ -48,6 +48,83 @@ print(seen)
 print([done.get() for _ in range(24)])
 """
 
+DAEMONS = """
+import queue, random, threading, time
+import spanreplay
+
+@spanreplay.boundary("llm", effect="read")
+def ask(n):
+    time.sleep(random.SystemRandom().random() / 200)
+    return n * n
+
+todo, results = queue.Queue(), []
+
+def work():
+    while True:
+        n = todo.get()
+        results.append(ask(n))
+        todo.task_done()
+
+for _ in range(5):
+    threading.Thread(target=work, daemon=True).start()
+for n in range(30):
+    todo.put(n)
+todo.join()
+print(results)
+"""
+
+SIMPLE = """
+import queue, random, threading, time
+import spanreplay
+
+@spanreplay.boundary("llm", effect="read")
+def ask(n):
+    time.sleep(random.SystemRandom().random() / 200)
+    return n * n
+
+todo, done = queue.SimpleQueue(), queue.SimpleQueue()
+assert isinstance(todo, queue.SimpleQueue) and todo.empty()
+
+def work(name):
+    while (n := todo.get()) is not None:
+        done.put((name, ask(n)))
+
+threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+for thread in threads:
+    thread.start()
+for n in range(24):
+    todo.put(ask(100 + n))
+for _ in threads:
+    todo.put(None)
+print([done.get(timeout=60) for _ in range(24)])
+try:
+    done.get_nowait()
+except queue.Empty:
+    print("empty")
+"""
+
+POOL = """
+import random, time
+from multiprocessing.pool import ThreadPool
+import spanreplay
+
+@spanreplay.boundary("llm", effect="read")
+def ask(n):
+    time.sleep(random.SystemRandom().random() / 200)
+    return n * n
+
+results = []
+
+def work(n):
+    results.append(ask(n))
+    return n
+
+with ThreadPool(4) as pool:
+    print(pool.map(work, range(24), chunksize=1))
+    print(list(pool.imap_unordered(ask, range(24))))
+print(results)
+"""
+
 USES = """
 import threading
 import spanreplay
@@ -100,6 +177,17 @@ def test_s68_workers_of_a_queue_take_the_same_items(workplace: Workplace) -> Non
         assert replayed.stdout == recorded.stdout
         assert replayed.verdict["verdict"] == "identical", replayed.stderr
         assert replayed.verdict["counts"]["exact"] == 24
+
+
+@pytest.mark.parametrize("script", [DAEMONS, SIMPLE, POOL], ids=["daemons", "simple", "pool"])
+def test_s68_workers_of_every_kind_take_the_same_items(workplace: Workplace, script: str) -> None:
+    """Daemons that wait for more when the agent ends, a `SimpleQueue`, a `ThreadPool`: the order is as recorded."""
+    agent = workplace.write("agent.py", script)
+    for _ in range(2):
+        recorded = workplace.record(agent)
+        replayed = workplace.replay(agent)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+        assert replayed.stdout == recorded.stdout
 
 
 def test_s68_locks_are_used_like_the_interpreters_own(workplace: Workplace) -> None:

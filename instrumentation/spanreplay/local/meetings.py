@@ -6,16 +6,20 @@ code makes while it runs is looked at; attempts that need not succeed (`acquire(
 
 from __future__ import annotations
 
+import os
 import sys
-from types import ModuleType
+import threading
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.lanes import current_lane, thread_lane
+from spanreplay.local.origin import is_handed_by_agent
 from spanreplay.local.patching import asks
 from spanreplay.run import Run, active_run
 
 _getframe: Final = sys._getframe
+_POOLS: Final = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "")  # noqa: PTH118, PTH120 -- light
 
 
 class Place:
@@ -121,6 +125,37 @@ def _in_turn(step: str) -> Any:
     return wait
 
 
+def _is_for_agent(frame: FrameType) -> bool:
+    """Whether the agent makes a queue here, by itself or by making a `multiprocessing.pool.ThreadPool`."""
+    maker: FrameType | None = frame
+    while maker is not None and maker.f_code.co_filename.startswith(_POOLS):
+        maker = maker.f_back
+    return asks(frame) if maker is frame else is_handed_by_agent(maker)
+
+
+def _make_simple(module: Any) -> type:
+    """`SimpleQueue` made of `Queue`, which is followed; its calls may be nested, by signals and finalizers too."""
+    real = module.SimpleQueue
+
+    class SimpleQueue(module.Queue, metaclass=_LockType):  # type: ignore[misc]  # its base is patched
+        _real_type = real
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            is_ours = cls is not SimpleQueue or (active_run() is not None and _is_for_agent(_getframe(1)))
+            return super().__new__(cls) if is_ours else real(*args, **kwargs)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mutex = mutex = threading.RLock()
+            self.not_empty, self.not_full, self.all_tasks_done = (threading.Condition(mutex) for _ in range(3))
+            if active_run() is not None:
+                _follow(self)
+
+    SimpleQueue.__module__ = real.__module__
+    SimpleQueue.__qualname__ = real.__qualname__
+    return SimpleQueue
+
+
 def install(module: ModuleType, patches: Patches) -> None:
     """Patch `threading` or `queue`."""
     if module.__name__ == "threading":
@@ -137,3 +172,4 @@ def install(module: ModuleType, patches: Patches) -> None:
     patches.wrap(queue_class, "__init__", init)
     patches.wrap(queue_class, "put", _in_turn("_put"))
     patches.wrap(queue_class, "get", _in_turn("_get"))
+    patches.replace(module, "SimpleQueue", _make_simple(module))

@@ -23,8 +23,8 @@ class _Queue:
             self.left[lane] += count
 
     def is_turn(self, lane: str) -> bool:
-        """Whether a lane may pass; one that was not seen here then, or not so often, may always."""
-        return not self.runs or self.runs[0][0] == lane or self.left[lane] <= 0
+        """Whether a lane may pass; one that was not seen here then, or not so often, when all others have."""
+        return not self.runs or self.runs[0][0] == lane
 
     def passed(self, lane: str, times: int) -> None:
         """A lane has passed so many times."""
@@ -54,7 +54,10 @@ class RecordedHandovers:
     def wait(self, place: str, lane: str) -> None:
         """Wait for the turn of a lane; where it does not come, nobody waits at this place any more."""
         queue = self._queues.get(place) if self.is_shared else None
-        if queue is not None and not self._gate.wait_until(lambda: queue.is_turn(lane)):
+        if queue is None:
+            return
+        is_more = queue.left[lane] <= 0  # it never passed then, for whatever it waited
+        if not self._gate.wait_until(lambda: queue.is_turn(lane), may_be_long=is_more):
             self._queues.pop(place, None)
 
     def note(self, place: str, lane: str) -> None:

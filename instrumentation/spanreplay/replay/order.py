@@ -15,14 +15,14 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Outcome
 from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import running_loop
+from spanreplay.replay.crew import Crew
 from spanreplay.replay.pace import Steps, Turns, find_threads
 from spanreplay.replay.patience import LOOK_MS, REACTION_MS, STALL_MS, Patience, Reaction
 from spanreplay.replay.waits import PENDING, cancel_rest, find_cancelled, read_waits
@@ -38,16 +38,6 @@ HANG_MS: Final = 5_000
 """How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
 HANG_DAEMONS_MS: Final = 60_000
 """The same where there are daemon threads, of which nobody knows whether they work."""
-SERVICE: Final = "_spanreplay_service"
-"""Attribute of a thread that works for many; what it does is counted piece by piece."""
-
-
-class _Counted(threading.local):
-    is_here = False
-
-
-counted: Final = _Counted()
-"""Whether what the calling thread does was announced by `thread_started`."""
 
 
 def hang_ms() -> int:
@@ -104,13 +94,9 @@ class OrderGate:
         self._gone: set[int] = set()
         self._condition = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
-        self._waiting = 0
-        self._blocked = 0
-        self._waiters: set[int] = set()
+        self.crew = Crew(self._condition, self._state_working)
         self._moves = 0
         self._delivering = 0
-        self._busy = 1  # the main thread
-        self._thread_completed_at = 0.0
         self._reaction = Reaction(since=-1.0)
         self._is_open = False
         self.is_live = False
@@ -129,14 +115,14 @@ class OrderGate:
         is_thread = running_loop() is None
         with self._condition:
             if is_thread and clocks:
-                self._thread_completed_at = time.monotonic()
+                self.crew.told_at = time.monotonic()
             for clock in clocks:
                 if clock >= 0:
                     self._gone.add(clock)
                 if self._shared is not None:
                     self._shared.mark_gone(clock)
             self._advance()
-            if self._waiting:
+            if self.crew.is_any_waiting:
                 self._condition.notify_all()
             listeners = list(self._listeners) if self._listeners else ()
         for listener in listeners:
@@ -254,8 +240,8 @@ class OrderGate:
         """Start anew in a process that was just started."""
         self._condition = threading.Condition()
         self._listeners = []
-        self._waiting = self._blocked = self._delivering = 0
-        self._busy = 0 if is_worker else 1
+        self.crew = Crew(self._condition, self._state_working, busy=0 if is_worker else 1)
+        self._delivering = 0
         self.share(shared)
 
     def _is_gone_elsewhere(self, clock: int) -> bool:
@@ -267,7 +253,7 @@ class OrderGate:
 
     def _state_working(self) -> None:
         if self._shared is not None:
-            self._shared.state_working(self._busy - self._waiting - self._blocked)
+            self._shared.state_working(self.crew.working)
 
     @property
     def _look_ms(self) -> float:
@@ -285,24 +271,11 @@ class OrderGate:
 
         Not for a thread that runs an event loop: what it waits for may be a task of that loop.
         """
-        if self._busy <= 1 and self._shared is None:
+        self.crew.join()
+        if self.crew.size <= 1 and self._shared is None:
             return
-        with self._condition, self._counted_as_waiting():
-            if self.working_threads <= 0:
-                self._condition.notify_all()  # they wait for that
+        with self._condition, self.crew.waiting():
             self._block(clock, min(others_s, REACTION_MS / 1000))
-
-    @contextmanager
-    def _counted_as_waiting(self) -> Iterator[None]:
-        thread = threading.get_native_id()
-        self._waiting += 1
-        self._waiters.add(thread)
-        try:
-            yield
-        finally:
-            self._waiters.discard(thread)
-            self._waiting -= 1
-            self._state_working()
 
     @property
     def head(self) -> tuple[int, int]:
@@ -347,7 +320,7 @@ class OrderGate:
             if thread in self._shut:
                 cancel_rest(future)
         is_begun = begin()
-        if self._waiting:
+        if self.crew.is_any_waiting:
             self.move(_nothing)  # somebody may wait for it to begin
         return is_begun
 
@@ -359,41 +332,6 @@ class OrderGate:
         """Whether this is the gate's own condition."""
         return condition is self._condition
 
-    @contextmanager
-    def waiting_elsewhere(self) -> Iterator[Callable[[], None]]:
-        """A block in which the calling thread waits for something else than its turn.
-
-        Daemons and threads of a library's own pool are not counted, unless they do a piece of work that is.
-        Gives what another thread may call when that has come: until it wakes up, it is not one that waits.
-        """
-        thread = threading.current_thread()
-        if (thread.daemon or hasattr(thread, SERVICE)) and not counted.is_here:
-            yield _nothing
-            return
-        waiting = [threading.get_native_id()]
-
-        def end() -> None:
-            with self._condition:
-                if waiting:
-                    self._waiters.discard(waiting.pop())
-                    self._blocked -= 1
-                    self._thread_completed_at = time.monotonic()
-                    self._state_working()
-
-        with self._condition:
-            self._blocked += 1
-            self._waiters.add(waiting[0])
-            self._state_working()
-            self._condition.notify_all()
-        try:
-            yield end
-        finally:
-            with self._condition:
-                if waiting:
-                    self._waiters.discard(waiting[0])
-                    self._blocked -= 1
-                self._state_working()
-
     def _block(self, clock: int, others_s: float) -> None:
         patience = Patience(self._head, self._look_ms)
         reaction: Reaction | None = None
@@ -403,24 +341,29 @@ class OrderGate:
                 if self.working_threads <= 0:
                     return
                 reaction = reaction or Reaction(others_s)
-                if reaction.is_over(self._waiters):
+                if reaction.is_over(self.crew.waiters):
                     return
                 self._pause(min(others_s, LOOK_MS / 1000))
                 continue
             reaction = None
             self._pause(LOOK_MS / 1000)
-            if patience.is_over(self._head, is_busy=self.working_threads > 0, is_awaited=self._is_awaited):
+            is_busy, waiting = self.working_threads > 0, len(self.crew.waiters)
+            if patience.is_over(self._head, is_busy=is_busy, is_awaited=self._is_awaited, waiting=waiting):
                 self.skip_before(clock)
 
-    def wait_until(self, is_free: Callable[[], bool]) -> bool:
-        """Block the calling thread until `is_free`; False if nothing else moves any more, or ordering has ended."""
+    def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
+        """Block the calling thread until `is_free`; False if nothing else moves any more, or ordering has ended.
+
+        `may_be_long`: it may take long as long as any other thread is at work.
+        """
+        self.crew.join()
         with self._condition:
             if is_free():
                 return True
-            with self._counted_as_waiting():
-                return self._wait_until(is_free)
+            with self.crew.waiting():
+                return self._wait_until(is_free, may_be_long=may_be_long)
 
-    def _wait_until(self, is_free: Callable[[], bool]) -> bool:
+    def _wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool) -> bool:
         patience = Patience((self._head, self._moves), self._look_ms)
         self._condition.notify_all()  # one thread less is at work
         while not self._is_open:
@@ -428,7 +371,8 @@ class OrderGate:
             if is_free():
                 return True
             state, is_busy = (self._head, self._moves), self.working_threads > 0
-            if patience.is_over(state, is_busy=is_busy, is_awaited=self._is_awaited):
+            is_awaited = self._is_awaited or (may_be_long and is_busy)
+            if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=len(self.crew.waiters)):
                 return False
         return False
 
@@ -443,9 +387,9 @@ class OrderGate:
         """Whether other threads may still be on their way with what they got last; for a thread that runs a loop."""
         if not self.is_thread_awaited:
             return False
-        if self._reaction.since != self._thread_completed_at:
-            self._reaction = Reaction(since=self._thread_completed_at)
-        return not self._reaction.is_over(self._waiters)
+        if self._reaction.since != self.crew.told_at:
+            self._reaction = Reaction(since=self.crew.told_at)
+        return not self._reaction.is_over(self.crew.waiters)
 
     @property
     def is_thread_awaited(self) -> bool:
@@ -456,32 +400,19 @@ class OrderGate:
         """A thread's work has ended, its result is on its way to a loop; call `delivered` there."""
         with self._condition:
             self._delivering += 1
-            self._thread_completed_at = time.monotonic()
-        self.thread_ended()
+            self.crew.told_at = time.monotonic()
+        self.crew.ended()
 
     def delivered(self) -> None:
         """The loop has got it, or nobody waits for it any more."""
         with self._condition:
             self._delivering -= 1
 
-    def thread_started(self) -> None:
-        """One more thread (or event loop) is at work."""
-        with self._condition:
-            self._busy += 1
-            self._state_working()
-
-    def thread_ended(self) -> None:
-        """One thread less; waits are looked at again."""
-        with self._condition:
-            self._busy -= 1
-            self._state_working()
-            self._condition.notify_all()
-
     @property
     def working_threads(self) -> int:
         """Threads that are at work and not waiting here, the calling one included."""
         others = 0 if self._shared is None else self._shared.count_others_working()
-        return self._busy - self._waiting - self._blocked + others
+        return self.crew.working + others
 
     # ── event loops ─────────────────────────────────────────────────────────────────────────────────
     def add_listener(self, wake: Callable[[], None]) -> None:

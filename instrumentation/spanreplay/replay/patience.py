@@ -14,6 +14,8 @@ STALL_BUSY_MS: Final = 2_000
 """The same while other threads work."""
 STALL_AWAITED_MS: Final = 20_000
 """The same while another process is being started or has work, as long as nothing was given up."""
+STALL_COMPUTING_MS: Final = 60_000
+"""How long other threads may visibly compute in it, which is not part of the above."""
 LOOK_MS: Final = 50
 """How often a thread that waits looks whether anything moves."""
 REACTION_MS: Final = 200
@@ -43,15 +45,23 @@ class Patience:
         self._since = time.monotonic()
         self._looks = 0
         self._look_ms = look_ms
+        self._cpu_ms = _others_cpu_ms()
+        self._computed_ms = 0.0
 
-    def is_over(self, state: object, *, is_busy: bool, is_awaited: bool = False) -> bool:
+    def is_over(self, state: object, *, is_busy: bool, is_awaited: bool = False, waiting: int = 0) -> bool:
         """Whether the state has been the same for too long; `is_busy` while other threads work.
 
         `is_awaited`: another process has still to come or to answer, which may take long on a busy machine.
+        `waiting`: how many threads look as this one does, which takes time of the processor too.
         """
         self._looks += 1
+        cpu_ms = _others_cpu_ms()
+        used_ms, self._cpu_ms = cpu_ms - self._cpu_ms, cpu_ms
         if state != self._state:
-            self._state, self._since, self._looks = state, time.monotonic(), 0
+            self._state, self._since, self._looks, self._computed_ms = state, time.monotonic(), 0, 0.0
+        elif is_busy and used_ms > _AT_WORK_MS + _LOOKING_MS * waiting and self._computed_ms < STALL_COMPUTING_MS:
+            self._computed_ms += used_ms
+            self._since, self._looks = time.monotonic(), 0
         limit_ms = STALL_AWAITED_MS if is_awaited else STALL_BUSY_MS if is_busy else STALL_MS
         return self._looks * self._look_ms >= limit_ms and (time.monotonic() - self._since) * 1000 >= limit_ms
 

@@ -10,6 +10,7 @@ import _thread
 import concurrent.futures
 import concurrent.futures.thread
 import contextlib
+import sys
 import threading
 import time
 import weakref
@@ -18,9 +19,10 @@ from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.lane_order import when_told
-from spanreplay.local.origin import between
+from spanreplay.local.origin import between, is_handed_by_agent
 from spanreplay.replay.alarms import sleep_with_alarm
-from spanreplay.replay.order import SERVICE, OrderGate
+from spanreplay.replay.crew import SERVICE, counted
+from spanreplay.replay.order import OrderGate
 
 SLEEP_FACTOR: Final = 0.01
 SLEEP_S_MAX: Final = 0.1
@@ -45,7 +47,7 @@ class _Waiting:
         """
         waiter, is_told = _thread.allocate_lock(), False
         waiter.acquire()
-        with self._gate.waiting_elsewhere() as end:
+        with self._gate.crew.waiting_elsewhere() as end:
             self._told[waiter] = end
             condition._waiters.append(waiter)
             saved = condition._release_save()
@@ -75,7 +77,7 @@ class _Waiting:
 
     def join(self, wrapped: Any, thread: threading.Thread, timeout: float | None) -> None:
         """`Thread.join` of a thread that was started."""
-        with self._gate.waiting_elsewhere() as end:
+        with self._gate.crew.waiting_elsewhere() as end:
             ends = self._joined.setdefault(thread, [])
             ends.append(end)
             try:
@@ -106,14 +108,14 @@ class _Pools:
             calls = self._calls.get(pool, 0)
             self._calls[pool] = calls + 1
             if calls < pool._max_workers:
-                self._gate.thread_started()
+                self._gate.crew.started()
 
     def ended(self, pool: Any) -> None:
         """A call is over, or was never begun; its thread takes the next one."""
         with self._lock:
             calls = self._calls[pool] = self._calls[pool] - 1
             if calls < pool._max_workers:
-                self._gate.thread_ended()
+                self._gate.crew.ended()
 
 
 def _is_endless(timeout: float | None) -> bool:
@@ -149,24 +151,29 @@ def install(gate: OrderGate, patches: Patches) -> None:
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         is_pool = getattr(thread, "_target", None) is _POOL_WORKER or type(thread).__module__ == _PROCESS_POOLS
-        if is_pool or thread.daemon or hasattr(thread, SERVICE):
-            return wrapped(*args, **kwargs)  # a pool's calls are counted; background helpers never end
+        if is_pool or hasattr(thread, SERVICE):
+            return wrapped(*args, **kwargs)  # their calls are counted
         body = thread.run
+        is_counted = not thread.daemon or is_handed_by_agent(sys._getframe(1))  # helpers of libraries never end
 
         def run() -> None:
+            counted.is_here, counted.may_join = is_counted, True
             try:
                 body()
             finally:
                 waiting.ended(thread)
-                gate.thread_ended()
+                if counted.is_here:
+                    gate.crew.ended()
 
         between.add(run.__code__)
         thread.run = run
-        gate.thread_started()
+        if not is_counted:
+            return wrapped(*args, **kwargs)
+        gate.crew.started()
         try:
             return wrapped(*args, **kwargs)
         except BaseException:
-            gate.thread_ended()
+            gate.crew.ended()
             raise
 
     def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -322,7 +322,7 @@ class LoopClock:
     def _poll(self, seconds: float) -> Any:
         """Let real time pass for a moment: something outside may need it."""
         self._now_s += seconds
-        with self._gate.waiting_elsewhere():
+        with self._gate.crew.waiting_elsewhere():
             return self._look(seconds)
 
     def reach(self, moment: float) -> None:

@@ -160,8 +160,11 @@ def _give_way(condition: threading.Condition, gate: OrderGate, clock: int, timeo
 def sleep_as_recorded(wrapped: Any, gate: OrderGate, name: str, args: Any) -> Any:
     """Go on when it is the turn of a sleep to end; a thread at work may use as much time as the sleep has."""
     clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
-    if clock < 0 or running_loop() is not None:
+    if running_loop() is not None:
         return wrapped(*args)
+    if clock < 0:
+        with gate.crew.waiting_elsewhere():
+            return wrapped(*args)
 
     def sleep() -> None:
         gate.wait_turn(clock, others_s=args[0])

@@ -17,7 +17,7 @@ from spanreplay import lanes
 from spanreplay._patch import Patches
 from spanreplay.loops import clock_of_running_loop
 from spanreplay.offload import offload_handed
-from spanreplay.replay.order import SERVICE
+from spanreplay.replay.crew import SERVICE
 from spanreplay.replay.turns import complete
 from spanreplay.run import active_run
 from spanreplay.steps import Retry

@@ -141,7 +141,7 @@ def _wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     if run is None or run.session is None:
         return wrapped(*args, **kwargs)
-    with run.session.gate.waiting_elsewhere():
+    with run.session.gate.crew.waiting_elsewhere():
         return wrapped(*args, **kwargs)
 
 
@@ -171,7 +171,7 @@ class Work:
             return self.function(*args, **kwargs)
         _lane_done = self.lane
         if run.session is not None:
-            run.session.gate.thread_started()
+            run.session.gate.crew.started()
         parent = RemoteCrossing(self.owner, run.root_lane) if self.owner >= 0 else None
         if run.family is not None:
             run.family.lanes_here.append(self.lane)
@@ -212,4 +212,4 @@ def _send_back(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     try:
         return wrapped(*args, **kwargs)
     finally:
-        gate.thread_ended()
+        gate.crew.ended()

@@ -316,7 +316,7 @@ def _send_message(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         clock = (gate.timers or {}).get(name, -1)
         gate.wait_turn(clock)
         gate.complete(clock)
-        with gate.waiting_elsewhere() as end:
+        with gate.crew.waiting_elsewhere() as end:
             vars(message)[key] = _ending_with(end, function, is_async=is_async)
             return wrapped(*args, **kwargs)
 

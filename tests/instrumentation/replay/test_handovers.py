@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ def make_gate(threads: int) -> OrderGate:
     """A gate that knows of so many threads."""
     gate = OrderGate([], lambda seq: False)
     for _ in range(threads):
-        gate.thread_started()
+        gate.crew.started()
     return gate
 
 
@@ -27,12 +28,12 @@ def run_threads(gate: OrderGate, works: list[Any]) -> None:
         try:
             work()
         finally:
-            gate.thread_ended()
+            gate.crew.ended()
 
     threads = [threading.Thread(target=run, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
-    with gate.waiting_elsewhere():
+    with gate.crew.waiting_elsewhere():
         for thread in threads:
             thread.join(timeout=30)
     assert not any(thread.is_alive() for thread in threads)
@@ -71,7 +72,7 @@ def test_s68_threads_pass_in_the_recorded_order() -> None:
 
 
 def test_s68_an_order_that_does_not_come_holds_nobody_up() -> None:
-    """A lane that never comes is waited for once; one that is not in the order passes at once."""
+    """A lane that never comes is waited for once; one that is not in the order passes when nothing else moves."""
     gate = make_gate(1)
     handovers = RecordedHandovers(gate, {"door": [("a", 1), ("never", 1), ("a", 3)]})
     handovers.is_shared = True
@@ -84,3 +85,27 @@ def test_s68_an_order_that_does_not_come_holds_nobody_up() -> None:
 
     run_threads(gate, [work])
     assert passed == ["stranger", "a", "a", "a", "a"]
+
+
+def test_s68_who_waited_in_vain_then_takes_nothing_from_the_others() -> None:
+    """A worker that is free sooner than it was does not take what another one took, however long that one works."""
+    gate = make_gate(2)
+    handovers = RecordedHandovers(gate, {"door": [("a", 1), ("b", 2)]})
+    handovers.is_shared = True
+    passed, stranger_waits = [], threading.Event()
+
+    def early() -> None:
+        handovers.pass_through("door", "a", lambda: passed.append("a"))
+        stranger_waits.set()
+        handovers.pass_through("door", "a", lambda: passed.append("a once more"))
+
+    def late() -> None:
+        stranger_waits.wait(10)
+        for _ in range(2):
+            end = time.process_time() + 0.7  # longer than what nothing moves in is waited for
+            while time.process_time() < end:
+                pass
+            handovers.pass_through("door", "b", lambda: passed.append("b"))
+
+    run_threads(gate, [early, late])
+    assert passed == ["a", "b", "b", "a once more"]

@@ -65,7 +65,7 @@ def test_gate_orders_the_parts_of_streams() -> None:
 def test_gate_skips_a_completion_that_never_comes() -> None:
     """A call that a changed program does not make holds its successors up for a moment only."""
     gate = OrderGate([made(1, 5), made(2, 4)], lambda seq: False)
-    gate.thread_started()
+    gate.crew.started()
     waiter = threading.Thread(target=gate.wait_turn, args=(5,))
     waiter.start()
     waiter.join(30)

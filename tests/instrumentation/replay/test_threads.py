@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import pytest
 
@@ -87,5 +89,39 @@ def test_n2_calls_that_a_pool_has_no_thread_for_are_not_at_work() -> None:
             wait(futures)
             assert most <= 3
         assert gate.working_threads == 1
+    finally:
+        patches.undo()
+
+
+def test_n2_daemon_counts_from_its_first_turn_on_and_the_agents_own_from_its_start(tmp_path: Path) -> None:
+    """A helper of a library that never waits for its turn holds nothing up; what waits once counts until it ends."""
+    gate, patches = OrderGate([], lambda seq: False), Patches()
+    go, leave, is_here = threading.Event(), threading.Event(), threading.Event()
+    file = tmp_path / "site-packages" / "library.py"
+    file.parent.mkdir()
+    file.write_text("start()")
+
+    def helper() -> None:
+        go.wait(10)
+        gate.wait_turn(-1)
+        is_here.set()
+        while not leave.is_set():
+            pass
+
+    threads.install(gate, patches)
+    try:
+        own = threading.Thread(target=lambda: go.wait(10), daemon=True)
+        own.start()
+        own_counts = gate.crew.size
+        library = threading.Thread(target=helper, daemon=True)
+        runpy.run_path(str(file), {"start": library.start})
+        before = gate.crew.size
+        go.set()
+        is_here.wait(10)
+        own.join(10)
+        during = gate.crew.size
+        leave.set()
+        library.join(10)
+        assert (own_counts, before, during, gate.crew.size) == (2, 2, 2, 1)
     finally:
         patches.undo()
