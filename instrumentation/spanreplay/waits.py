@@ -16,7 +16,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from spanreplay.lane_end import ENDED
 from spanreplay.lane_order import ENDING, LaneFuture
 from spanreplay.lanes import Lane, current_crossing, current_lane, has_lane
 from spanreplay.local import origin
+from spanreplay.returns import note_return
 from spanreplay.run import Run, active_run
 
 DONE: Final = "|done|"
@@ -51,6 +52,30 @@ class Timed(NamedTuple):
     """Position of its argument `timeout`."""
     raises: type[BaseException] | None = None
     """What it raises then; without, it returns something false."""
+    block_at: int = -1
+    """Position of the argument that says whether to wait at all; -1: it has none."""
+    frees_many: bool = False
+    """Whether several threads may wait for the same: the order in which they go on is noted."""
+
+    def limit_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """How long a call may wait; None: for ever."""
+        if self.block_at >= 0:
+            given = kwargs.get("block", kwargs.get("blocking", True))
+            if not (args[self.block_at] if len(args) > self.block_at else given):
+                return 0
+        return args[self.timeout_at] if len(args) > self.timeout_at else kwargs.get("timeout")
+
+    def with_limit(self, args: Sequence[Any], kwargs: Mapping[str, Any], seconds: float) -> tuple[list[Any], Any]:
+        """The arguments of a call that waits so long."""
+        changed, named = list(args), dict(kwargs)
+        if self.block_at >= 0:
+            named = {name: value for name, value in named.items() if name not in ("block", "blocking")}
+            changed[self.block_at : self.block_at + 1] = [True] if len(args) > self.block_at else []
+        if len(args) > self.timeout_at:
+            changed[self.timeout_at] = seconds
+        else:
+            named["timeout"] = seconds
+        return changed, named
 
     def has_expired(self, instance: Any, result: Any) -> bool:
         """Whether what it returned says that nothing came."""
@@ -66,10 +91,11 @@ class Timed(NamedTuple):
 TIMED: Final = (
     Timed(base.Future, "result", 0, base.TimeoutError),
     Timed(base.Future, "exception", 0, base.TimeoutError),
-    Timed(queue.Queue, "get", 1, queue.Empty),
-    Timed(queue.Queue, "put", 2, queue.Full),
-    Timed(threading.Event, "wait", 0),
-    Timed(threading.Semaphore, "acquire", 1),
+    Timed(queue.Queue, "get", 1, queue.Empty, block_at=0),
+    Timed(queue.Queue, "put", 2, queue.Full, block_at=1),
+    Timed(threading.Event, "wait", 0, frees_many=True),
+    Timed(threading.Semaphore, "acquire", 1, block_at=0, frees_many=True),
+    Timed(threading.Semaphore, "__enter__", 1, block_at=0, frees_many=True),
     Timed(threading.Condition, "wait_for", 1),
     Timed(threading.Condition, "wait", 0),
     Timed(threading.Thread, "join", 0),
@@ -125,6 +151,7 @@ def install(patches: Patches) -> None:
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "shutdown", shut_down)
     for timed in TIMED:
         patches.wrap(timed.owner, timed.name, _wrapper(timed))
+    patches.wrap(threading.Barrier, "wait", meet)
     patches.wrap(time, "sleep", sleep)
 
 
@@ -278,28 +305,54 @@ def shut_down(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
 
 # ── timeouts ────────────────────────────────────────────────────────────────────────────────────────
 def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
-    at = timed.timeout_at
-
     def wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        timeout = args[at] if len(args) > at else kwargs.get("timeout")
-        run = None if timeout is None or _inner.is_known else active_run()
+        limit = timed.limit_of(args, kwargs)
+        run = None if _inner.is_known or (limit is None and not timed.frees_many) else active_run()
         lane = None if run is None else guard.guarded("naming a wait", _lane_of, run, instance, sys._getframe(1))
         if run is None or lane is None:
             return wrapped(*args, **kwargs)
-        name = f"{lane.path}{EXPIRED}{lane.next_index('timed')}"
+        if limit is None:
+            return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))
+        number = lane.next_index("timed") if limit != 0 else f"attempt.{lane.next_index('attempt')}"
         with unwatched():
-            if run.session is None:
-                return _watch(run, timed, name, instance, lambda: wrapped(*args, **kwargs))
-            from spanreplay.replay.waits import expire_as_recorded
-
-            def call(seconds: float) -> Any:
-                if len(args) > at:
-                    return wrapped(*args[:at], seconds, *args[at + 1 :], **kwargs)
-                return wrapped(*args, **{**kwargs, "timeout": seconds})
-
-            return expire_as_recorded(call, timed, run.session.gate, name, instance, timeout)
+            result = _wait_with_limit(run, timed, f"{lane.path}{EXPIRED}{number}", instance, (wrapped, args, kwargs))
+        if result and timed.frees_many and run.handovers.is_shared:
+            note_return(run)
+        return result
 
     return wait
+
+
+def _wait_with_limit(run: Run, timed: Timed, name: str, instance: Any, asked_for: tuple[Any, Any, Any]) -> Any:
+    wrapped, args, kwargs = asked_for
+    if run.session is None:
+        return _watch(run, timed, name, instance, lambda: wrapped(*args, **kwargs))
+    from spanreplay.replay.waits import expire_as_recorded
+
+    def call(seconds: float) -> Any:
+        changed, named = timed.with_limit(args, kwargs, seconds)
+        return wrapped(*changed, **named)
+
+    return expire_as_recorded(call, timed, run.session.gate, name, instance, timed.limit_of(args, kwargs))
+
+
+def _go_on_in_turn(run: Run, call: Callable[[], Any]) -> Any:
+    """Wait for what others may wait for too, and note the order in which they go on."""
+    try:
+        with unwatched():
+            return call()
+    finally:
+        if run.handovers.is_shared:
+            note_return(run)
+
+
+def meet(wrapped: Any, barrier: Any, args: Any, kwargs: Any) -> Any:
+    """`Barrier.wait`, which lets many go on at once."""
+    run = None if _inner.is_known else active_run()
+    lane = None if run is None else guard.guarded("naming a wait", _lane_here, run, sys._getframe(1))
+    if run is None or lane is None:
+        return wrapped(*args, **kwargs)
+    return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))
 
 
 def _lane_of(run: Run, instance: Any, frame: FrameType) -> Lane | None:

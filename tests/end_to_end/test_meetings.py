@@ -125,6 +125,105 @@ with ThreadPool(4) as pool:
 print(results)
 """
 
+MEETING = """
+import queue, random, sys, threading, time
+import spanreplay
+
+@spanreplay.boundary("llm", effect="read")
+def ask(n):
+    time.sleep(random.SystemRandom().random() / 500)
+    return n
+
+seen = []
+
+def run(work, workers=4, then=None):
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(workers)]
+    for thread in threads:
+        thread.start()
+    if then:
+        then()
+    for thread in threads:
+        thread.join()
+
+def nested():
+    lock = threading.RLock()
+    def work(me):
+        for n in range(4):
+            with lock:
+                time.sleep(0.002)
+                with lock:
+                    seen.append(ask((me, n)))
+    run(work)
+
+def attempts():
+    lock, places = threading.Lock(), threading.Semaphore(2)
+    def work(me):
+        for n in range(6):
+            if lock.acquire(timeout=0.0008):
+                try:
+                    seen.append(ask((me, n)))
+                finally:
+                    lock.release()
+            elif lock.acquire(blocking=False):
+                seen.append((me, "at once"))
+                lock.release()
+            elif places.acquire(blocking=False):
+                seen.append((me, "elsewhere", ask(n)))
+                places.release()
+            else:
+                seen.append((me, "not now", ask(n)))
+    run(work)
+
+def at_once():
+    barrier, start, condition, turn = threading.Barrier(4), threading.Event(), threading.Condition(), [0]
+    def work(me):
+        start.wait()
+        seen.append(me)
+        for n in range(4):
+            ask((me, n))
+            barrier.wait()
+            seen.append((me, n))
+            barrier.wait()
+        for n in range(1, 5):
+            with condition:
+                while turn[0] < n:
+                    condition.wait()
+                seen.append((me, "turn", n))
+            ask((me, "told", n))
+    def tell():
+        ask("start")
+        start.set()
+        for n in range(1, 5):
+            ask(("tell", n))
+            with condition:
+                turn[0] = n
+                condition.notify_all()
+    run(work, then=tell)
+
+def polls():
+    items = queue.Queue(3)
+    def work(me):
+        for n in range(5):
+            try:
+                items.put_nowait(ask((me, n)))
+            except queue.Full:
+                seen.append((me, n, "full"))
+                items.put((me, n))
+    def take():
+        got = 0
+        while got < 15:
+            try:
+                seen.append(items.get_nowait())
+                got += 1
+            except queue.Empty:
+                seen.append("nothing yet")
+                time.sleep(0.0005)
+    run(work, 3, take)
+
+{"nested": nested, "attempts": attempts, "at_once": at_once, "polls": polls}[sys.argv[1]]()
+print(*seen, sep="\\n")
+"""
+
 USES = """
 import threading
 import spanreplay
@@ -186,6 +285,17 @@ def test_s68_workers_of_every_kind_take_the_same_items(workplace: Workplace, scr
     for _ in range(2):
         recorded = workplace.record(agent)
         replayed = workplace.replay(agent)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+        assert replayed.stdout == recorded.stdout
+
+
+@pytest.mark.parametrize("way", ["nested", "attempts", "at_once", "polls"])
+def test_s68_threads_that_meet_go_on_as_recorded(workplace: Workplace, way: str) -> None:
+    """Locks taken twice, attempts that fail, many let go at once, queues that are looked into: as recorded."""
+    agent = workplace.write("agent.py", MEETING)
+    for _ in range(2):
+        recorded = workplace.record(agent, way)
+        replayed = workplace.replay(agent, way)
         assert replayed.verdict["verdict"] == "identical", replayed.stderr
         assert replayed.stdout == recorded.stdout
 

@@ -1,7 +1,8 @@
 """Seam: where threads of the agent meet: its locks (`threading`) and queues (`queue`).
 
 Who takes a lock or an item next decides what a shared list holds and which worker does what. Only what the agent's own
-code makes while it runs is looked at; attempts that need not succeed (`acquire(False)`, a timeout) go as they go.
+code makes while it runs is looked at. Of attempts that need not succeed (`acquire(False)`, a timeout) those that failed
+are noted.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from spanreplay import guard
 from spanreplay._patch import Patches
-from spanreplay.lanes import current_lane, thread_lane
+from spanreplay.lanes import Lane, current_lane, thread_lane
 from spanreplay.local.origin import is_handed_by_agent
 from spanreplay.local.patching import asks
+from spanreplay.loops import running_loop
 from spanreplay.run import Run, active_run
+from spanreplay.waits import EXPIRED
 
 _getframe: Final = sys._getframe
 _POOLS: Final = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "")  # noqa: PTH118, PTH120 -- light
@@ -56,19 +61,54 @@ class _Lock(metaclass=_LockType):
 
     def __new__(cls) -> Any:
         run = active_run()
-        lock = cls._real()
-        if run is None or not asks(_getframe(1)):
-            return lock
+        return cls.made_for(run) if run is not None and asks(_getframe(1)) else cls._real()
+
+    @classmethod
+    def made_for(cls, run: Run) -> Any:
+        """One whose order is kept."""
         made: Any = super().__new__(cls)
-        made._lock, made._place = lock, Place(run, cls._sort)
+        made._lock, made._place = cls._real(), Place(run, cls._sort)
         return made
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         run = self._place.shared_by()
-        if run is None or not blocking or timeout != -1:
+        if run is None:
             return bool(self._lock.acquire(blocking, timeout))
-        lane = thread_lane(run.root_lane).path
-        return bool(run.handovers.pass_through(self._place.name, lane, self._lock.acquire))
+        lane = thread_lane(run.root_lane)
+        if blocking and timeout == -1:
+            return self._take(run, lane, self._lock.acquire)
+        if running_loop() is not None or not asks(_getframe(1)):
+            return bool(self._lock.acquire(blocking, timeout))
+        name = f"{lane.path}{EXPIRED}attempt.{lane.next_index('attempt')}"
+        if run.session is None:
+            is_taken = bool(self._lock.acquire(blocking, timeout))
+            if is_taken:
+                self._took(run, lane)
+            elif not run.is_ended:
+                guard.guarded("the end of an attempt", run.end_timer, name, True)
+            return is_taken
+        from spanreplay.replay.waits import fail_as_recorded
+
+        return not fail_as_recorded(run.session.gate, name) and self._take(run, lane, self._lock.acquire)
+
+    def _take(self, run: Run, lane: Lane, take: Callable[..., Any], *args: Any) -> bool:
+        """Take the lock, which may last; what is held meanwhile is nothing but what the agent's thread holds."""
+        if run.session is None:
+            take(*args)
+        else:
+            run.handovers.wait(self._place.name, lane.path)
+            with run.session.gate.crew.waiting_elsewhere():
+                take(*args)
+        self._took(run, lane)
+        return True
+
+    def _took(self, run: Run, lane: Lane) -> None:
+        """Count it before anybody else can take it."""
+        try:
+            run.handovers.note(self._place.name, lane.path)
+        except BaseException:  # an interrupt: whoever asked for the lock does not know that it has it
+            self._lock.release()
+            raise
 
     def release(self) -> None:
         self._lock.release()
@@ -86,10 +126,28 @@ class _Lock(metaclass=_LockType):
         return repr(self._lock)
 
 
-def _make_type(real: Any, name: str) -> type:
-    made = type(real())
-    members = {"_real": staticmethod(real), "_sort": name.lower(), "_real_type": made, "__slots__": ()}
-    return _LockType(name, (_Lock,), members)
+class _RLock(_Lock):
+    """What a Condition asks of a lock that it gives back and takes again."""
+
+    __slots__ = ()
+
+    def _release_save(self) -> Any:
+        return self._lock._release_save()
+
+    def _acquire_restore(self, state: Any) -> None:
+        run = self._place.shared_by()
+        if run is None:
+            self._lock._acquire_restore(state)
+        else:
+            self._take(run, thread_lane(run.root_lane), self._lock._acquire_restore, state)
+
+    def _is_owned(self) -> bool:
+        return bool(self._lock._is_owned())
+
+
+def _make_type(real: Any, name: str, base: type[_Lock]) -> type:
+    members = {"_real": staticmethod(real), "_sort": name.lower(), "_real_type": type(real()), "__slots__": ()}
+    return _LockType(name, (base,), members)
 
 
 def _follow(queue: Any) -> None:
@@ -123,6 +181,16 @@ def _in_turn(step: str) -> Any:
         return wrapped(*args, **kwargs)
 
     return wait
+
+
+def _init_condition(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> None:
+    run = active_run()
+    is_plain = run is not None and (args[0] if args else kwargs.get("lock")) is None and asks(_getframe(1))
+    rlock: Any = threading.RLock
+    if run is not None and is_plain and hasattr(rlock, "made_for"):
+        wrapped(rlock.made_for(run))
+    else:
+        wrapped(*args, **kwargs)
 
 
 def _is_for_agent(frame: FrameType) -> bool:
@@ -159,8 +227,9 @@ def _make_simple(module: Any) -> type:
 def install(module: ModuleType, patches: Patches) -> None:
     """Patch `threading` or `queue`."""
     if module.__name__ == "threading":
-        for name in ("Lock", "RLock"):
-            patches.replace(module, name, _make_type(getattr(module, name), name))
+        for name, base in (("Lock", _Lock), ("RLock", _RLock)):
+            patches.replace(module, name, _make_type(getattr(module, name), name, base))
+        patches.wrap(module.Condition, "__init__", _init_condition)
         return
 
     def init(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:

@@ -47,6 +47,8 @@ class Crew:
         self._blocked = 0
         self.waiters: set[int] = set()
         """Native ids of those that wait."""
+        self.asleep = 0
+        """Those at work that sleep for a moment, and go on by themselves."""
         self.told_at = 0.0
         """When a thread was last told what it waited for, on the monotonic clock."""
 
@@ -83,6 +85,17 @@ class Crew:
         if counted.may_join and not counted.is_here:
             counted.is_here = True
             self.started()
+
+    @contextmanager
+    def sleeping(self) -> Iterator[None]:
+        """A block in which the calling thread sleeps for a moment."""
+        with self._condition:
+            self.asleep += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self.asleep -= 1
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -340,10 +340,11 @@ class OrderGate:
                 # Others may still be on their way to a wait for this very result
                 if self.working_threads <= 0:
                     return
-                reaction = reaction or Reaction(others_s)
+                is_quick = self._shared is None and self.crew.asleep == 0
+                reaction = reaction or Reaction(others_s, is_quick=is_quick)
                 if reaction.is_over(self.crew.waiters):
                     return
-                self._pause(min(others_s, LOOK_MS / 1000))
+                self._pause(min(others_s, reaction.look_s))
                 continue
             reaction = None
             self._pause(LOOK_MS / 1000)

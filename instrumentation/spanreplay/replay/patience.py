@@ -26,6 +26,12 @@ REACTION_LONG_MS: Final = 10_000
 """The same by the clock on the wall."""
 REACTIONS_CPU_MS: Final = 20_000
 """The CPU time that all such waits of a process may last together: a thread that always computes reacts to nothing."""
+QUICK_LOOK_MS: Final = 5
+"""How often to look whether threads that count as at work do anything at all: nobody sees all that they wait for."""
+_QUICK_QUIET_LOOKS: Final = 4
+_QUICK_AT_WORK_MS: Final = 0.3
+_LOOK_SHARE: Final = 20
+"""A look takes no more of the time than one in so many parts."""
 _QUIET_LOOKS: Final = 3
 _AT_WORK_MS: Final = 2.0
 """The CPU time of other threads between two looks, above which they are at work."""
@@ -78,13 +84,13 @@ def _others_cpu_ms() -> float:
     return (time.process_time() - time.thread_time()) * 1000
 
 
-def _is_any_runnable(waiting: Collection[int]) -> bool:
-    """Whether a thread of the process but for these, and this one, runs or waits for a processor; False if unknown."""
+def _is_any_runnable(waiting: Collection[int]) -> bool | None:
+    """Whether a thread but for these and this one runs, or waits for a processor or a disk; None if that is unknown."""
     own = {str(each) for each in (threading.get_native_id(), *waiting)}
     try:
         tasks = os.listdir(_TASKS)  # noqa: PTH208 -- light
     except OSError:
-        return False
+        return None
     for task in tasks:
         if task not in own:
             try:
@@ -95,7 +101,7 @@ def _is_any_runnable(waiting: Collection[int]) -> bool:
                 state = os.read(descriptor, 512).rpartition(b")")[2][:2]
             finally:
                 os.close(descriptor)
-            if state == b" R":
+            if state in (b" R", b" D"):
                 return True
     return False
 
@@ -104,26 +110,30 @@ class Reaction:
     """Tells when threads that are at work have had the time to react to what went out last.
 
     By time at first; then for as long as they visibly compute, or would if a busy machine let them, within limits. What
-    waits in a way that nobody sees uses no processor.
+    waits in a way that nobody sees uses no processor: with `is_quick` they have had it once none of them did for some
+    looks, between which every thread could get the interpreter.
     """
 
-    def __init__(self, others_s: float = REACTION_MS / 1000, since: float | None = None) -> None:
+    def __init__(
+        self, others_s: float = REACTION_MS / 1000, since: float | None = None, *, is_quick: bool = False
+    ) -> None:
         self.since = time.monotonic() if since is None else since
         self._due = self.since + others_s
         self._is_short = others_s * 1000 < REACTION_MS
         self._first_ms = self._last_ms = _others_cpu_ms()
         self._next = self.since
         self._quiet = 0
+        self._is_quick = is_quick
+        self.look_s = (QUICK_LOOK_MS if is_quick else LOOK_MS) / 1000
+        """How long to wait until the next look."""
 
     def is_over(self, waiting: Collection[int] = ()) -> bool:
         """Whether the next result may go out although others work; `waiting`: native ids of those that do not."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + LOOK_MS / 1000
-            cpu_ms = _others_cpu_ms()
-            limit_ms = _AT_WORK_MS + _LOOKING_MS * len(waiting)
-            is_at_work = cpu_ms - self._last_ms > limit_ms or _is_any_runnable(waiting)
-            self._last_ms, self._quiet = cpu_ms, 0 if is_at_work else self._quiet + 1
+            self._look(now, waiting)
+        if self._is_quick and self._quiet >= _QUICK_QUIET_LOOKS:
+            return True
         if now < self._due:
             return False
         used_ms = self._last_ms - self._first_ms
@@ -137,3 +147,18 @@ class Reaction:
         if is_over and not self._is_short:
             _spent.cpu_ms += used_ms
         return is_over
+
+    def _look(self, now: float, waiting: Collection[int]) -> None:
+        cpu_ms = _others_cpu_ms()
+        limit_ms = (_QUICK_AT_WORK_MS if self._is_quick else _AT_WORK_MS) + _LOOKING_MS * len(waiting) * (
+            self.look_s * 1000 / LOOK_MS
+        )
+        is_any = _is_any_runnable(waiting)
+        is_at_work = cpu_ms - self._last_ms > limit_ms or is_any
+        self._last_ms, self._quiet = cpu_ms, 0 if is_at_work else self._quiet + 1
+        if self._is_quick:
+            self._is_quick = is_any is not None and now < self._due
+            self.look_s = max(QUICK_LOOK_MS / 1000, (time.monotonic() - now) * _LOOK_SHARE)
+            if not self._is_quick:
+                self._quiet, self.look_s = 0, LOOK_MS / 1000
+        self._next = now + self.look_s

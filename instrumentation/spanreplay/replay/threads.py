@@ -10,16 +10,19 @@ import _thread
 import concurrent.futures
 import concurrent.futures.thread
 import contextlib
+import selectors
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.lane_order import when_told
-from spanreplay.local.origin import between, is_handed_by_agent
+from spanreplay.local.origin import between, is_agent, is_ours
+from spanreplay.loops import running_loop
 from spanreplay.replay.alarms import sleep_with_alarm
 from spanreplay.replay.crew import SERVICE, counted
 from spanreplay.replay.order import OrderGate
@@ -58,6 +61,7 @@ class _Waiting:
                 else:
                     is_told = waiter.acquire() if timeout is None else _acquire(waiter, timeout)
             finally:
+                end()
                 condition._acquire_restore(saved)
                 del self._told[waiter]
                 if not is_told:
@@ -118,6 +122,14 @@ class _Pools:
                 self._gate.crew.ended()
 
 
+def _is_started_by_agent() -> bool:
+    """Whether it is the agent's own code that starts a thread in the caller's frame."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return is_agent(frame)
+
+
 def _is_endless(timeout: float | None) -> bool:
     """Whether a thread that the process waits for waits without a limit."""
     return timeout is None and not threading.current_thread().daemon
@@ -154,7 +166,7 @@ def install(gate: OrderGate, patches: Patches) -> None:
         if is_pool or hasattr(thread, SERVICE):
             return wrapped(*args, **kwargs)  # their calls are counted
         body = thread.run
-        is_counted = not thread.daemon or is_handed_by_agent(sys._getframe(1))  # helpers of libraries never end
+        is_counted = not thread.daemon or _is_started_by_agent()  # helpers of libraries never end
 
         def run() -> None:
             counted.is_here, counted.may_join = is_counted, True
@@ -176,11 +188,18 @@ def install(gate: OrderGate, patches: Patches) -> None:
             gate.crew.ended()
             raise
 
+    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
+    patches.wrap(threading.Thread, "start", start)
+    _install_waits(gate, waiting, patches)
+
+
+def _install_waits(gate: OrderGate, waiting: _Waiting, patches: Patches) -> None:
     def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         seconds = args[0] if args else 0
         if gate.is_live or not isinstance(seconds, (int, float)) or seconds < 0:
             return wrapped(*args, **kwargs)  # which raises
-        return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
+        with gate.crew.sleeping():
+            return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
         if gate.owns(condition) or not condition._is_owned():
@@ -192,9 +211,16 @@ def install(gate: OrderGate, patches: Patches) -> None:
             return wrapped(*args, **kwargs)  # which raises
         return waiting.join(wrapped, thread, _timeout(*args, **kwargs))
 
+    def select(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if running_loop() is not None:
+            return wrapped(*args, **kwargs)
+        with gate.crew.waiting_elsewhere():
+            return wrapped(*args, **kwargs)
+
+    for name in ("PollSelector", "SelectSelector"):  # of servers in threads; event loops have their own
+        if hasattr(selectors, name):
+            patches.wrap(getattr(selectors, name), "select", select)
     patches.wrap(threading.Condition, "wait", wait)
     patches.wrap(threading.Condition, "notify", waiting.notify)
     patches.wrap(threading.Thread, "join", join)
-    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
-    patches.wrap(threading.Thread, "start", start)
     patches.wrap(time, "sleep", sleep)

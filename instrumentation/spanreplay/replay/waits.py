@@ -150,6 +150,16 @@ def expire_as_recorded(
     return None if timed.name == "join" else False
 
 
+def fail_as_recorded(gate: OrderGate, name: str) -> bool:
+    """Whether an attempt to take a lock failed then; it does so when it is its turn."""
+    clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
+    if clock < 0:
+        return False
+    gate.wait_turn(clock)
+    gate.complete(clock)
+    return True
+
+
 def _give_way(condition: threading.Condition, gate: OrderGate, clock: int, timeout: float) -> None:
     """Leave a condition's lock to others until it is the turn of a wait to expire."""
     since = time.monotonic()

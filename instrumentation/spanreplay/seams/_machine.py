@@ -121,7 +121,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
         ("threading", "queue"),
         "spanreplay.local.meetings",
         "nothing by itself: keeps the order in which threads take the locks and queues of the agent's own code",
-        omits="attempts with a timeout, lists that threads share without a lock",
+        omits="lists that threads share without a lock",
     ),
     Seam(
         "own-servers",
