@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import threading
 from typing import Any, Final
 
@@ -39,6 +40,24 @@ def install(patches: Patches) -> None:
 
     patches.wrap(asyncio.base_events.BaseEventLoop, "call_at", call_at)
     patches.wrap(asyncio.base_events.BaseEventLoop, "call_soon_threadsafe", call_soon_threadsafe)
+    if sys.version_info >= (3, 11):
+        patches.wrap(asyncio.Timeout, "reschedule", reschedule)
+
+
+def reschedule(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
+    """A deadline of `asyncio.timeout`: whether it has passed already, and is no timer, is a matter of time."""
+    run, when = active_run(), args[0] if args else kwargs.get("when")
+    name = "" if run is None or when is None else guarded_name(run, scope.__class__)
+    if run is None or not name:
+        return wrapped(*args, **kwargs)
+    if run.session is None:
+        wrapped(*args, **kwargs)
+        if not isinstance(scope._timeout_handler, asyncio.TimerHandle):
+            run.end_timer(name)
+        return None
+    from spanreplay.replay.step_clock import reschedule_as_recorded
+
+    return reschedule_as_recorded(wrapped, run.session.gate, name, scope, when)
 
 
 def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:

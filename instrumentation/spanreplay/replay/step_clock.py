@@ -22,6 +22,7 @@ from spanreplay.loops import running_loop
 from spanreplay.replay.order import OrderGate
 from spanreplay.replay.pace import thread_of
 from spanreplay.replay.patience import LOOK_MS, Patience
+from spanreplay.replay.turns import complete
 from spanreplay.replay.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry, _nothing
 from spanreplay.run import Run, active_run
 from spanreplay.steps import Outer, StepQueue, Watched, watch
@@ -334,3 +335,22 @@ def clock_of(loop: Any) -> StepClock | None:
     """The clock of a loop of asyncio's own, if it was taken over."""
     clock = getattr(loop, "__dict__", {}).get(_CLOCK)
     return clock if isinstance(clock, StepClock) else None
+
+
+def reschedule_as_recorded(wrapped: Any, gate: OrderGate, name: str, scope: Any, when: float) -> None:
+    """Set the deadline of an `asyncio.timeout`, which has passed if it had then, and else has not."""
+    loop = running_loop()
+    clock = None if loop is None or gate.is_open or gate.timers is None else clock_of(loop)
+    if clock is None or gate.timers is None:
+        wrapped(when)
+        return
+    passed = gate.timers.get(name, -1)
+    if passed >= 0:
+        clock.reach(when)
+        complete(gate, passed)
+        wrapped(when)
+    elif when <= loop.time():
+        wrapped(loop.time() + TURN_S)
+        scope._when = when
+    else:
+        wrapped(when)

@@ -84,3 +84,9 @@ def test_n2_timer_that_is_cancelled_when_it_is_due_is_no_step(seed: int, monkeyp
         lambda: run_instantly(build(program, world), monkeypatch, lambda: turns.expovariate(1) * share * UNIT_S)
     )
     _insist(recording, world, program, False, UNIT_S)
+
+
+@pytest.mark.parametrize("seed", [2176])
+def test_n2_deadline_that_has_passed_already_when_it_is_set_does_so_again(seed: int) -> None:
+    """A limit of two microseconds is over before `asyncio.timeout` sets its timer."""
+    test_n2_program_recorded_in_real_time_observes_the_same(seed)
