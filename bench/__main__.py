@@ -17,7 +17,18 @@ from typing import Any, Final
 
 from bench.figures import Figure, describe_machine, print_table, write
 
-NAMES: Final = ("record_tool", "record_llm", "first_token", "resolve", "load", "vcr", "startup", "clock", "leaks")
+NAMES: Final = (
+    "record_tool",
+    "record_llm",
+    "first_token",
+    "resolve",
+    "load",
+    "vcr",
+    "threads",
+    "startup",
+    "clock",
+    "leaks",
+)
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 600
 
