@@ -43,6 +43,10 @@ FUTURES_MAX: Final = 512
 """A wait for more futures is not kept: their bits would fill the manifest."""
 
 
+AT_ONCE: Final = -1.0
+"""Limit of a call that says not to wait."""
+
+
 class Timed(NamedTuple):
     """A function that waits with a timeout, and what it does when nothing comes."""
 
@@ -58,11 +62,11 @@ class Timed(NamedTuple):
     """Whether several threads may wait for the same: the order in which they go on is noted."""
 
     def limit_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """How long a call may wait; None: for ever."""
+        """How long a call may wait; None: for ever; AT_ONCE: not at all."""
         if self.block_at >= 0:
             given = kwargs.get("block", kwargs.get("blocking", True))
             if not (args[self.block_at] if len(args) > self.block_at else given):
-                return 0
+                return AT_ONCE
         return args[self.timeout_at] if len(args) > self.timeout_at else kwargs.get("timeout")
 
     def with_limit(self, args: Sequence[Any], kwargs: Mapping[str, Any], seconds: float) -> tuple[list[Any], Any]:
@@ -163,7 +167,9 @@ def _lane_here(run: Run, frame: FrameType | None, carriers: Collection[str] = _C
     return current_lane(run.root_lane) if _is_asked(frame, carriers) else None
 
 
-def _is_asked(frame: FrameType | None, carriers: Collection[str]) -> bool:
+def _is_asked(
+    frame: FrameType | None, carriers: Collection[str], is_by: Callable[[FrameType], bool] = origin.is_agent
+) -> bool:
     """Whether the agent's own code or its framework waits in this frame, or in what it calls for that."""
     for _ in range(origin.FRAMES_MAX):
         if frame is None:
@@ -172,7 +178,7 @@ def _is_asked(frame: FrameType | None, carriers: Collection[str]) -> bool:
             made_for = getattr(frame.f_locals["self"].function, "__code__", None)
             return made_for is not None and origin.classify(made_for.co_filename) == origin.AGENT
         if frame.f_code.co_filename not in carriers:
-            return origin.is_agent(frame)
+            return is_by(frame)
         frame = frame.f_back
     return False
 
@@ -309,14 +315,15 @@ def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
         limit = timed.limit_of(args, kwargs)
         run = None if _inner.is_known or (limit is None and not timed.frees_many) else active_run()
         lane = None if run is None else guard.guarded("naming a wait", _lane_of, run, instance, sys._getframe(1))
-        if run is None or lane is None:
+        is_strict = limit is None or limit is AT_ONCE
+        if run is None or lane is None or (is_strict and not _is_asked(sys._getframe(1), _CARRIERS, origin.is_own)):
             return wrapped(*args, **kwargs)
         if limit is None:
             return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))
-        number = lane.next_index("timed") if limit != 0 else f"attempt.{lane.next_index('attempt')}"
+        number = lane.next_index("timed") if limit is not AT_ONCE else f"attempt.{lane.next_index('attempt')}"
         with unwatched():
             result = _wait_with_limit(run, timed, f"{lane.path}{EXPIRED}{number}", instance, (wrapped, args, kwargs))
-        if result and timed.frees_many and run.handovers.is_shared:
+        if is_strict and result and timed.frees_many and run.handovers.is_shared:
             note_return(run)
         return result
 
@@ -350,7 +357,7 @@ def meet(wrapped: Any, barrier: Any, args: Any, kwargs: Any) -> Any:
     """`Barrier.wait`, which lets many go on at once."""
     run = None if _inner.is_known else active_run()
     lane = None if run is None else guard.guarded("naming a wait", _lane_here, run, sys._getframe(1))
-    if run is None or lane is None:
+    if run is None or lane is None or not _is_asked(sys._getframe(1), _CARRIERS, origin.is_own):
         return wrapped(*args, **kwargs)
     return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from spanreplay import guard
 from spanreplay._patch import Patches
 from spanreplay.lanes import Lane, current_lane, thread_lane
-from spanreplay.local.origin import is_handed_by_agent
+from spanreplay.local.origin import is_handed_by_agent, is_own
 from spanreplay.local.patching import asks
 from spanreplay.loops import running_loop
 from spanreplay.run import Run, active_run
@@ -77,7 +77,7 @@ class _Lock(metaclass=_LockType):
         lane = thread_lane(run.root_lane)
         if blocking and timeout == -1:
             return self._take(run, lane, self._lock.acquire)
-        if running_loop() is not None or not asks(_getframe(1)):
+        if running_loop() is not None or not is_own(_getframe(1)):
             return bool(self._lock.acquire(blocking, timeout))
         name = f"{lane.path}{EXPIRED}attempt.{lane.next_index('attempt')}"
         if run.session is None:
@@ -185,7 +185,7 @@ def _in_turn(step: str) -> Any:
 
 def _init_condition(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> None:
     run = active_run()
-    is_plain = run is not None and (args[0] if args else kwargs.get("lock")) is None and asks(_getframe(1))
+    is_plain = run is not None and (args[0] if args else kwargs.get("lock")) is None and is_own(_getframe(1))
     rlock: Any = threading.RLock
     if run is not None and is_plain and hasattr(rlock, "made_for"):
         wrapped(rlock.made_for(run))
@@ -198,7 +198,7 @@ def _is_for_agent(frame: FrameType) -> bool:
     maker: FrameType | None = frame
     while maker is not None and maker.f_code.co_filename.startswith(_POOLS):
         maker = maker.f_back
-    return asks(frame) if maker is frame else is_handed_by_agent(maker)
+    return is_own(frame) if maker is frame else is_handed_by_agent(maker)
 
 
 def _make_simple(module: Any) -> type:

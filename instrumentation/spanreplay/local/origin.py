@@ -185,6 +185,20 @@ def is_agent(frame: FrameType | None) -> bool:
     return False
 
 
+def is_own(frame: FrameType | None) -> bool:
+    """Whether it is the agent's own code, and not a framework's, that asks in this frame, or that lets it ask.
+
+    How often a framework looks whether something is there may be a matter of time.
+    """
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        if origin_of(frame) != PASS and frame.f_code not in between:
+            return ids.is_agent_file(frame.f_code.co_filename)
+        frame = frame.f_back
+    return False
+
+
 # ── Work that another thread does for the agent ─────────────────────────────────────────────────────
 class _Handed(threading.local):
     by_agent = False

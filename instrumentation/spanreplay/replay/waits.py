@@ -143,7 +143,7 @@ def expire_as_recorded(
     if isinstance(instance, threading.Condition):
         _give_way(instance, gate, clock, timeout)
     elif running_loop() is None:
-        gate.wait_turn(clock, others_s=timeout)
+        gate.wait_turn(clock, others_s=max(timeout, 0))
     gate.complete(clock)
     if timed.raises is not None:
         raise timed.raises
