@@ -45,6 +45,8 @@ FUTURES_MAX: Final = 512
 
 AT_ONCE: Final = -1.0
 """Limit of a call that says not to wait."""
+_ATTEMPT: Final = "attempt."
+"""In the name of one: there may be many, of which the first are kept, as of sleeps."""
 
 
 class Timed(NamedTuple):
@@ -315,15 +317,17 @@ def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
         limit = timed.limit_of(args, kwargs)
         run = None if _inner.is_known or (limit is None and not timed.frees_many) else active_run()
         lane = None if run is None else guard.guarded("naming a wait", _lane_of, run, instance, sys._getframe(1))
-        is_strict = limit is None or limit is AT_ONCE
-        if run is None or lane is None or (is_strict and not _is_asked(sys._getframe(1), _CARRIERS, origin.is_own)):
+        is_own = (limit is None or limit is AT_ONCE or timed.frees_many) and _is_asked(
+            sys._getframe(1), _CARRIERS, origin.is_own
+        )
+        if run is None or lane is None or not (is_own or (limit is not None and limit is not AT_ONCE)):
             return wrapped(*args, **kwargs)
         if limit is None:
             return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))
-        number = lane.next_index("timed") if limit is not AT_ONCE else f"attempt.{lane.next_index('attempt')}"
+        number = lane.next_index("timed") if limit is not AT_ONCE else f"{_ATTEMPT}{lane.next_index('attempt')}"
         with unwatched():
             result = _wait_with_limit(run, timed, f"{lane.path}{EXPIRED}{number}", instance, (wrapped, args, kwargs))
-        if is_strict and result and timed.frees_many and run.handovers.is_shared:
+        if is_own and result and timed.frees_many and run.handovers.is_shared:
             note_return(run)
         return result
 
@@ -373,12 +377,12 @@ def _watch(run: Run, timed: Timed, name: str, instance: Any, call: Callable[[], 
         result = call()
     except BaseException as exc:
         if timed.is_expiry(instance, exc):
-            _note(run, name)
+            _note(run, name, is_sleep=_ATTEMPT in name)
         raise
     if timed.name == "join" and ENDED in vars(instance):
         threading.Thread.join(instance)  # it is over: all that could be seen of it has happened
     if timed.has_expired(instance, result):
-        _note(run, name)
+        _note(run, name, is_sleep=_ATTEMPT in name)
     return result
 
 
