@@ -95,12 +95,12 @@ def _is_any_runnable(waiting: Collection[int]) -> bool | None:
         if task not in own:
             try:
                 descriptor = os.open(f"{_TASKS}/{task}/stat", os.O_RDONLY)
-            except OSError:  # it has ended
+                try:
+                    state = os.read(descriptor, 512).rpartition(b")")[2][:2]
+                finally:
+                    os.close(descriptor)
+            except OSError:  # it has ended, perhaps between the two
                 continue
-            try:
-                state = os.read(descriptor, 512).rpartition(b")")[2][:2]
-            finally:
-                os.close(descriptor)
             if state in (b" R", b" D"):
                 return True
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spanreplay._patch import Patches
-from spanreplay.replay import order, threads
+from spanreplay.replay import order, patience, threads
 from spanreplay.replay.order import OrderGate
 
 
@@ -125,3 +126,13 @@ def test_n2_daemon_counts_from_its_first_turn_on_and_the_agents_own_from_its_sta
         assert (own_counts, before, during, gate.crew.size) == (2, 2, 2, 1)
     finally:
         patches.undo()
+
+
+def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state can't be read any more: whoever looks goes on."""
+
+    def read(descriptor: int, size: int) -> bytes:
+        raise ProcessLookupError(descriptor)
+
+    monkeypatch.setattr(os, "read", read)
+    assert not patience._is_any_runnable(())
