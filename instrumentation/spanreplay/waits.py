@@ -138,6 +138,11 @@ def _within(mark: str) -> Iterator[None]:
         setattr(_inner, mark, before)
 
 
+def name_attempt(lane: Lane) -> str:
+    """The name of a call that need not succeed."""
+    return f"{lane.path}{EXPIRED}{_ATTEMPT}{lane.next_index('attempt')}"
+
+
 def unwatched() -> AbstractContextManager[None]:
     """What the calling thread waits for within is not the agent's, or is noted already."""
     return _within("is_known")
@@ -324,9 +329,9 @@ def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
             return wrapped(*args, **kwargs)
         if limit is None:
             return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))
-        number = lane.next_index("timed") if limit is not AT_ONCE else f"{_ATTEMPT}{lane.next_index('attempt')}"
+        name = name_attempt(lane) if limit is AT_ONCE else f"{lane.path}{EXPIRED}{lane.next_index('timed')}"
         with unwatched():
-            result = _wait_with_limit(run, timed, f"{lane.path}{EXPIRED}{number}", instance, (wrapped, args, kwargs))
+            result = _wait_with_limit(run, timed, name, instance, (wrapped, args, kwargs))
         if is_own and result and timed.frees_many and run.handovers.is_shared:
             note_return(run)
         return result

@@ -224,6 +224,23 @@ def polls():
 print(*seen, sep="\\n")
 """
 
+ATTEMPT = """
+import threading
+import spanreplay
+
+@spanreplay.boundary("tool")
+def ask():
+    return 1
+
+lock = threading.Lock()
+lock.acquire()
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+print(ask())
+# now
+"""
+
 USES = """
 import threading
 import spanreplay
@@ -298,6 +315,14 @@ def test_s68_threads_that_meet_go_on_as_recorded(workplace: Workplace, way: str)
         replayed = workplace.replay(agent, way)
         assert replayed.verdict["verdict"] == "identical", replayed.stderr
         assert replayed.stdout == recorded.stdout
+
+
+def test_s68_an_attempt_that_was_not_recorded_fails_where_it_cannot_succeed(workplace: Workplace) -> None:
+    """An agent that now asks for a lock that nobody gives back goes on, and is not held up for ever."""
+    agent = workplace.write("agent.py", ATTEMPT)
+    workplace.record(agent)
+    workplace.write("agent.py", ATTEMPT.replace("# now", "print(lock.acquire(timeout=0.01))"))
+    assert workplace.replay(agent).stdout.splitlines() == ["1", "False"]
 
 
 def test_s68_locks_are_used_like_the_interpreters_own(workplace: Workplace) -> None:

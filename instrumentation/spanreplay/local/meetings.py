@@ -21,7 +21,7 @@ from spanreplay.local.origin import is_handed_by_agent, is_own
 from spanreplay.local.patching import asks
 from spanreplay.loops import running_loop
 from spanreplay.run import Run, active_run
-from spanreplay.waits import EXPIRED
+from spanreplay.waits import name_attempt
 
 _getframe: Final = sys._getframe
 _POOLS: Final = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "")  # noqa: PTH118, PTH120 -- light
@@ -76,22 +76,35 @@ class _Lock(metaclass=_LockType):
             return bool(self._lock.acquire(blocking, timeout))
         lane = thread_lane(run.root_lane)
         if blocking and timeout == -1:
-            return self._take(run, lane, self._lock.acquire)
-        if running_loop() is not None or not is_own(_getframe(1)):
+            self._take(run, lane, self._lock.acquire)
+            self._took(run, lane)
+            return True
+        is_wrong = timeout != -1 and (timeout < 0 or not blocking)  # which raises
+        if is_wrong or running_loop() is not None or not is_own(_getframe(1)):
             return bool(self._lock.acquire(blocking, timeout))
-        name = f"{lane.path}{EXPIRED}attempt.{lane.next_index('attempt')}"
+        is_taken = self._attempt(run, lane, blocking, timeout)
+        if is_taken:
+            self._took(run, lane)
+        return is_taken
+
+    def _attempt(self, run: Run, lane: Lane, blocking: bool, timeout: float) -> bool:
+        name = name_attempt(lane)
         if run.session is None:
             is_taken = bool(self._lock.acquire(blocking, timeout))
-            if is_taken:
-                self._took(run, lane)
-            elif not run.is_ended:
+            if not is_taken and not run.is_ended:
                 guard.guarded("the end of an attempt", run.end_timer, name, True)
             return is_taken
-        from spanreplay.replay.waits import fail_as_recorded
+        from spanreplay.replay.waits import attempt_as_recorded
 
-        return not fail_as_recorded(run.session.gate, name) and self._take(run, lane, self._lock.acquire)
+        def attempt(seconds: float) -> bool:
+            return bool(self._lock.acquire(True, seconds))
 
-    def _take(self, run: Run, lane: Lane, take: Callable[..., Any], *args: Any) -> bool:
+        handovers, place = run.handovers, self._place.name
+        return attempt_as_recorded(
+            attempt, run.session.gate, name, lambda: handovers.wait(place, lane.path), max(timeout, 0)
+        )
+
+    def _take(self, run: Run, lane: Lane, take: Callable[..., Any], *args: Any) -> None:
         """Take the lock, which may last; what is held meanwhile is nothing but what the agent's thread holds."""
         if run.session is None:
             take(*args)
@@ -99,8 +112,6 @@ class _Lock(metaclass=_LockType):
             run.handovers.wait(self._place.name, lane.path)
             with run.session.gate.crew.waiting_elsewhere():
                 take(*args)
-        self._took(run, lane)
-        return True
 
     def _took(self, run: Run, lane: Lane) -> None:
         """Count it before anybody else can take it."""
@@ -139,7 +150,9 @@ class _RLock(_Lock):
         if run is None:
             self._lock._acquire_restore(state)
         else:
-            self._take(run, thread_lane(run.root_lane), self._lock._acquire_restore, state)
+            lane = thread_lane(run.root_lane)
+            self._take(run, lane, self._lock._acquire_restore, state)
+            run.handovers.note(self._place.name, lane.path)  # a Condition gives the lock back, whatever happens
 
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())

@@ -150,14 +150,21 @@ def expire_as_recorded(
     return None if timed.name == "join" else False
 
 
-def fail_as_recorded(gate: OrderGate, name: str) -> bool:
-    """Whether an attempt to take a lock failed then; it does so when it is its turn."""
+def attempt_as_recorded(
+    attempt: Callable[[float], bool], gate: OrderGate, name: str, wait: Callable[[], None], timeout: float
+) -> bool:
+    """Take a lock if that succeeded then, behind `wait`; fail when it is the turn of that.
+
+    What the recording does not know of may fail too, a little later than it was asked to.
+    """
     clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
-    if clock < 0:
+    if clock >= 0:
+        gate.wait_turn(clock)
+        gate.complete(clock)
         return False
-    gate.wait_turn(clock)
-    gate.complete(clock)
-    return True
+    wait()
+    with gate.crew.waiting_elsewhere():
+        return attempt(_longer(timeout))
 
 
 def _give_way(condition: threading.Condition, gate: OrderGate, clock: int, timeout: float) -> None:
