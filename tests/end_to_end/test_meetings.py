@@ -6,7 +6,7 @@ import pytest
 
 from support.replaying import Workplace
 
-WORKERS = """
+HEAD = """
 import queue, random, threading, time
 import spanreplay
 
@@ -14,7 +14,12 @@ import spanreplay
 def ask(n):
     time.sleep(random.SystemRandom().random() / 200)
     return n * n
+"""
+"""What the scripts of workers begin with: a boundary that takes its time."""
 
+WORKERS = (
+    HEAD
+    + """
 todo, done = queue.Queue(), queue.Queue()
 lock = threading.Lock()
 held = threading.RLock()
@@ -47,16 +52,11 @@ print(results)
 print(seen)
 print([done.get() for _ in range(24)])
 """
+)
 
-DAEMONS = """
-import queue, random, threading, time
-import spanreplay
-
-@spanreplay.boundary("llm", effect="read")
-def ask(n):
-    time.sleep(random.SystemRandom().random() / 200)
-    return n * n
-
+DAEMONS = (
+    HEAD
+    + """
 todo, results = queue.Queue(), []
 
 def work():
@@ -72,16 +72,11 @@ for n in range(30):
 todo.join()
 print(results)
 """
+)
 
-SIMPLE = """
-import queue, random, threading, time
-import spanreplay
-
-@spanreplay.boundary("llm", effect="read")
-def ask(n):
-    time.sleep(random.SystemRandom().random() / 200)
-    return n * n
-
+SIMPLE = (
+    HEAD
+    + """
 todo, done = queue.SimpleQueue(), queue.SimpleQueue()
 assert isinstance(todo, queue.SimpleQueue) and todo.empty()
 
@@ -102,16 +97,11 @@ try:
 except queue.Empty:
     print("empty")
 """
+)
 
-POOL = """
-import random, time
-from multiprocessing.pool import ThreadPool
-import spanreplay
-
-@spanreplay.boundary("llm", effect="read")
-def ask(n):
-    time.sleep(random.SystemRandom().random() / 200)
-    return n * n
+POOL = (
+    HEAD
+    + """from multiprocessing.pool import ThreadPool
 
 results = []
 
@@ -124,6 +114,7 @@ with ThreadPool(4) as pool:
     print(list(pool.imap_unordered(ask, range(24))))
 print(results)
 """
+)
 
 MEETING = """
 import queue, random, sys, threading, time
