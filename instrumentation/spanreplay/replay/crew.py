@@ -27,8 +27,8 @@ class _Counted(threading.local):
 counted: Final = _Counted()
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """For whom there is nothing to do."""
 
 
 def _is_counted() -> bool:
@@ -119,7 +119,7 @@ class Crew:
         Gives what another thread may call when that has come: until it wakes up, it is not one that waits.
         """
         if not _is_counted():
-            yield _nothing
+            yield nothing
             return
         waiting = [threading.get_native_id()]
 

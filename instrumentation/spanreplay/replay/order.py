@@ -22,7 +22,7 @@ from spanreplay.call import CallRecord, Outcome
 from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import running_loop
-from spanreplay.replay.crew import Crew
+from spanreplay.replay.crew import Crew, nothing
 from spanreplay.replay.pace import Steps, Turns, find_threads
 from spanreplay.replay.patience import LOOK_MS, REACTION_MS, STALL_MS, Patience, Reaction
 from spanreplay.replay.waits import PENDING, cancel_rest, find_cancelled, read_waits
@@ -43,10 +43,6 @@ HANG_DAEMONS_MS: Final = 60_000
 def hang_ms() -> int:
     """How long a wait of the main thread may last before the program counts as stuck."""
     return HANG_DAEMONS_MS if any(t.daemon for t in threading.enumerate()) else HANG_MS
-
-
-def _nothing() -> None:
-    return None
 
 
 class OrderGate:
@@ -321,7 +317,7 @@ class OrderGate:
                 cancel_rest(future)
         is_begun = begin()
         if self.crew.is_any_waiting:
-            self.move(_nothing)  # somebody may wait for it to begin
+            self.move(nothing)  # somebody may wait for it to begin
         return is_begun
 
     def shut(self, threads: Iterable[threading.Thread]) -> None:

@@ -19,11 +19,12 @@ from typing import Any
 from spanreplay._patch import Patches
 from spanreplay.lanes import current_lane
 from spanreplay.loops import running_loop
+from spanreplay.replay.crew import nothing
 from spanreplay.replay.order import OrderGate
 from spanreplay.replay.pace import thread_of
 from spanreplay.replay.patience import LOOK_MS, Patience
 from spanreplay.replay.turns import complete
-from spanreplay.replay.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry, _nothing
+from spanreplay.replay.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry
 from spanreplay.run import Run, active_run
 from spanreplay.steps import Outer, StepQueue, Watched, watch
 from spanreplay.waits import unwatched
@@ -117,7 +118,7 @@ class StepClock(LoopClock):
         if running_loop() is not self._loop:
             self._has_arrived.set()
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
-                self._loop.call_soon_threadsafe(Outer(_nothing))
+                self._loop.call_soon_threadsafe(Outer(nothing))
 
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
@@ -142,7 +143,7 @@ class StepClock(LoopClock):
         """Another thread wants this loop to do something; thread-safe."""
         self._handed.append(_Due(clock, 0.0, handle=handle))
         self._has_arrived.set()
-        self._loop.call_soon_threadsafe(Outer(_nothing))
+        self._loop.call_soon_threadsafe(Outer(nothing))
 
     def make_timer(
         self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None

@@ -24,7 +24,7 @@ from spanreplay.lane_order import when_told
 from spanreplay.local.origin import between, is_agent, is_ours
 from spanreplay.loops import running_loop
 from spanreplay.replay.alarms import sleep_with_alarm
-from spanreplay.replay.crew import SERVICE, counted
+from spanreplay.replay.crew import SERVICE, counted, nothing
 from spanreplay.replay.order import OrderGate
 
 SLEEP_FACTOR: Final = 0.01
@@ -76,7 +76,7 @@ class _Waiting:
         after = set(condition._waiters)
         for waiter in before:
             if waiter not in after:
-                self._told.get(waiter, _nothing)()
+                self._told.get(waiter, nothing)()
         return result
 
     def join(self, wrapped: Any, thread: threading.Thread, timeout: float | None) -> None:
@@ -141,10 +141,6 @@ def _acquire(waiter: Any, timeout: float) -> bool:
 
 def _timeout(timeout: float | None = None) -> float | None:
     return timeout
-
-
-def _nothing() -> None:
-    return None
 
 
 def install(gate: OrderGate, patches: Patches) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spanreplay.loops import running_loop
+from spanreplay.replay.crew import nothing
 from spanreplay.replay.order import OrderGate, hang_ms
 from spanreplay.replay.patience import STALL_BUSY_MS, STALL_MS
 
@@ -106,7 +107,7 @@ class LoopClock:
     def _wake(self) -> None:
         if running_loop() is not self._loop:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
-                self._loop.call_soon_threadsafe(_nothing)
+                self._loop.call_soon_threadsafe(nothing)
 
     def since(self, crossing: Any) -> float:
         """Seconds on the loop's clock since a call was first seen here."""
@@ -332,7 +333,3 @@ class LoopClock:
     def _jump(self, moment: float) -> None:
         self.reach(moment)
         self._idle_since = -1.0
-
-
-def _nothing() -> None:
-    return None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
 
+from spanreplay.replay.crew import nothing
 from spanreplay.replay.virtual_time import LoopClock
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class TrioLoop:
         self._ready = _Ready()
         self._clock = runner.clock
         self.deadlines = Deadlines(runner)
-        self.release: Callable[[], None] = _nothing
+        self.release: Callable[[], None] = nothing
         """Called when trio has ended."""
 
     @property
@@ -282,7 +283,3 @@ def find_loop() -> TrioLoop | None:
     runner = getattr(GLOBAL_RUN_CONTEXT, "runner", None)
     manager = getattr(runner, "io_manager", None)
     return manager.loop if type(manager) is IOManager else None
-
-
-def _nothing() -> None:
-    return None
