@@ -47,6 +47,7 @@ class Crew:
         self._blocked = 0
         self.waiters: set[int] = set()
         """Native ids of those that wait."""
+        self._pollers: set[int] = set()
         self.asleep = 0
         """Those at work that sleep for a moment, and go on by themselves."""
         self.told_at = 0.0
@@ -61,6 +62,11 @@ class Crew:
     def size(self) -> int:
         """Those that count, whether they are at work or wait."""
         return self._busy
+
+    @property
+    def idle(self) -> set[int]:
+        """Native ids of the threads that wait, and of those that run a loop which has nothing to do."""
+        return self.waiters | self._pollers
 
     @property
     def is_any_waiting(self) -> bool:
@@ -96,6 +102,16 @@ class Crew:
         finally:
             with self._condition:
                 self.asleep -= 1
+
+    @contextmanager
+    def polling(self) -> Iterator[None]:
+        """A block in which the calling thread does nothing but look for what comes; it counts as before."""
+        thread = threading.get_native_id()
+        self._pollers.add(thread)
+        try:
+            yield
+        finally:
+            self._pollers.discard(thread)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -93,7 +93,6 @@ class OrderGate:
         self.crew = Crew(self._condition, self._state_working)
         self._moves = 0
         self._delivering = 0
-        self._reaction = Reaction(since=-1.0)
         self._is_open = False
         self.is_live = False
         """Whether the run has gone on behind its recording: time is real from there on."""
@@ -338,13 +337,13 @@ class OrderGate:
                     return
                 is_quick = self._shared is None and self.crew.asleep == 0
                 reaction = reaction or Reaction(others_s, is_quick=is_quick)
-                if reaction.is_over(self.crew.waiters):
+                if reaction.is_over(self.crew.idle):
                     return
                 self._pause(min(others_s, reaction.look_s))
                 continue
             reaction = None
             self._pause(LOOK_MS / 1000)
-            is_busy, waiting = self.working_threads > 0, len(self.crew.waiters)
+            is_busy, waiting = self.working_threads > 0, self.crew.idle
             if patience.is_over(self._head, is_busy=is_busy, is_awaited=self._is_awaited, waiting=waiting):
                 self.skip_before(clock)
 
@@ -369,7 +368,7 @@ class OrderGate:
                 return True
             state, is_busy = (self._head, self._moves), self.working_threads > 0
             is_awaited = self._is_awaited or (may_be_long and is_busy)
-            if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=len(self.crew.waiters)):
+            if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=self.crew.idle):
                 return False
         return False
 
@@ -379,14 +378,6 @@ class OrderGate:
             step()
             self._moves += 1
             self._condition.notify_all()
-
-    def is_thread_reacting(self) -> bool:
-        """Whether other threads may still be on their way with what they got last; for a thread that runs a loop."""
-        if not self.is_thread_awaited:
-            return False
-        if self._reaction.since != self.crew.told_at:
-            self._reaction = Reaction(since=self.crew.told_at)
-        return not self._reaction.is_over(self.crew.waiters)
 
     @property
     def is_thread_awaited(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import posix  # the functions of os that a replay looks at work on the agent's files, at a price
 import threading
 import time
 from collections.abc import Collection
@@ -36,8 +37,38 @@ _QUIET_LOOKS: Final = 3
 _AT_WORK_MS: Final = 2.0
 """The CPU time of other threads between two looks, above which they are at work."""
 _LOOKING_MS: Final = 0.5
-"""What each of those that wait may use for looks of its own."""
+"""What each of those that wait may use for looks of its own within LOOK_MS, where threads have no clock of their own.
+"""
 _TASKS: Final = "/proc/self/task"
+_CLOCK_OF_THREAD: Final = 6
+"""CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED of Linux: with the complement of a thread's id, its CPU clock."""
+
+
+class _Work:
+    """What other threads do, but for those that wait: the CPU time that they use between two looks.
+
+    The looks of those that wait take time as well, and so does a loop that looks for what comes: by the thread, not by
+    the process, or they would take each other for work.
+    """
+
+    def __init__(self) -> None:
+        self._clocks: dict[str, int] | None = _read_clocks()
+        self._cpu_ms = _others_cpu_ms()
+        self._since = time.monotonic()
+
+    def look(self, waiting: Collection[int]) -> float:
+        """CPU time in ms since the last look; `waiting`: native ids of the threads that do not count."""
+        before, self._clocks = self._clocks, _read_clocks()
+        if before is None or self._clocks is None:
+            return self._look_at_process(len(waiting))
+        own = {str(each) for each in (threading.get_native_id(), *waiting)}
+        return sum(ns - before.get(task, 0) for task, ns in self._clocks.items() if task not in own) / 1e6
+
+    def _look_at_process(self, count: int) -> float:
+        now, cpu_ms = time.monotonic(), _others_cpu_ms()
+        used_ms = cpu_ms - self._cpu_ms - _LOOKING_MS * count * (now - self._since) * 1000 / LOOK_MS
+        self._cpu_ms, self._since = cpu_ms, now
+        return max(0.0, used_ms)
 
 
 class Patience:
@@ -51,21 +82,20 @@ class Patience:
         self._since = time.monotonic()
         self._looks = 0
         self._look_ms = look_ms
-        self._cpu_ms = _others_cpu_ms()
+        self._work = _Work()
         self._computed_ms = 0.0
 
-    def is_over(self, state: object, *, is_busy: bool, is_awaited: bool = False, waiting: int = 0) -> bool:
+    def is_over(self, state: object, *, is_busy: bool, is_awaited: bool = False, waiting: Collection[int] = ()) -> bool:
         """Whether the state has been the same for too long; `is_busy` while other threads work.
 
         `is_awaited`: another process has still to come or to answer, which may take long on a busy machine.
-        `waiting`: how many threads look as this one does, which takes time of the processor too.
+        `waiting`: native ids of the threads that wait as this one does.
         """
         self._looks += 1
-        cpu_ms = _others_cpu_ms()
-        used_ms, self._cpu_ms = cpu_ms - self._cpu_ms, cpu_ms
+        used_ms = self._work.look(waiting)
         if state != self._state:
             self._state, self._since, self._looks, self._computed_ms = state, time.monotonic(), 0, 0.0
-        elif is_busy and used_ms > _AT_WORK_MS + _LOOKING_MS * waiting and self._computed_ms < STALL_COMPUTING_MS:
+        elif is_busy and used_ms > _AT_WORK_MS and self._computed_ms < STALL_COMPUTING_MS:
             self._computed_ms += used_ms
             self._since, self._looks = time.monotonic(), 0
         limit_ms = STALL_AWAITED_MS if is_awaited else STALL_BUSY_MS if is_busy else STALL_MS
@@ -84,21 +114,33 @@ def _others_cpu_ms() -> float:
     return (time.process_time() - time.thread_time()) * 1000
 
 
+def _read_clocks() -> dict[str, int] | None:
+    """Task → CPU time in ns, of every thread of this process; None where that is unknown."""
+    clocks = {}
+    try:
+        for task in posix.listdir(_TASKS):
+            with contextlib.suppress(OSError):  # it has ended
+                clocks[task] = time.clock_gettime_ns((~int(task) << 3) | _CLOCK_OF_THREAD)
+    except OSError:
+        return None
+    return clocks or None
+
+
 def _is_any_runnable(waiting: Collection[int]) -> bool | None:
     """Whether a thread but for these and this one runs, or waits for a processor or a disk; None if that is unknown."""
     own = {str(each) for each in (threading.get_native_id(), *waiting)}
     try:
-        tasks = os.listdir(_TASKS)  # noqa: PTH208 -- light
+        tasks = posix.listdir(_TASKS)
     except OSError:
         return None
     for task in tasks:
         if task not in own:
             try:
-                descriptor = os.open(f"{_TASKS}/{task}/stat", os.O_RDONLY)
+                descriptor = posix.open(f"{_TASKS}/{task}/stat", posix.O_RDONLY)
                 try:
-                    state = os.read(descriptor, 512).rpartition(b")")[2][:2]
+                    state = posix.read(descriptor, 512).rpartition(b")")[2][:2]
                 finally:
-                    os.close(descriptor)
+                    posix.close(descriptor)
             except OSError:  # it has ended, perhaps between the two
                 continue
             if state in (b" R", b" D"):
@@ -120,7 +162,8 @@ class Reaction:
         self.since = time.monotonic() if since is None else since
         self._due = self.since + others_s
         self._is_short = others_s * 1000 < REACTION_MS
-        self._first_ms = self._last_ms = _others_cpu_ms()
+        self._work = _Work()
+        self._used_ms = 0.0
         self._next = self.since
         self._quiet = 0
         self._is_quick = is_quick
@@ -136,26 +179,22 @@ class Reaction:
             return True
         if now < self._due:
             return False
-        used_ms = self._last_ms - self._first_ms
         is_over = (
             self._is_short
             or self._quiet >= _QUIET_LOOKS
-            or used_ms >= REACTION_CPU_MS
+            or self._used_ms >= REACTION_CPU_MS
             or _spent.cpu_ms >= REACTIONS_CPU_MS
             or (now - self.since) * 1000 >= REACTION_LONG_MS
         )
         if is_over and not self._is_short:
-            _spent.cpu_ms += used_ms
+            _spent.cpu_ms += self._used_ms
         return is_over
 
     def _look(self, now: float, waiting: Collection[int]) -> None:
-        cpu_ms = _others_cpu_ms()
-        limit_ms = (_QUICK_AT_WORK_MS if self._is_quick else _AT_WORK_MS) + _LOOKING_MS * len(waiting) * (
-            self.look_s * 1000 / LOOK_MS
-        )
-        is_any = _is_any_runnable(waiting)
-        is_at_work = cpu_ms - self._last_ms > limit_ms or is_any
-        self._last_ms, self._quiet = cpu_ms, 0 if is_at_work else self._quiet + 1
+        used_ms, is_any = self._work.look(waiting), _is_any_runnable(waiting)
+        self._used_ms += used_ms
+        is_at_work = used_ms > (_QUICK_AT_WORK_MS if self._is_quick else _AT_WORK_MS) or is_any
+        self._quiet = 0 if is_at_work else self._quiet + 1
         if self._is_quick:
             self._is_quick = is_any is not None and now < self._due
             self.look_s = max(QUICK_LOOK_MS / 1000, (time.monotonic() - now) * _LOOK_SHARE)

@@ -231,7 +231,7 @@ class StepClock(LoopClock):
         with unwatched():
             self._has_arrived.wait(LOOK_MS / 1000)
         self._has_arrived.clear()
-        if self._patience.is_over((clock, gate.head), is_busy=gate.working_threads > 1):
+        if self._patience.is_over((clock, gate.head), is_busy=gate.working_threads > 1, waiting=gate.crew.idle):
             self._first, self._patience = -1, None  # not the recorded program: go on without
             return False
         return True
@@ -295,7 +295,7 @@ class StepClock(LoopClock):
                 return
             head = behind
 
-    def _give_up(self, head: _Entry | None) -> Any:
+    def _give_up(self, head: _Entry | None) -> float | None:
         """Nothing has moved for too long: the program is not the recorded one any more."""
         self._idle_since = -1.0
         expected = min(self._cancelling, default=-1) if head is None else head.clock
@@ -308,7 +308,7 @@ class StepClock(LoopClock):
             self._loop._ready.append(handle)
         else:
             return self._wait_for_nothing()
-        return []
+        return None
 
 
 def install(gate: OrderGate, patches: Patches) -> None:

@@ -10,6 +10,7 @@ import _thread
 import concurrent.futures
 import concurrent.futures.thread
 import contextlib
+import functools
 import selectors
 import sys
 import threading
@@ -21,7 +22,7 @@ from typing import Any, Final
 
 from spanreplay._patch import Patches
 from spanreplay.lane_order import when_told
-from spanreplay.local.origin import between, is_agent, is_ours
+from spanreplay.local.origin import is_agent, is_ours
 from spanreplay.loops import running_loop
 from spanreplay.replay.alarms import sleep_with_alarm
 from spanreplay.replay.crew import SERVICE, counted, nothing
@@ -130,6 +131,26 @@ def _is_started_by_agent() -> bool:
     return is_agent(frame)
 
 
+def _count(*, is_here: bool, may_join: bool = False) -> None:
+    counted.is_here, counted.may_join = is_here, may_join
+
+
+def _start_within(thread: Any, start: Callable[[], Any], begin: Callable[[], None], end: Callable[[], None]) -> Any:
+    """Start a thread that calls `begin` before and `end` behind all that it does, the end of its lane included."""
+    bootstrap = thread._bootstrap_inner  # what `run` is replaced by lies within, whoever replaces it
+
+    def inner() -> None:
+        vars(thread).pop("_bootstrap_inner", None)
+        begin()
+        try:
+            bootstrap()
+        finally:
+            end()
+
+    thread._bootstrap_inner = inner
+    return start()
+
+
 def _is_endless(timeout: float | None) -> bool:
     """Whether a thread that the process waits for waits without a limit."""
     return timeout is None and not threading.current_thread().daemon
@@ -158,28 +179,24 @@ def install(gate: OrderGate, patches: Patches) -> None:
         return future
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
-        is_pool = getattr(thread, "_target", None) is _POOL_WORKER or type(thread).__module__ == _PROCESS_POOLS
-        if is_pool or hasattr(thread, SERVICE):
+        if hasattr(thread, SERVICE) or type(thread).__module__ == _PROCESS_POOLS:
             return wrapped(*args, **kwargs)  # their calls are counted
-        body = thread.run
+        if getattr(thread, "_target", None) is _POOL_WORKER:
+            # Of a pool that a daemon asked first they are daemons too; their calls are counted all the same
+            return _start_within(thread, wrapped, lambda: _count(is_here=True), nothing)
         is_counted = not thread.daemon or _is_started_by_agent()  # helpers of libraries never end
 
-        def run() -> None:
-            counted.is_here, counted.may_join = is_counted, True
-            try:
-                body()
-            finally:
-                waiting.ended(thread)
-                if counted.is_here:
-                    gate.crew.ended()
+        def end() -> None:
+            waiting.ended(thread)
+            if counted.is_here:
+                gate.crew.ended()
 
-        between.add(run.__code__)
-        thread.run = run
+        begin = functools.partial(_count, is_here=is_counted, may_join=True)
         if not is_counted:
-            return wrapped(*args, **kwargs)
+            return _start_within(thread, wrapped, begin, end)
         gate.crew.started()
         try:
-            return wrapped(*args, **kwargs)
+            return _start_within(thread, wrapped, begin, end)
         except BaseException:
             gate.crew.ended()
             raise

@@ -21,7 +21,7 @@ from typing import Any, Final
 from spanreplay.loops import running_loop
 from spanreplay.replay.crew import nothing
 from spanreplay.replay.order import OrderGate, hang_ms
-from spanreplay.replay.patience import STALL_BUSY_MS, STALL_MS
+from spanreplay.replay.patience import STALL_BUSY_MS, STALL_MS, Reaction
 
 TURN_S: Final = 0.00001
 """How far the clock moves in a turn of the loop that had something to do: the processor's own time would let timers
@@ -78,6 +78,7 @@ class LoopClock:
         self._stuck_since = -1.0
         self._polls = 0
         self._head = (0, 0)
+        self._reaction: Reaction | None = None
         self._live_since: float | None = None
         self._started: dict[int, float] = {}
         self._turn = 0
@@ -173,22 +174,42 @@ class LoopClock:
 
     def _select_idle(self, timeout: float | None) -> Any:
         """The loop has nothing to do for so long: let go on what comes next."""
-        events = self._look(0)
-        if events:
-            self._idle_since = self._stuck_since = -1.0
-            return events
-        if self._gate.is_thread_reacting():
-            return self._poll(POLL_S)
-        head = self._find_head()
         timer = None if timeout is None else self._time() + timeout
+        with self._gate.crew.polling():
+            while True:
+                events = self._look(0)
+                if events:
+                    self._idle_since = self._stuck_since = -1.0
+                    return events
+                wait_s = self._go_on(timer)
+                if wait_s is None:
+                    return []
+                events = self._poll(wait_s)
+                if events or self._gate.is_live or (timer is not None and self._time() >= timer):
+                    return events
+
+    def _go_on(self, timer: float | None) -> float | None:
+        """Let go on what comes next, and give None; or the seconds until the next look."""
+        if self._is_thread_reacting():
+            return POLL_S
+        head = self._find_head()
         if head is not None and self._gate.is_turn(head.clock) and self._is_caused(head):
             if timer is None or head.due <= timer:
                 self._jump(head.due)
                 self._let_go(head)
             else:
                 self._jump(timer)
-            return []
+            return None
         return self._idle(head, timer)
+
+    def _is_thread_reacting(self) -> bool:
+        """Whether other threads may still be on their way with what they got last."""
+        if not self._gate.is_thread_awaited:
+            return False
+        told_at = self._gate.crew.told_at
+        if self._reaction is None or self._reaction.since != told_at:
+            self._reaction = Reaction(since=told_at)
+        return not self._reaction.is_over(self._gate.crew.idle)
 
     def _select_live(self, timeout: float | None) -> Any:
         """Real time: what waits for its turn goes on, timers that were set before fire when they are due."""
@@ -266,7 +287,7 @@ class LoopClock:
             if self._gate.is_thread_awaited and not self._gate.is_turn(head.clock):
                 return  # what a thread has still to bring comes before it
 
-    def _idle(self, head: _Entry | None, timer: float | None) -> Any:
+    def _idle(self, head: _Entry | None, timer: float | None) -> float | None:
         # Nothing here can go on by itself: let other threads and real sockets move first
         others = self._gate.working_threads > 1 or len(self._loop._selector.get_map()) > 1
         now = float(self._real_time())
@@ -276,17 +297,17 @@ class LoopClock:
         if timer is not None and not others and (head is None or timer < head.due):
             self._count_poll()
             self._jump(timer)
-            return []
+            return None
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
-            return self._poll(POLL_S)
+            return POLL_S
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
-            return []
+            return None
         if waited_ms < STALL_MS:
-            return self._poll(POLL_S)
+            return POLL_S
         return self._give_up(head)
 
-    def _give_up(self, head: _Entry | None) -> Any:
+    def _give_up(self, head: _Entry | None) -> float | None:
         """Nothing has moved for too long: the program is not the recorded one any more."""
         self._idle_since = -1.0
         if head is not None and not (head.is_own and self._gate.is_turn(head.clock)):
@@ -298,9 +319,9 @@ class LoopClock:
             self._loop._ready.append(handle)
         else:
             return self._wait_for_nothing()
-        return []
+        return None
 
-    def _wait_for_nothing(self) -> Any:
+    def _wait_for_nothing(self) -> float | None:
         """No timer, no call: only another thread or a socket can make the program go on, if there is one."""
         now, head = float(self._real_time()), self._gate.head
         is_alone = self._gate.working_threads <= 1 and len(self._loop._selector.get_map()) <= 1
@@ -308,7 +329,7 @@ class LoopClock:
             self._stuck_since, self._head = now, head
         elif (now - self._stuck_since) * 1000 >= hang_ms() and self._gate.on_stall is not None:
             raise self._gate.on_stall()
-        return self._poll(POLL_S * 10)
+        return POLL_S * 10
 
     def _count_poll(self, weight: int = 1) -> None:
         """A timer moves the clock: a program that asks again and again for what never comes is stuck too."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import posix
 import runpy
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,11 +130,75 @@ def test_n2_daemon_counts_from_its_first_turn_on_and_the_agents_own_from_its_sta
         patches.undo()
 
 
+def test_n2_call_of_a_pool_that_a_daemon_asked_first_may_wait() -> None:
+    """The pool's threads are daemons then; the call counts while it is at work, and not while it waits."""
+    gate, patches, go = OrderGate([], lambda seq: False), Patches(), threading.Event()
+    at_work, asked = [], threading.Event()
+
+    def work() -> None:
+        at_work.append(gate.crew.working)
+        asked.set()
+        go.wait(60)
+
+    def ask() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work).result()
+
+    threads.install(gate, patches)
+    try:
+        daemon = threading.Thread(target=ask, daemon=True)
+        daemon.start()
+        asked.wait(10)
+        until = time.monotonic() + 10
+        while gate.crew.working != 1 and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        while_waiting = gate.crew.working
+        go.set()
+        daemon.join(10)
+        assert (at_work[0] >= 2, while_waiting, gate.crew.working) == (True, 1, 1)
+    finally:
+        patches.undo()
+
+
+@pytest.mark.parametrize("is_daemon", [False, True])
+def test_n2_thread_counts_until_its_lane_has_ended(tmp_path: Path, is_daemon: bool) -> None:
+    """Its lane waits for its turn behind all that it runs: it counts there, and not for ever afterwards."""
+    gate, lanes, patches = OrderGate([], lambda seq: False), Patches(), Patches()
+    sizes: list[tuple[int, int]] = []
+
+    def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+        body = thread.run
+
+        def run() -> None:
+            body()
+            before = gate.crew.size
+            gate.wait_turn(-1)  # as the end of a lane does
+            sizes.append((before, gate.crew.size))
+
+        thread.run = run
+        return wrapped(*args, **kwargs)
+
+    file = tmp_path / "site-packages" / "library.py"
+    file.parent.mkdir()
+    file.write_text("start()")
+    lanes.wrap(threading.Thread, "start", start)
+    threads.install(gate, patches)
+    try:
+        thread = threading.Thread(target=lambda: None, daemon=is_daemon)
+        runpy.run_path(str(file), {"start": thread.start})
+        thread.join(10)
+        assert sizes == [(1 if is_daemon else 2, 2)]
+        assert gate.crew.size == 1
+    finally:
+        patches.undo()
+        lanes.undo()
+
+
 def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its state can't be read any more: whoever looks goes on."""
 
     def read(descriptor: int, size: int) -> bytes:
         raise ProcessLookupError(descriptor)
 
-    monkeypatch.setattr(os, "read", read)
+    monkeypatch.setattr(posix, "read", read)
     assert not patience._is_any_runnable(())

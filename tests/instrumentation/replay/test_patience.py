@@ -1,0 +1,97 @@
+"""How long a replay waits for threads that do something."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from spanreplay.replay import patience
+from spanreplay.replay.order import OrderGate
+from spanreplay.replay.patience import Reaction
+from spanreplay.replay.virtual_time import LoopClock
+
+
+@contextmanager
+def spinning() -> Iterator[int]:
+    """A thread that computes all the time; its native id."""
+    leave, ids = threading.Event(), []
+    is_here = threading.Event()
+
+    def spin() -> None:
+        ids.append(threading.get_native_id())
+        is_here.set()
+        while not leave.is_set():
+            sum(range(100))
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    is_here.wait()
+    try:
+        yield ids[0]
+    finally:
+        leave.set()
+        thread.join()
+
+
+def look_until(reaction: Reaction, waiting: set[int], is_enough: Callable[[], bool]) -> bool:
+    """Whether the reaction was over before it was looked at often enough."""
+    while not is_enough():
+        if reaction.is_over(waiting):
+            return True
+    return False
+
+
+def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
+    """What those that wait compute, for looks of their own, is nothing that a result has to wait for."""
+    with spinning() as thread:
+        reaction = Reaction(is_quick=True)
+        assert look_until(reaction, {thread}, lambda: reaction._used_ms > 0), "it has computed for nobody"
+        assert reaction._used_ms == 0
+
+
+def test_n2_threads_that_compute_are_waited_for() -> None:
+    """The next result does not go out before what they may bring."""
+    with spinning():
+        reaction = Reaction(is_quick=True)
+        assert not look_until(reaction, set(), lambda: reaction._used_ms > patience.REACTION_MS / 2)
+
+
+def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions that a replay has replaced look up every path, which would be work of its own."""
+
+    def fail(*_: Any) -> Any:
+        raise AssertionError("not for looks")
+
+    for name in ("open", "read", "close", "listdir"):
+        monkeypatch.setattr(os, name, fail)
+    with spinning():
+        is_any = patience._is_any_runnable(())
+    assert is_any
+
+
+def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
+    """Loops in several threads would take each other's looks for work."""
+    loop, gate, seen = asyncio.new_event_loop(), OrderGate([], lambda seq: False), []
+
+    class Clock(LoopClock):
+        def _go_on(self, timer: float | None) -> float | None:
+            seen.append(threading.get_native_id() in gate.crew.idle)
+            if len(seen) == 5:
+                loop.call_soon_threadsafe(loop.stop)
+            return super()._go_on(timer)
+
+    clock = Clock(loop, gate)
+    clock.attach()
+    try:
+        loop.run_forever()
+    finally:
+        clock.release()
+        loop.close()
+    assert seen == [True] * 5
+    assert not gate.crew.idle
