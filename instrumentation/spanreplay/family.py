@@ -240,7 +240,7 @@ def add_parts(manifest: dict[str, Any], parts: dict[int, dict[str, Any]]) -> Non
         for name in ("lanes", "lane_ends", "timers", "failures"):
             if part.get(name):
                 manifest[name] = {**manifest.get(name, {}), **part[name]}
-        for name in ("steps", "turns", "at_once"):
+        for name in ("steps", "turns", "at_once", "pauses"):
             if part.get(name):
                 manifest[name] = [*manifest.get(name, []), *part[name]]
         if part.get("redaction_errors"):

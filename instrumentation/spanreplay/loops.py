@@ -79,6 +79,7 @@ class TurnBook:
 
         `opened_in` is the turn in which a coroutine's call began, if it is one; `is_part` is a part of a stream.
         """
+        self._steps.last_thread = threading.get_ident()
         loop = running_loop()
         if loop is None:
             return -1

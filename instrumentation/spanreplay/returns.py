@@ -44,6 +44,8 @@ RETURNS: Final = (
     Returning("requests.sessions", "Session", ("request",)),
     Returning("langchain_core.language_models.chat_models", "BaseChatModel", ("invoke",)),
     Returning("langchain_core.runnables.base", "RunnableSequence", ("invoke",)),
+    Returning("anyio.from_thread", "BlockingPortal", ("call",)),
+    Returning("asgiref.sync", "AsyncToSync", ("__call__",)),
 )
 
 

@@ -9,6 +9,9 @@ What a boundary's own body does is no step, nor is what carries its traffic, nor
 input and output, timers, other threads. In a replay none of that is there, or not in the same number. Nor is the
 closing of asynchronous generators that were left, which loops do when the garbage collector finds them.
 
+Loops that run in several threads at once may do something to the same list: where another thread's completion came in
+between, the next step of a loop is noted too, as a pause. A replay does not make that step before it is its turn.
+
 At a loop's first completion the queue of what it is about to run is replaced by one that counts, and `select`, which a
 loop calls once a turn, is taken over; `select` is given back when the run ends.
 """
@@ -23,7 +26,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from spanreplay import config
+from spanreplay import config, guard
 from spanreplay.lanes import is_of_agent
 
 RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
@@ -55,7 +58,7 @@ class Retry(Outer):
 class Place:
     """Where one run is on one loop."""
 
-    __slots__ = ("first", "first_of_turn", "noted_in", "start", "steps")
+    __slots__ = ("before_step", "first", "first_of_turn", "is_pausing", "noted_in", "start", "steps")
 
     def __init__(self) -> None:
         self.steps = 0
@@ -66,12 +69,18 @@ class Place:
         self.first_of_turn = -1
         self.noted_in = -1
         """The turn of the last completion, and the first completion of that turn."""
+        self.before_step: Callable[[Place], None] | None = None
+        """To be called before each step, once several loops run."""
+        self.is_pausing = False
 
 
 class Owner(Protocol):
     """A run, as far as its steps are concerned."""
 
     is_entered: bool
+
+    def complete(self) -> tuple[int, int]:
+        """Take a value of the run's clock, and tell the book of it."""
 
 
 class Director(Protocol):
@@ -108,6 +117,8 @@ class StepQueue(deque[Any]):
         if self.places and self.is_step(handle):
             place = self.places.get(handle._context.get(RUN))
             if place is not None:
+                if place.before_step is not None:
+                    place.before_step(place)
                 place.steps += 1
         return handle
 
@@ -214,6 +225,9 @@ class StepBook:
         self._run = run
         self._following: list[int] = []
         self._at_once: list[int] = []
+        self._pauses: list[int] = []
+        self.last_thread = 0
+        """Identifies the thread of the last completion."""
         self._loops: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._is_over = False
@@ -233,6 +247,11 @@ class StepBook:
             return None
         queue = watched.queue
         place = queue.place_of(self._run)
+        if place.is_pausing:
+            if len(self._following) < config.STEPS_MAX:
+                self._keep(self._pauses, clock)
+                self._keep(self._following, clock, place.first, place.steps - place.start)
+            return -1
         if opened_in == queue.taken:
             self._keep(self._at_once, clock)
         if place.first < 0:
@@ -244,9 +263,19 @@ class StepBook:
             return -1
         return place.first_of_turn
 
+    def _pause(self, place: Place) -> None:
+        """Note the step that a loop is about to make, if another thread has completed something since its last one."""
+        if place.first < 0 or self._is_over or self.last_thread == threading.get_ident():
+            return
+        place.is_pausing = True
+        try:
+            guard.guarded("noting a step", self._run.complete)
+        finally:
+            place.is_pausing = False
+
     def describe(self) -> dict[str, Any]:
-        """Members for the manifest: (clock, clock before, steps between) in one list; calls that never waited."""
-        members = {"steps": self._following, "at_once": self._at_once}
+        """Members for the manifest: (clock, clock before, steps between) in one list; calls at once; pauses."""
+        members = {"steps": self._following, "at_once": self._at_once, "pauses": self._pauses}
         return {name: list(values) for name, values in members.items() if values}
 
     def finish(self) -> None:
@@ -268,6 +297,8 @@ class StepBook:
             watched.take_select()
             watched.queue.place_of(self._run)
             self._loops.add(watched)
+            for each in self._loops if len(self._loops) > 1 else ():
+                each.queue.place_of(self._run).before_step = self._pause
         return watched
 
     def _keep(self, where: list[int], *values: int) -> None:

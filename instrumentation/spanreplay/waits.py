@@ -320,10 +320,12 @@ def shut_down(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
 def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
     def wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         limit = timed.limit_of(args, kwargs)
-        run = None if _inner.is_known or (limit is None and not timed.frees_many) else active_run()
+        is_bridge = timed.owner is base.Future and getattr(instance, "_spanreplay_lane", None) is None
+        frees_many = timed.frees_many or is_bridge
+        run = None if _inner.is_known or (limit is None and not frees_many) else active_run()
         lane = None if run is None else guard.guarded("naming a wait", _lane_of, run, instance, sys._getframe(1))
-        is_own = (limit is None or limit is AT_ONCE or timed.frees_many) and _is_asked(
-            sys._getframe(1), _CARRIERS, origin.is_own
+        is_own = (limit is None or limit is AT_ONCE or frees_many) and _is_asked(
+            sys._getframe(1), _CARRIERS, origin.is_agent if is_bridge and limit is None else origin.is_own
         )
         if run is None or lane is None or not (is_own or (limit is not None and limit is not AT_ONCE)):
             return wrapped(*args, **kwargs)
@@ -332,7 +334,7 @@ def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
         name = name_attempt(lane) if limit is AT_ONCE else f"{lane.path}{EXPIRED}{lane.next_index('timed')}"
         with unwatched():
             result = _wait_with_limit(run, timed, name, instance, (wrapped, args, kwargs))
-        if is_own and result and timed.frees_many and run.handovers.is_shared:
+        if is_own and (result or is_bridge) and frees_many and run.handovers.is_shared:
             note_return(run)
         return result
 

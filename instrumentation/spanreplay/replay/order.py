@@ -74,6 +74,10 @@ class OrderGate:
         """Clocks of what other threads made an event loop do."""
         self._threads = find_threads(finished, self.lane_ends, self.timers or {})
         events += [(clock, _NO_CALL) for clock in (self.timers or {}).values()]
+        self.steps = steps or Steps()
+        events += [(clock, _NO_CALL) for clock in self.steps.pauses]
+        of_loops = ((clock, self._threads.get(self.steps.following[clock][0])) for clock in self.steps.pauses)
+        self._threads.update({clock: thread for clock, thread in of_loops if thread is not None})
         self._events = sorted(events)
         self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
         self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
@@ -82,7 +86,6 @@ class OrderGate:
         """Lanes of a pool's futures that were cancelled before they began."""
         self._shut: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self.turns = turns or Turns()
-        self.steps = steps or Steps()
         self._seqs = dict(self._events)
         self._joint.update({clock: first for clock, (first, count) in self.turns.following.items() if count == 0})
         self._is_covered = is_covered

@@ -43,6 +43,8 @@ class Steps:
     at_once: frozenset[int] = frozenset()
     """Clocks of calls of coroutines that never waited for anything."""
 
+    pauses: frozenset[int] = frozenset()
+    """Clocks of steps before which completions of other threads came; they are among `following`."""
     behind: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """Clock of a completion → those that came behind it, in their order, and how many steps."""
 
@@ -55,7 +57,9 @@ class Steps:
         behind: dict[int, list[tuple[int, int]]] = {}
         for clock, (first, count) in sorted(following.items()):
             behind.setdefault(first, []).append((clock, count))
-        return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), behind)
+        pauses = manifest.get("pauses")
+        paused = frozenset(pauses if isinstance(pauses, list) else ()) & following.keys()
+        return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), paused, behind)
 
 
 def thread_of(lane: str) -> str:

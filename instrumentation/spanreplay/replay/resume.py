@@ -121,6 +121,6 @@ class Continuation:
             merged.pop("timers", None)
         else:
             merged["timers"] = {**manifest.get("timers", {}), **self.timers}
-        for name in ("steps", "turns", "at_once"):
+        for name in ("steps", "turns", "at_once", "pauses"):
             merged[name] = [*(old.get(name) or ()), *(manifest.get(name) or ())]
         return merged

@@ -93,6 +93,8 @@ class StepClock(LoopClock):
         self._last_noted = -1
         self._first = -1
         """The completion that others are counted from, since the loop last had nothing to do; -1: there is none."""
+        self._paused = -1
+        """The completion that pauses are counted from, also while the loop has nothing to do."""
         self._start = 0
         self._next = 0
         """How many steps had been made at `_first`, and which of those behind it comes next."""
@@ -166,11 +168,24 @@ class StepClock(LoopClock):
             return
         self._last_noted = clock
         steps = self._gate.steps
+        if steps.pauses:
+            self._end_pauses(clock)
         first, count = steps.following.get(clock, (clock if clock in steps.behind else -1, 0))
         if first != self._first:
             self._first = first
             self._next = bisect_right(steps.behind[first], (clock, count)) if first >= 0 else 0
         self._start = self._place.steps - count
+
+    def _end_pauses(self, clock: int) -> None:
+        """Those that should have come before this completion hold up nobody, should there be fewer steps now."""
+        steps = self._gate.steps
+        first = steps.following.get(clock, (clock, 0))[0]
+        if first == self._paused:
+            return
+        late = [c for c, _ in steps.behind.get(self._paused, ()) if c in steps.pauses and not self._gate.is_over(c)]
+        self._paused = first
+        if late:
+            self._gate.complete(*late)
 
     def take_due(self) -> asyncio.Handle | None:
         """What was recorded to come before the next step, if it is due and has not come yet."""
@@ -182,6 +197,10 @@ class StepClock(LoopClock):
             clock, count = behind[self._next]
             if self._place.steps - self._start < count or not self._queue.is_step(self._queue[0]):
                 break
+            if clock in self._gate.steps.pauses and not self._gate.is_over(clock):
+                with unwatched():
+                    self._gate.wait_turn(clock)
+                self._gate.complete(clock)
             if self._gate.is_over(clock):
                 self._next += 1
                 continue

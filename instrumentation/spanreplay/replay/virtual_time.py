@@ -185,7 +185,8 @@ class LoopClock:
                 if wait_s is None:
                     return []
                 events = self._poll(wait_s)
-                if events or self._gate.is_live or (timer is not None and self._time() >= timer):
+                is_due = timer is not None and self._time() >= timer
+                if events or self._loop._ready or is_due or self._gate.is_live:  # a signal's handler may make it ready
                     return events
 
     def _go_on(self, timer: float | None) -> float | None:

@@ -199,6 +199,8 @@ MACHINE: Final[tuple[Seam, ...]] = (
             "requests.sessions",
             "langchain_core.language_models.chat_models",
             "langchain_core.runnables.base",
+            "anyio.from_thread",
+            "asgiref.sync",
         ),
         "spanreplay.returns",
         "nothing by itself: notes, where several threads ask for something, in which order the answers are back",

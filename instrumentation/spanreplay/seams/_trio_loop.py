@@ -110,6 +110,9 @@ class _Selector:
 class _Ready:
     """Where asyncio keeps what it calls in this turn; trio has nothing like it, so it is called now."""
 
+    def __len__(self) -> int:
+        return 0
+
     def append(self, handle: asyncio.TimerHandle) -> None:
         handle._run()
 

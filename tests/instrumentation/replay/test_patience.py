@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,27 +41,27 @@ def spinning() -> Iterator[int]:
         thread.join()
 
 
-def look_until(reaction: Reaction, waiting: set[int], is_enough: Callable[[], bool]) -> bool:
-    """Whether the reaction was over before it was looked at often enough."""
-    while not is_enough():
-        if reaction.is_over(waiting):
-            return True
-    return False
+def all_threads() -> set[int]:
+    """The native ids of every thread here; other tests may have left some."""
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
 def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
     """What those that wait compute, for looks of their own, is nothing that a result has to wait for."""
     with spinning() as thread:
-        reaction = Reaction(is_quick=True)
-        assert look_until(reaction, {thread}, lambda: reaction._used_ms > 0), "it has computed for nobody"
-        assert reaction._used_ms == 0
+        work, of_those_that_wait, used_ms = patience._Work(), patience._Work(), 0.0
+        while used_ms < 5:
+            used_ms += work.look(all_threads() - {thread})
+        assert of_those_that_wait.look(all_threads()) == 0
 
 
-def test_n2_threads_that_compute_are_waited_for() -> None:
+def test_n2_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next result does not go out before what they may bring."""
+    monkeypatch.setattr(patience._spent, "cpu_ms", 0.0)  # other tests have spent some
     with spinning():
         reaction = Reaction(is_quick=True)
-        assert not look_until(reaction, set(), lambda: reaction._used_ms > patience.REACTION_MS / 2)
+        while reaction._used_ms <= patience.REACTION_MS / 2:
+            assert not reaction.is_over(())
 
 
 def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,3 +97,29 @@ def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
         loop.close()
     assert seen == [True] * 5
     assert not gate.crew.idle
+
+
+def test_n2_loop_that_looks_for_what_comes_goes_on_with_what_a_signal_made_ready() -> None:
+    """A signal's handler runs in the loop's own thread, and wakes up nobody."""
+    loop, gate = asyncio.new_event_loop(), OrderGate([], lambda seq: False)
+    seen: list[int] = []
+
+    class Clock(LoopClock):
+        def _go_on(self, timer: float | None) -> float | None:
+            seen.append(len(seen))
+            if len(seen) == 2:
+                signal.raise_signal(signal.SIGUSR1)
+            elif len(seen) > 10:
+                loop.call_soon_threadsafe(loop.stop)
+            return super()._go_on(timer)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon(loop.stop))
+    clock = Clock(loop, gate)
+    clock.attach()
+    try:
+        loop.run_forever()
+    finally:
+        clock.release()
+        loop.close()
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [0, 1]
