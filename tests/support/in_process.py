@@ -19,6 +19,7 @@ from spanreplay import lanes, local, polls, timers, waits
 from spanreplay._patch import Patches
 from spanreplay.call import Recording
 from spanreplay.errors import ReplayMiss
+from spanreplay.lanes import current_lane
 from spanreplay.otlp import build_recording
 from spanreplay.record import Emitter
 from spanreplay.redact import Redactor
@@ -26,7 +27,7 @@ from spanreplay.replay import step_clock, threads
 from spanreplay.replay.plan import Plan
 from spanreplay.replay.session import Session
 from spanreplay.replay.verdict import build_verdict
-from spanreplay.run import Run, carried, entered, root_lane_of_active_run
+from spanreplay.run import Run, active_run, carried, entered, root_lane_of_active_run
 from spanreplay.spool.processor import encode_span
 
 KEY: Final = b"k" * 32
@@ -136,3 +137,10 @@ def replayed(
             outcome.error = exc
         outcome.run.finish()
     return outcome
+
+
+def here(*_: object) -> str:
+    """The path of the lane that calls this."""
+    found = active_run()
+    assert found is not None
+    return current_lane(found.root_lane).path
