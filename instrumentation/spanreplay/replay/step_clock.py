@@ -111,6 +111,8 @@ class StepClock(LoopClock):
         """The loop has stopped: give it its own clock back."""
         self._gate.remove_listener(self._wake)
         self._queue.director = None
+        if self._paused >= 0:
+            self._end_pauses()
         self._loop.__dict__.pop("time", None)
         selector = getattr(self._loop, "_selector", None)
         if selector is not None:
@@ -168,27 +170,28 @@ class StepClock(LoopClock):
             return
         self._last_noted = clock
         steps = self._gate.steps
-        if steps.pauses:
-            self._end_pauses(clock)
         first, count = steps.following.get(clock, (clock if clock in steps.behind else -1, 0))
+        counted_from = first if first >= 0 else clock
+        if steps.pauses and counted_from != self._paused:
+            self._end_pauses()
+            self._paused = counted_from
         if first != self._first:
             self._first = first
             self._next = bisect_right(steps.behind[first], (clock, count)) if first >= 0 else 0
         self._start = self._place.steps - count
 
-    def _end_pauses(self, clock: int) -> None:
-        """Those that should have come before this completion hold up nobody, should there be fewer steps now."""
+    def _end_pauses(self) -> None:
+        """Those that should have come by now hold up nobody, should there be fewer steps than there were."""
         steps = self._gate.steps
-        first = steps.following.get(clock, (clock, 0))[0]
-        if first == self._paused:
-            return
         late = [c for c, _ in steps.behind.get(self._paused, ()) if c in steps.pauses and not self._gate.is_over(c)]
-        self._paused = first
+        self._paused = -1
         if late:
             self._gate.complete(*late)
 
     def take_due(self) -> asyncio.Handle | None:
         """What was recorded to come before the next step, if it is due and has not come yet."""
+        if self._first < 0 <= self._paused and self._queue.is_step(self._queue[0]):
+            self._end_pauses()
         while self._first >= 0:
             behind = self._gate.steps.behind[self._first]
             if self._next >= len(behind) or self._gate.is_open:
