@@ -52,7 +52,7 @@ def reschedule(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     if run.session is None:
         wrapped(*args, **kwargs)
-        if not isinstance(scope._timeout_handler, asyncio.TimerHandle):
+        if not hasattr(scope._timeout_handler, "when"):  # uvloop has timers of its own
             run.end_timer(name)
         return None
     from spanreplay.replay.step_clock import reschedule_as_recorded
