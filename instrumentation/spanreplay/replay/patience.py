@@ -52,13 +52,20 @@ class _Work:
     """
 
     def __init__(self) -> None:
-        self._clocks: dict[str, int] | None = _read_clocks()
+        self._clocks: dict[str, int] | None = None
+        self._is_new = True
         self._cpu_ms = _others_cpu_ms()
         self._since = time.monotonic()
 
     def look(self, waiting: Collection[int]) -> float:
-        """CPU time in ms since the last look; `waiting`: native ids of the threads that do not count."""
+        """CPU time in ms since the last look, 0 at the first: a look lets other threads have the interpreter.
+
+        `waiting`: native ids of the threads that do not count.
+        """
         before, self._clocks = self._clocks, _read_clocks()
+        if self._is_new and self._clocks is not None:
+            self._is_new = False
+            return 0.0
         if before is None or self._clocks is None:
             return self._look_at_process(len(waiting))
         own = {str(each) for each in (threading.get_native_id(), *waiting)}
@@ -83,6 +90,7 @@ class Patience:
         self._looks = 0
         self._look_ms = look_ms
         self._work = _Work()
+        self._next = self._since
         self._computed_ms = 0.0
 
     def is_over(self, state: object, *, is_busy: bool, is_awaited: bool = False, waiting: Collection[int] = ()) -> bool:
@@ -92,12 +100,15 @@ class Patience:
         `waiting`: native ids of the threads that wait as this one does.
         """
         self._looks += 1
-        used_ms = self._work.look(waiting)
+        now = time.monotonic()
         if state != self._state:
-            self._state, self._since, self._looks, self._computed_ms = state, time.monotonic(), 0, 0.0
-        elif is_busy and used_ms > _AT_WORK_MS and self._computed_ms < STALL_COMPUTING_MS:
-            self._computed_ms += used_ms
-            self._since, self._looks = time.monotonic(), 0
+            self._state, self._since, self._looks, self._computed_ms, self._next = state, now, 0, 0.0, now
+        elif is_busy and now >= self._next and self._computed_ms < STALL_COMPUTING_MS:
+            self._next = now + self._look_ms / 1000  # who is woken up more often need not look each time
+            used_ms = self._work.look(waiting)
+            if used_ms > _AT_WORK_MS:
+                self._computed_ms += used_ms
+                self._since, self._looks = now, 0
         limit_ms = STALL_AWAITED_MS if is_awaited else STALL_BUSY_MS if is_busy else STALL_MS
         return self._looks * self._look_ms >= limit_ms and (time.monotonic() - self._since) * 1000 >= limit_ms
 

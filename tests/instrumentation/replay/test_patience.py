@@ -49,7 +49,8 @@ def all_threads() -> set[int]:
 def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
     """What those that wait compute, for looks of their own, is nothing that a result has to wait for."""
     with spinning() as thread:
-        work, of_those_that_wait, used_ms = patience._Work(), patience._Work(), 0.0
+        work, of_those_that_wait = patience._Work(), patience._Work()
+        used_ms = of_those_that_wait.look(all_threads())
         while used_ms < 5:
             used_ms += work.look(all_threads() - {thread})
         assert of_those_that_wait.look(all_threads()) == 0
