@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from spanreplay import config
 from spanreplay.call import LOST, SHARED
+from spanreplay.steps import PACE
 
 ENVIRONMENT: Final = "SPANREPLAY_JOIN"
 """Carries a ticket into a new Python process; taken out of the environment as soon as it is read."""
@@ -240,7 +241,7 @@ def add_parts(manifest: dict[str, Any], parts: dict[int, dict[str, Any]]) -> Non
         for name in ("lanes", "lane_ends", "timers", "failures"):
             if part.get(name):
                 manifest[name] = {**manifest.get(name, {}), **part[name]}
-        for name in ("steps", "turns", "at_once", "pauses"):
+        for name in PACE:
             if part.get(name):
                 manifest[name] = [*manifest.get(name, []), *part[name]]
         if part.get("redaction_errors"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Effect, Kind, Outcome, Recording
 from spanreplay.loops import TurnBook
+from spanreplay.steps import PACE
 
 if TYPE_CHECKING:
     from spanreplay.crossing import Crossing
@@ -121,6 +122,6 @@ class Continuation:
             merged.pop("timers", None)
         else:
             merged["timers"] = {**manifest.get("timers", {}), **self.timers}
-        for name in ("steps", "turns", "at_once", "pauses"):
+        for name in PACE:
             merged[name] = [*(old.get(name) or ()), *(manifest.get(name) or ())]
         return merged

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,13 @@ def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pyt
     assert is_any
 
 
-def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
-    """Loops in several threads would take each other's looks for work."""
-    loop, gate, seen = asyncio.new_event_loop(), OrderGate([], lambda seq: False), []
+def run_idle(gate: OrderGate, look: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+    """Run a loop of a replay that has nothing to do, and `look` whenever it looks for what comes, until that ends it."""
+    loop = asyncio.new_event_loop()
 
     class Clock(LoopClock):
         def _go_on(self, timer: float | None) -> float | None:
-            seen.append(threading.get_native_id() in gate.crew.idle)
-            if len(seen) == 5:
-                loop.call_soon_threadsafe(loop.stop)
+            look(loop)
             return super()._go_on(timer)
 
     clock = Clock(loop, gate)
@@ -96,31 +94,37 @@ def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
     finally:
         clock.release()
         loop.close()
+
+
+def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
+    """Loops in several threads would take each other's looks for work."""
+    gate = OrderGate([], lambda seq: False)
+    seen: list[bool] = []
+
+    def look(loop: asyncio.AbstractEventLoop) -> None:
+        seen.append(threading.get_native_id() in gate.crew.idle)
+        if len(seen) == 5:
+            loop.call_soon_threadsafe(loop.stop)
+
+    run_idle(gate, look)
     assert seen == [True] * 5
     assert not gate.crew.idle
 
 
 def test_n2_loop_that_looks_for_what_comes_goes_on_with_what_a_signal_made_ready() -> None:
     """A signal's handler runs in the loop's own thread, and wakes up nobody."""
-    loop, gate = asyncio.new_event_loop(), OrderGate([], lambda seq: False)
     seen: list[int] = []
 
-    class Clock(LoopClock):
-        def _go_on(self, timer: float | None) -> float | None:
-            seen.append(len(seen))
-            if len(seen) == 2:
+    def look(loop: asyncio.AbstractEventLoop) -> None:
+        seen.append(len(seen))
+        if len(seen) == 2:
+            before = signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon(loop.stop))
+            try:
                 signal.raise_signal(signal.SIGUSR1)
-            elif len(seen) > 10:
-                loop.call_soon_threadsafe(loop.stop)
-            return super()._go_on(timer)
+            finally:
+                signal.signal(signal.SIGUSR1, before)
+        elif len(seen) > 10:
+            loop.call_soon_threadsafe(loop.stop)
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon(loop.stop))
-    clock = Clock(loop, gate)
-    clock.attach()
-    try:
-        loop.run_forever()
-    finally:
-        clock.release()
-        loop.close()
-        signal.signal(signal.SIGUSR1, before)
+    run_idle(OrderGate([], lambda seq: False), look)
     assert seen == [0, 1]
