@@ -324,10 +324,12 @@ def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
         frees_many = timed.frees_many or is_bridge
         run = None if _inner.is_known or (limit is None and not frees_many) else active_run()
         lane = None if run is None else guard.guarded("naming a wait", _lane_of, run, instance, sys._getframe(1))
+        if run is None or lane is None:
+            return wrapped(*args, **kwargs)
         is_own = (limit is None or limit is AT_ONCE or frees_many) and _is_asked(
             sys._getframe(1), _CARRIERS, origin.is_agent if is_bridge and limit is None else origin.is_own
         )
-        if run is None or lane is None or not (is_own or (limit is not None and limit is not AT_ONCE)):
+        if not (is_own or (limit is not None and limit is not AT_ONCE)):
             return wrapped(*args, **kwargs)
         if limit is None:
             return _go_on_in_turn(run, lambda: wrapped(*args, **kwargs))

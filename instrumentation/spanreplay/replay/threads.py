@@ -148,7 +148,11 @@ def _start_within(thread: Any, start: Callable[[], Any], begin: Callable[[], Non
             end()
 
     thread._bootstrap_inner = inner
-    return start()
+    try:
+        return start()
+    except BaseException:
+        vars(thread).pop("_bootstrap_inner", None)  # the agent may try again
+        raise
 
 
 def _is_endless(timeout: float | None) -> bool:

@@ -79,7 +79,7 @@ def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pyt
 
 
 def run_idle(gate: OrderGate, look: Callable[[asyncio.AbstractEventLoop], None]) -> None:
-    """Run a loop of a replay that has nothing to do, and `look` whenever it looks for what comes, until that ends it."""
+    """Run a loop of a replay that has nothing to do; `look` is called whenever it looks for what comes, and ends it."""
     loop = asyncio.new_event_loop()
 
     class Clock(LoopClock):

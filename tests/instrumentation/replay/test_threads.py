@@ -194,6 +194,30 @@ def test_n2_thread_counts_until_its_lane_has_ended(tmp_path: Path, is_daemon: bo
         lanes.undo()
 
 
+def test_n2_thread_that_is_started_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be no room for one more thread at first."""
+    gate, patches, real = OrderGate([], lambda seq: False), Patches(), threading.Thread.start
+    is_full = [True]
+
+    def start(thread: threading.Thread) -> None:
+        if is_full and is_full.pop():
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    threads.install(gate, patches)
+    try:
+        thread = threading.Thread(target=lambda: None)
+        with pytest.raises(RuntimeError, match="can't start"):
+            thread.start()
+        assert gate.crew.size == 1
+        thread.start()
+        thread.join(10)
+        assert gate.crew.size == 1
+    finally:
+        patches.undo()
+
+
 def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its state can't be read any more: whoever looks goes on."""
 
