@@ -150,6 +150,8 @@ class Crossing:
         self._context_token: Token[Any] | None = None
         self._lane_tokens: CrossingTokens | None = None
         self.seq = run.open_call(self)  # last: from now on others may end it
+        if run.turns is not None:
+            run.turns.begin(lambda: self.seq)
 
     def _describe_key(self) -> None:
         """Make the key now, unless the request implies it. Raises: Unserializable."""

@@ -361,7 +361,7 @@ class Carried(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
 
-def install(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], Carried]) -> None:
+def install(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[Lane], Carried]) -> None:
     """Patch the places where concurrency is created.
 
     `root_of` gives the root lane of the active run, or None (then nothing happens); `carry` makes, where a thread or
@@ -411,7 +411,7 @@ def _install_tasks(patches: Patches, root_of: Callable[[], Lane | None]) -> None
     wrap_create_task(patches, asyncio.base_events.BaseEventLoop, root_of)
 
 
-def _install_pools(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], Carried]) -> None:
+def _install_pools(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[Lane], Carried]) -> None:
     import concurrent.futures
 
     def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
@@ -423,7 +423,7 @@ def _install_pools(patches: Patches, root_of: Callable[[], Lane | None], carry: 
         work, contexts = _peel(function, tuple(rest))
         lane = parent.child(label_of("x", work), current_crossing(root))
         _enter(contexts, lane)
-        carried = carry()
+        carried = carry(lane)
         by_agent = origin.is_handed_by_agent(sys._getframe(1))
         adopting = threading.Lock()
 
@@ -449,7 +449,7 @@ def _install_pools(patches: Patches, root_of: Callable[[], Lane | None], carry: 
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
 
 
-def _install_threads(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[], Carried]) -> None:
+def _install_threads(patches: Patches, root_of: Callable[[], Lane | None], carry: Callable[[Lane], Carried]) -> None:
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         root = root_of()
         if root is None or _thread.is_submitting or thread.ident is not None:
@@ -459,7 +459,7 @@ def _install_threads(patches: Patches, root_of: Callable[[], Lane | None], carry
         parent = current_lane(root)
         lane = parent.child(label_of("th", work), current_crossing(root))
         _enter(contexts, lane)
-        carried = carry()
+        carried = carry(lane)
         by_agent = origin.is_handed_by_agent(sys._getframe(1))
         body = thread.run
 

@@ -21,7 +21,10 @@ from spanreplay.steps import Owner, StepBook, can_count
 
 if TYPE_CHECKING:
     from spanreplay.replay.virtual_time import LoopClock
+    from spanreplay.run import Run
 
+BEGUN: Final = "|begun"
+"""End of the name of what an agent began on a loop that was new to the run: a place to count from, no completion."""
 _STATE: Final = "_spanreplay_turns"
 
 
@@ -60,6 +63,7 @@ class TurnBook:
         self._at_once: list[int] = []
         self._loops: weakref.WeakSet[_LoopTurns] = weakref.WeakSet()
         self._firsts: dict[int, int] = {}
+        self._begun: dict[str, int] = {}
         self._lock = threading.Lock()
         self._is_over = False
 
@@ -73,6 +77,29 @@ class TurnBook:
             return self._steps.now(loop)
         turns = None if loop is None else self._turns_of(loop)
         return -1 if turns is None else turns.turn
+
+    def begin(self, clock_of: Callable[[], int], name: str = "") -> None:
+        """The agent begins something; the first on a loop is what others are counted from that come before it is idle.
+
+        `clock_of` gives its clock, `name` what a replay knows it by if it is no call.
+        """
+        loop = running_loop()
+        if loop is None:
+            return
+        if can_count(loop):
+            clock = self._steps.begin(loop, clock_of)
+        else:
+            clock = -1 if self._is_known(loop) else clock_of()
+            turns = None if clock < 0 else self._turns_of(loop)
+            if turns is not None:
+                turns.first, turns.noted_in = clock, turns.turn
+        if clock >= 0 and name:
+            self._begun[name] = clock
+
+    def find_begun(self) -> dict[str, tuple[int, int]]:
+        """Name → clock, like that of timers, of what calls and timers are counted from."""
+        firsts = {*self._following[1::3], *self._steps.firsts} if self._begun else ()
+        return {name: (clock, -1) for name, clock in self._begun.items() if clock in firsts}
 
     def note(self, clock: int, opened_in: int = -1, is_part: bool = False) -> int:
         """The first completion in the same turn as this one, or -1: this one, or no loop runs here.
@@ -115,10 +142,13 @@ class TurnBook:
         for turns in loops:
             turns.release()
 
-    def _turns_of(self, loop: Any) -> _LoopTurns | None:
+    def _is_known(self, loop: Any) -> bool:
         turns: _LoopTurns | None = getattr(loop, _STATE, None)
-        if turns is not None and turns.book is self:
-            return turns
+        return turns is not None and turns.book is self
+
+    def _turns_of(self, loop: Any) -> _LoopTurns | None:
+        if self._is_known(loop):
+            return getattr(loop, _STATE)  # type: ignore[no-any-return]
         selector = getattr(loop, "_selector", None)
         with self._lock:
             if selector is None or self._is_over:
@@ -162,3 +192,15 @@ def clock_of_running_loop() -> LoopClock | None:
     """The clock of the loop that runs in this thread, if a replay has taken it over."""
     clock: LoopClock | None = getattr(running_loop(), "__dict__", {}).get("_spanreplay_clock")
     return clock
+
+
+def begin(run: Run, name: str) -> None:
+    """The agent sets a timer or starts a thread; in the same place, a replay counts from there, too."""
+    if run.session is None:
+        if run.turns is not None:
+            run.turns.begin(run.tick, name + BEGUN)
+        return
+    clock = (run.session.gate.timers or {}).get(name + BEGUN, -1)
+    loop_clock = None if clock < 0 else clock_of_running_loop()
+    if loop_clock is not None:
+        loop_clock.note(clock)

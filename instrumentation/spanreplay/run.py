@@ -20,7 +20,7 @@ from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, count_l
 from spanreplay.handovers import HandoverBook, Handovers, read_handovers
 from spanreplay.lane_end import LaneEnd, known_timers
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
-from spanreplay.loops import TurnBook
+from spanreplay.loops import TurnBook, begin
 from spanreplay.root import build_root_attributes
 from spanreplay.seal.leaves import Leaves
 from spanreplay.seal.tree import LEAF_VERSION, hash_root
@@ -342,11 +342,13 @@ class Run:
     def _manifest(self, exit_status: int | None) -> dict[str, Any]:
         with self._lock:
             leaves = [leaf for _, leaf in self.leaves.take()]
+            begun = {} if self.turns is None else self.turns.find_begun()
+            timers = None if self._timers is None else known_timers(self._timers | begun, self.waits, self._lane_ends)
             manifest: dict[str, Any] = {
                 "calls": self.calls,
                 "lanes": dict(sorted(self._lanes.items())),
                 "lane_ends": dict(self._lane_ends),
-                **({} if self._timers is None else {"timers": known_timers(self._timers, self.waits, self._lane_ends)}),
+                **({} if timers is None else {"timers": timers}),
                 **({} if self.turns is None else self.turns.describe()),
                 **self.handovers.describe(),
                 "root": hash_root(leaves),
@@ -361,8 +363,7 @@ class Run:
             manifest["redaction_errors"] = self.redactor.errors
         if guard.failures:
             manifest["failures"] = dict(guard.failures)
-        if self.reads is not None:
-            manifest.update(self.reads.finish())
+        manifest.update({} if self.reads is None else self.reads.finish())
         if self.environment_read is not None:
             manifest["environment_read"] = self.environment_read.describe()
         manifest.update({} if self.leaks is None else self.leaks.for_manifest())
@@ -462,11 +463,13 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
 
     __slots__ = ("_context_token", "_run", "_token", "ends_lane")
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane | None = None) -> None:
         self._run = _run.get()
         run = self._run or active_run()
         if run is not None:
             run.handovers.is_shared = True
+            if lane is not None:
+                begin(run, lane.path)
         self.ends_lane = True
         """Whether the end of the block is the end of its lane; a pool's call ends when its future does."""
 

@@ -239,6 +239,22 @@ class StepBook:
         watched = self._watch(loop)
         return -1 if watched is None else watched.queue.taken
 
+    @property
+    def firsts(self) -> list[int]:
+        """The completions and beginnings that others are counted from."""
+        return self._following[1::3]
+
+    def begin(self, loop: Any, clock_of: Callable[[], int]) -> int:
+        """What comes on a loop that is new to the run is counted from here until the loop is idle; -1 if it is not."""
+        if getattr(loop, STATE, None) in self._loops:
+            return -1
+        watched = self._watch(loop)
+        if watched is None:
+            return -1
+        place = watched.queue.place_of(self._run)
+        place.first, place.start = clock_of(), place.steps
+        return place.first
+
     def note(self, loop: Any, clock: int, opened_in: int = -1) -> int | None:
         """The first completion in the same turn as this one, or -1: this one; None for a loop that nobody can count.
 

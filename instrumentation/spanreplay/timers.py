@@ -18,6 +18,7 @@ from spanreplay._patch import Patches
 from spanreplay.crossing import is_plumbing
 from spanreplay.lane_end import LANE_END, HandedEnd, LaneEnd
 from spanreplay.lanes import HANDED_OVER, current_crossing, current_lane, has_lane
+from spanreplay.loops import begin
 from spanreplay.run import Run, active_run
 from spanreplay.steps import FINALIZING, Outer
 
@@ -26,12 +27,22 @@ _ACLOSE: Final = "async_generator_athrow"
 """Type of what `aclose()` of an asynchronous generator gives; it has no other name."""
 
 
+class _Made(threading.local):
+    timers = 0
+
+
+_made = _Made()
+"""How many timers this thread has set."""
+
+
 def name_timer(run: Run, callback: Any) -> str:
     """The name of a timer that is made now, or '' for one that is not the agent's."""
     if current_crossing(run.root_lane) is not None or is_plumbing(run):
         return ""
     lane, label = current_lane(run.root_lane), _label_of(callback)
-    return f"{lane.path}|{label}|{lane.next_index(f'timer {label}')}"
+    name = f"{lane.path}|{label}|{lane.next_index(f'timer {label}')}"
+    begin(run, name)
+    return name
 
 
 def install(patches: Patches) -> None:
@@ -51,8 +62,9 @@ def reschedule(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     if run is None or not name:
         return wrapped(*args, **kwargs)
     if run.session is None:
+        before = _made.timers
         wrapped(*args, **kwargs)
-        if not hasattr(scope._timeout_handler, "when"):  # uvloop has timers of its own
+        if _made.timers == before:
             run.end_timer(name)
         return None
     from spanreplay.replay.step_clock import reschedule_as_recorded
@@ -60,8 +72,9 @@ def reschedule(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     return reschedule_as_recorded(wrapped, run.session.gate, name, scope, when)
 
 
-def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-    """Name a timer and note when it fires; in a replay, let it fire then. For a loop's `call_later`, too."""
+def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any, *, is_delay: bool = False) -> Any:
+    """Name a timer and note when it fires; in a replay, let it fire then."""
+    _made.timers += 1
     run = active_run()
     if run is None or len(args) < 2 or type(args[1]) is Outer:
         return wrapped(*args, **kwargs)
@@ -76,11 +89,25 @@ def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
         handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
         return wrapped(*args, **kwargs) if handle is None else handle
 
+    uvloops: list[Any] = []
+
     def fire(*values: Any) -> None:
+        if uvloops and loop.time() < when:  # it counts whole milliseconds; anyio would set another timer
+            if not uvloops[0].cancelled():
+                wrapped(when, Outer(fire), *values, **kwargs)
+            return
         run.end_timer(name)
         callback(*values)
 
-    return wrapped(when, Outer(fire), *rest, **kwargs)
+    handle = wrapped(when, Outer(fire), *rest, **kwargs)
+    if not is_delay and not isinstance(handle, asyncio.Handle):
+        uvloops.append(handle)
+    return handle
+
+
+def call_later(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+    """`call_at` for a loop that does not make one of the other."""
+    return call_at(wrapped, loop, args, kwargs, is_delay=True)
 
 
 def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:

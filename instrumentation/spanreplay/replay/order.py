@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.call import CallRecord, Outcome
 from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
-from spanreplay.loops import running_loop
+from spanreplay.loops import BEGUN, running_loop
 from spanreplay.replay.crew import Crew, nothing
 from spanreplay.replay.pace import Steps, Turns, find_threads
 from spanreplay.replay.patience import LOOK_MS, REACTION_MS, STALL_MS, Patience, Reaction
@@ -73,7 +73,7 @@ class OrderGate:
         self.handed_over = frozenset(clock for name, clock in (self.timers or {}).items() if HANDED_OVER in name)
         """Clocks of what other threads made an event loop do."""
         self._threads = find_threads(finished, self.lane_ends, self.timers or {})
-        events += [(clock, _NO_CALL) for clock in (self.timers or {}).values()]
+        events += [(clock, _NO_CALL) for name, clock in (self.timers or {}).items() if not name.endswith(BEGUN)]
         self.steps = steps or Steps()
         events += [(clock, _NO_CALL) for clock in self.steps.pauses]
         of_loops = ((clock, self._threads.get(self.steps.following[clock][0])) for clock in self.steps.pauses)

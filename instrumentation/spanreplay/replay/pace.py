@@ -73,7 +73,7 @@ def find_threads(
     calls: Iterable[CallRecord], lane_ends: Mapping[str, int], timers: Mapping[str, int]
 ) -> dict[int, str]:
     """Clock of a completion → the thread that brings it, for those of other threads than the main one."""
-    found = {clock: call.lane for call in calls for clock in (*call.clocks, call.end_seq)}
+    found = {clock: call.lane for call in calls for clock in (call.seq, *call.clocks, call.end_seq)}
     found.update({clock: lane for lane, clock in lane_ends.items()})
     found.update({clock: name.partition("|")[0] for name, clock in timers.items()})
     threads = {lane: thread_of(lane) for lane in set(found.values())}

@@ -32,6 +32,7 @@ from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
 from spanreplay.replay.repeats import Repeats
 from spanreplay.replay.resume import Continuation
+from spanreplay.replay.turns import begin
 from spanreplay.seal.check import find_tampering
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class Session:
         if covered:
             self.index.covered.update(c.seq for c in covered)
             self.gate.cover(covered)  # what lies inside this call does not complete by itself any more
+        begin(self.gate, call.seq)
 
     def _override(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
         """Serve what the plan says instead; where that is another answer, the replay has diverged by it."""

@@ -34,6 +34,14 @@ def complete(gate: OrderGate, *clocks: int) -> None:
     gate.complete(*clocks)
 
 
+def begin(gate: OrderGate, clock: int) -> None:
+    """A call that began at this clock has been served: others may be counted from there."""
+    if clock in gate.steps.behind or clock in gate.turns.wanted:
+        loop_clock = clock_of_running_loop()
+        if loop_clock is not None:
+            loop_clock.note(clock)
+
+
 def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     """Block until a served result may go out; at once in a thread that runs an event loop."""
     recorded, session = crossing.served, crossing.run.session

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.loops import running_loop
 from spanreplay.replay.alarms import sleep_with_alarm
+from spanreplay.replay.turns import complete
 from spanreplay.waits import CANCELLED, DONE, Timed, asked, split, unwatched
 
 if TYPE_CHECKING:
@@ -177,15 +178,16 @@ def _give_way(condition: threading.Condition, gate: OrderGate, clock: int, timeo
 def sleep_as_recorded(wrapped: Any, gate: OrderGate, name: str, args: Any) -> Any:
     """Go on when it is the turn of a sleep to end; a thread at work may use as much time as the sleep has."""
     clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
-    if running_loop() is not None:
+    if clock < 0 and running_loop() is not None:
         return wrapped(*args)
     if clock < 0:
         with gate.crew.waiting_elsewhere():
             return wrapped(*args)
 
     def sleep() -> None:
-        gate.wait_turn(clock, others_s=args[0])
-        gate.complete(clock)
+        with unwatched():
+            gate.wait_turn(clock, others_s=args[0])
+        complete(gate, clock)
 
     return sleep_with_alarm(args[0], sleep)
 

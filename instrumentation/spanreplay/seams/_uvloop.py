@@ -22,7 +22,7 @@ def install(module: Any, patches: Patches) -> None:
     """Patch `uvloop.Loop`."""
     lanes.wrap_create_task(patches, module.Loop, root_lane_of_active_run)
     patches.wrap(module.Loop, "call_at", timers.call_at)
-    patches.wrap(module.Loop, "call_later", timers.call_at)
+    patches.wrap(module.Loop, "call_later", timers.call_later)
     patches.wrap(module.Loop, "call_soon", _call_soon)
     patches.wrap(module.Loop, "call_soon_threadsafe", timers.call_soon_threadsafe)
     real = module.Loop.__new__

@@ -77,7 +77,7 @@ def test_gate_skips_a_completion_that_never_comes() -> None:
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_program_observes_the_same_under_another_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A random program of gathers, races and timeouts observes the same answers in the same order; no body runs."""
-    program = [("ask", 0.5), *random_program(random.Random(seed))]
+    program = [*random_program(random.Random(seed)), ("ask", 0.5)]
     world = World(random.Random(seed))
     recording = recorded(lambda: run_instantly(build(program, world), monkeypatch))
     again = World(random.Random(seed + 1))
@@ -92,7 +92,7 @@ def test_n2_random_program_observes_the_same_under_another_schedule(seed: int, m
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_program_on_a_slow_processor_observes_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes while the program still reacts to something else comes in the same turn of the loop again."""
-    program = [("ask", 0.5), *random_program(random.Random(seed))]
+    program = [*random_program(random.Random(seed)), ("ask", 0.5)]
     world = World(random.Random(seed))
     turns = random.Random(f"turns {seed}")
     share = turns.choice([0.01, 0.05, 0.2, 0.6])

@@ -23,7 +23,7 @@ REAL_UNIT_S = 0.0005
 
 def _draw(seed: int, kinds: tuple[str, ...]) -> tuple[list[Step], bool]:
     rng = random.Random(seed)
-    return [("ask", 0.5), *random_program(rng, 1, kinds)], rng.random() < 0.2
+    return [*random_program(rng, 1, kinds), ("ask", 0.5)], rng.random() < 0.2
 
 
 def _insist(recording: Recording, world: World, program: list[Step], is_eager: bool, unit_s: float) -> None:
@@ -77,7 +77,7 @@ def test_n2_kind_of_step_observes_the_same(kind: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("seed", [248, 288, 949])
 def test_n2_timer_that_is_cancelled_when_it_is_due_is_no_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timer's callback that is cancelled after it came into the loop's queue is not counted as a step."""
-    program = [("ask", 0.5), *random_program(random.Random(seed))]
+    program = [*random_program(random.Random(seed)), ("ask", 0.5)]
     world, turns = World(random.Random(seed)), random.Random(f"turns {seed}")
     share = turns.choice([0.01, 0.05, 0.2, 0.6])
     recording = recorded(

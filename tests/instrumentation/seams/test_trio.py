@@ -66,7 +66,7 @@ def here() -> str:
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_structured_program_observes_the_same(flavour: str, seed: int) -> None:
     """Groups, races, timeouts, channels and events give the same answers in the same order; no body runs."""
-    steps = [("ask", 0.5), *random_steps(random.Random(seed))]
+    steps = [*random_steps(random.Random(seed)), ("ask", 0.5)]
     world, again = World(random.Random(seed)), World(random.Random(seed + 1))
     main, main_again = (Program(flavour, steps, one, UNIT_S).main for one in (world, again))
     recording = recorded(lambda: run_instantly(flavour, main, random.Random(f"turns {seed}")), SEAMS)
@@ -81,7 +81,7 @@ def test_n2_random_structured_program_observes_the_same(flavour: str, seed: int)
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_n2_random_anyio_program_observes_the_same_in_real_time(seed: int) -> None:
     """On asyncio, where time can't be exact: timers, answers, threads, cancellations race within half a millisecond."""
-    steps = [("ask", 0.5), *random_steps(random.Random(seed), with_threads=True)]
+    steps = [*random_steps(random.Random(seed), with_threads=True), ("ask", 0.5)]
     world, again = World(random.Random(seed)), World(random.Random(seed + 1))
     main, main_again = (Program("anyio-asyncio", steps, one).main for one in (world, again))
     recording = recorded(lambda: run_flavour("anyio-asyncio", main), SEAMS)

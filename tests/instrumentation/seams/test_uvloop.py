@@ -125,11 +125,97 @@ def test_n2_order_on_uvloop_is_the_recorded_one(way: str, seed: int) -> None:
     assert outcome.kinds() == []
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout is of Python 3.11")
+@pytest.mark.parametrize("limit", [0.0, 0.0003, 0.002])
+def test_n2_deadlines_shorter_than_uvloops_clock_come_where_they_came(limit: float) -> None:
+    """uvloop counts milliseconds: a deadline below half of one is no timer to it, and has not passed when it is set."""
+
+    def program(seen: list[Any]) -> Callable[[], Coroutine[Any, Any, None]]:
+        @spanreplay.boundary("tool", name="ask")
+        async def ask(seconds: float) -> str:
+            await asyncio.sleep(seconds)
+            return "answer"
+
+        async def hurry() -> None:
+            for seconds in (60.0, 0.0):
+                try:
+                    async with asyncio.timeout(limit):
+                        seen.append(await ask(seconds))
+                except asyncio.TimeoutError:
+                    seen.append("too late")
+
+        async def count() -> None:
+            await ask(0.0)
+            for number in range(9):
+                seen.append(number)
+                await asyncio.sleep(0)
+
+        async def main() -> None:
+            await asyncio.gather(count(), hurry(), count())
+
+        return main
+
+    for _ in range(5):
+        seen: list[Any] = []
+        again: list[Any] = []
+        recording = recorded(lambda: uvloop.run(program(seen)()), SEAMS)  # noqa: B023  # called here
+        outcome = replayed(lambda: uvloop.run(program(again)()), recording, seams=SEAMS)  # noqa: B023
+        assert outcome.error is None
+        assert again == seen
+        assert outcome.kinds() == []
+
+
+def test_n2_uvloops_timers_do_not_fire_before_their_time() -> None:
+    """uvloop may call a timer up to half a millisecond early; in a run it is called once, when its time has come."""
+
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        early: list[float] = []
+        for number in range(20):
+            due = loop.time() + 0.001 + number * 0.0003
+            is_over = asyncio.Event()
+
+            def fire(due: float = due, is_over: asyncio.Event = is_over) -> None:
+                early.append(max(0.0, due - loop.time()))
+                is_over.set()
+
+            loop.call_at(due, fire)
+            await is_over.wait()
+        return early
+
+    with inside(make_run(MemoryProcessor()), SEAMS):
+        assert uvloop.run(main()) == [0.0] * 20
+
+
+def test_n2_uvloops_timer_that_was_called_too_early_can_be_cancelled() -> None:
+    """Behind the millisecond in which uvloop calls it, and before its time."""
+
+    async def main() -> list[bool]:
+        loop = asyncio.get_running_loop()
+        fired: list[bool] = []
+        for _ in range(20):
+            due = loop.time() + 0.0014
+            timer = loop.call_at(due, fired.append, True)
+            while loop.time() < due - 0.0005:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            is_early = loop.time() < due
+            timer.cancel()
+            if is_early:
+                await asyncio.sleep(0.003)
+            else:
+                fired.clear()
+        return fired
+
+    with inside(make_run(MemoryProcessor()), SEAMS):
+        assert uvloop.run(main()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(PROGRAMS // 2))
 def test_n2_random_program_on_uvloop_observes_the_same(seed: int) -> None:
     """Recorded in real time, with races of half a millisecond: the same answers in the same order, no body run."""
-    program = [("ask", 0.5), *random_program(random.Random(seed), 1, CORE)]
+    program = [*random_program(random.Random(seed), 1, CORE), ("ask", 0.5)]
     world, again = World(random.Random(seed)), World(random.Random(0))
     recording = recorded(lambda: uvloop.run(build(program, world, REAL_UNIT_S)()), SEAMS)
     outcome = replayed(lambda: uvloop.run(build(program, again, REAL_UNIT_S)()), recording, seams=SEAMS)
