@@ -38,7 +38,7 @@ class _Work:
         _enter(contexts, self._lane)
         self._function = function
         self._by_agent = origin.is_handed_by_agent(sys._getframe(1))
-        self._carried = carried()
+        self._carried = carried(self._lane)
         self._carried.ends_lane = False
         self._gate: OrderGate | None = None if run.session is None else run.session.gate
         self._lock = threading.Lock()

@@ -463,13 +463,12 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
 
     __slots__ = ("_context_token", "_run", "_token", "ends_lane")
 
-    def __init__(self, lane: Lane | None = None) -> None:
+    def __init__(self, lane: Lane) -> None:
         self._run = _run.get()
         run = self._run or active_run()
         if run is not None:
             run.handovers.is_shared = True
-            if lane is not None:
-                begin(run, lane.path)
+            guard.guarded("what a run begins", begin, run, lane.path)
         self.ends_lane = True
         """Whether the end of the block is the end of its lane; a pool's call ends when its future does."""
 

@@ -31,6 +31,8 @@ STEPS = 3
 """How many are made behind what comes; before it, as many as there is time for."""
 STEPS_MAX = 10_000
 STEP_S = 0.0004
+STEP_SIZE = 20_000
+"""Some tenths of a millisecond of work."""
 WAIT_S = 0.0015
 
 
@@ -104,7 +106,7 @@ def _program(first: Callable[[], Awaitable[str]], seen: list[Any]) -> Callable[[
             if not left:
                 return
             seen.append(number)
-            time.sleep(STEP_S)  # the loop is kept busy
+            sum(range(STEP_SIZE))  # no sleep: that would be something to count from
             await anyio.sleep(0)
 
     async def main() -> None:
@@ -163,8 +165,10 @@ def test_n2_sleep_in_a_loop_holds_up_nobody() -> None:
         async def main() -> None:
             await _ask(0)
             task = asyncio.create_task(work())
-            while not task.done():
-                seen.append(len(seen))
+            for number in range(STEPS_MAX):
+                if task.done():
+                    break
+                seen.append(number)
                 time.sleep(STEP_S)  # the loop is kept busy
                 await asyncio.sleep(0)
 
