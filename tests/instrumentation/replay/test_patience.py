@@ -61,8 +61,10 @@ def test_n2_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(patience._spent, "cpu_ms", 0.0)  # other tests have spent some
     with spinning():
         reaction = Reaction(is_quick=True)
+        looks = threading.Event()
         while reaction._used_ms <= patience.REACTION_MS / 2:
             assert not reaction.is_over(())
+            looks.wait(reaction.look_s)  # as who waits does: it would keep the interpreter from the thread otherwise
 
 
 def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pytest.MonkeyPatch) -> None:
