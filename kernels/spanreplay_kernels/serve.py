@@ -1,7 +1,7 @@
 """`python -m spanreplay_kernels serve MODEL`: transformers' own OpenAI-compatible server, with these kernels.
 
-The server, its routes and its continuous batching are transformers'; here the model is put under `enable`, decoding is
-greedy, and each response says by what it was computed.
+The server, its routes and its continuous batching are transformers'; here the model is put under `enable`, a request's
+tokens are greedy or drawn by its own seed, and each response says by what it was computed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
@@ -17,7 +18,7 @@ import transformers
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+from transformers import ContinuousBatchingConfig, ContinuousBatchingManager, GenerationConfig, PreTrainedModel
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
@@ -27,23 +28,27 @@ from transformers.cli.serving.systemone import SystemOneHandler
 from transformers.cli.serving.transcription import TranscriptionHandler
 from transformers.cli.serving.utils import GenerationState
 
+from spanreplay_kernels.engines.draws import Draw, seeded
 from spanreplay_kernels.engines.transformers import check_continuous_batching, enable
-from spanreplay_kernels.errors import KernelError
+from spanreplay_kernels.errors import KernelError, UnsupportedInput
 from spanreplay_kernels.fingerprint import HEADER, fingerprint, revision_of
 
 __all__ = ["build_app", "main"]
 
 _NEW_TOKENS_DEFAULT: Final = 1024
-_GREEDY: Final[dict[str, tuple[Any, ...]]] = {
-    "temperature": (None, 0),
-    "top_p": (None, 1),
+_REFUSED: Final[dict[str, tuple[Any, ...]]] = {
     "n": (None, 1),
     "best_of": (None, 1),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "logit_bias": (None, {}),
     "generation_config": (None,),
 }
-"""What a request may say of how tokens are chosen: one token, the likeliest."""
+"""What a request may say of how tokens are chosen, besides a draw's values: nothing that would be left out silently."""
 _CLOSED: Final = ("/load_model", "/reset", "/v1/audio/transcriptions", "/v1/systemone")
 """Routes that would load, unload or run what no audit has seen."""
+_draw: ContextVar[Draw] = ContextVar("draw")  # set by the middleware
+"""Of the request that is being answered."""
 
 
 def main(arguments: list[str]) -> int:
@@ -94,7 +99,9 @@ def build_app(model: PreTrainedModel, model_id: str, manager: ModelManager, opti
     )
     state = GenerationState(continuous_batching=True, cb_config=batching)
     # Before the first request could: transformers takes how tokens are chosen from whoever comes first
-    state.get_manager(model_id, use_cb=True).init_cb(model, _greedy(model))
+    state.get_manager(model_id, use_cb=True)._cb = _started(
+        model.init_continuous_batching(generation_config=_greedy(model), continuous_batching_config=batching)
+    )
     serving = {"model_manager": manager, "generation_state": state}
     app: FastAPI = build_server(
         manager,
@@ -112,6 +119,15 @@ def build_app(model: PreTrainedModel, model_id: str, manager: ModelManager, opti
     return app
 
 
+def _started(batching: ContinuousBatchingManager) -> ContinuousBatchingManager:
+    """The manager at work, each request drawn as the call that is being answered says."""
+    seeded(batching)
+    add_request = batching.add_request
+    batching.add_request = lambda *args, **kwargs: add_request(*args, **kwargs, **_draw.get()._asdict())
+    batching.start()
+    return batching
+
+
 def _greedy(model: PreTrainedModel) -> GenerationConfig:
     stock = model.generation_config
     config = GenerationConfig(
@@ -125,13 +141,14 @@ def _greedy(model: PreTrainedModel) -> GenerationConfig:
 
 
 def _stating(line: str) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
-    """A middleware that refuses what is not greedy, and puts the fingerprint into every response."""
+    """A middleware that reads how tokens are chosen, and puts the fingerprint into every response."""
 
     async def state(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        problem = await _problem_of(request)
-        if problem:
-            error = {"message": problem, "type": "invalid_request_error", "code": "not_deterministic"}
-            response: Response = JSONResponse({"error": error}, status_code=400)
+        try:
+            _draw.set(await _draw_of(request))
+        except (TypeError, KernelError) as error:
+            detail = {"message": str(error), "type": "invalid_request_error", "code": "not_deterministic"}
+            response: Response = JSONResponse({"error": detail}, status_code=400)
         else:
             response = await call_next(request)
         response.headers[HEADER] = line
@@ -140,16 +157,35 @@ def _stating(line: str) -> Callable[[Request, Callable[[Request], Awaitable[Resp
     return state
 
 
-async def _problem_of(request: Request) -> str:
-    if request.url.path in _CLOSED:
-        return f"{request.url.path} is closed on this server: it serves one model that was audited"
+async def _draw_of(request: Request) -> Draw:
+    """How the tokens of a request are chosen: greedily, unless it names a temperature or top_p; seed 0 by default.
+
+    Raises: UnsupportedInput, TypeError for what this server does not do, or would do without saying so.
+    """
+    path = request.url.path
+    if path in _CLOSED:
+        raise UnsupportedInput(path, "it is closed on this server", hint="use the one model that was audited")
     if request.method != "POST":
-        return ""
+        return Draw()
     try:
         body = json.loads(await request.body())
     except ValueError:
-        return ""  # transformers answers what it cannot read
-    for name, allowed in _GREEDY.items():
-        if isinstance(body, dict) and body.get(name) not in allowed:
-            return f"{name} is {body[name]!r}: draws depend on the batch; leave it out, or ask for greedy decoding"
-    return ""
+        return Draw()  # transformers answers what it cannot read
+    if not isinstance(body, dict):
+        return Draw()
+    for name, allowed in _REFUSED.items():
+        if body.get(name) not in allowed:
+            hint = "leave it out, and send a request for each answer with a seed of its own"
+            raise UnsupportedInput(name, f"{repr(body[name])[:60]} is not supported", hint=hint)
+    top_p = _number(body.get("top_p"), 1.0)
+    temperature = _number(body.get("temperature"), 0.0 if top_p == 1 else 1.0)
+    draw = Draw(temperature, top_p, 0 if body.get("seed") is None else body["seed"])
+    draw.check()
+    return draw
+
+
+def _number(value: Any, default: float) -> Any:
+    """JSON has one kind of numbers; anything else stays, to be refused."""
+    if type(value) is int:
+        return float(str(value))  # of a huge one infinite, where float(value) would raise
+    return default if value is None else value

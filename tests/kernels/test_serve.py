@@ -122,10 +122,40 @@ def test_k12_the_header_says_what_the_bits_depend_on(client: openai.OpenAI, mode
     assert len(list(stream.parse())) > 1
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0.7}, {"top_p": 0.9}, {"n": 2}], ids=lambda o: next(iter(o)))
-def test_k12_what_draws_is_refused(client: openai.OpenAI, model_folder: Path, options: dict[str, Any]) -> None:
+def test_k12_a_draw_has_one_text_alone_and_under_load(client: openai.OpenAI, model_folder: Path) -> None:
+    """By temperature, top_p and seed of the request, streamed as well; other seeds have other texts."""
+    options: dict[str, Any] = {"temperature": 1, "top_p": 0.9, "seed": 11}
+    alone = ask(client, model_folder, PROMPT, **options)
+    crowd = [options, {"temperature": 0.5}, {}, {"top_p": 0.5}, options, {**options, "seed": 12}]
+    with ThreadPoolExecutor(len(crowd)) as pool:
+        together = list(pool.map(lambda each: ask(client, model_folder, PROMPT, **each), crowd))
+    assert together[0] == together[4] == alone
+    assert together[2] == ask(client, model_folder, PROMPT)
+    assert len({text for text, _ in together}) > 2
+    chunks = client.chat.completions.create(
+        model=str(model_folder), messages=[{"role": "user", "content": PROMPT}], max_tokens=8, stream=True, **options
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == alone[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"temperature": -1}, "temperature is -1.0; pass a number from 0"),
+        ({"temperature": 10**400}, "temperature is inf"),
+        ({"top_p": 1.5}, "top_p is 1.5; pass a number from 0 to 1"),
+        ({"seed": 0.5}, "seed has type float, expected int"),
+        ({"n": 2}, "n: 2 is not supported; leave it out"),
+        ({"presence_penalty": 0.5}, "presence_penalty: 0.5 is not supported"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ],
+    ids=["temperature", "huge", "top_p", "seed", "n", "penalty", "bias"],
+)
+def test_k12_what_is_not_done_is_refused(
+    client: openai.OpenAI, model_folder: Path, options: dict[str, Any], problem: str
+) -> None:
     """By name, with what to do; the fingerprint is on errors too."""
-    with pytest.raises(openai.BadRequestError, match=r"draws depend on the batch") as caught:
+    with pytest.raises(openai.BadRequestError, match=problem) as caught:
         ask(client, model_folder, PROMPT, **options)
     assert caught.value.response.headers[HEADER].startswith("kernels=")
 

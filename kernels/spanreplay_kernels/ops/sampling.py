@@ -19,10 +19,10 @@ from spanreplay_kernels.operands import check_dtype, dense_rows
 from spanreplay_kernels.ops._philox import philox, philox_in_kernel
 from spanreplay_kernels.ops._portable import exp, log, log_in_kernel
 
-__all__ = ["sample", "sample_ref", "sample_triton"]
+__all__ = ["TEMPERATURE_MAX", "sample", "sample_ref", "sample_triton"]
 
 _VOCABULARY_MAX = 2**24
-_TEMPERATURE_MAX = 1e6
+TEMPERATURE_MAX = 1e6
 """Far beyond it all logits round to one."""
 _CHUNK = 8192
 """Tokens of one block; the best of all blocks is the best, however many there are."""
@@ -122,7 +122,7 @@ def sample(
     _check(logits, seeds, positions)
     arch = arch_of(logits.device)
     params = (
-        _per_row("temperature", logits, temperature, 0.0, _TEMPERATURE_MAX),
+        _per_row("temperature", logits, temperature, 0.0, TEMPERATURE_MAX),
         None if isinstance(top_k, int) and top_k == 0 else _per_row("top_k", logits, top_k, 0, 2**31).long(),
         None if isinstance(top_p, float | int) and top_p == 1 else _per_row("top_p", logits, top_p, 0.0, 1.0),
     )
