@@ -1,0 +1,112 @@
+"""Products: one weight, a weight for each group of rows, and experts' networks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from spanreplay_kernels.arch import Arch
+from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.ops.grouped import grouped_mm
+from spanreplay_kernels.ops.matmul import matmul
+from spanreplay_kernels.ops.moe import experts
+from spanreplay_kernels.plan import Plan, plan_matmul
+from spanreplay_kernels.subjects._subject import Function, Subject, chosen_by_value, count_parts
+
+__all__ = ["experts_subject", "grouped_subject", "matmul_subject"]
+
+_EXPERTS_ULPS = 4.0
+"""Gate, up, activation, each expert's product and the sum are rounded."""
+
+
+def matmul_subject(n: int, k: int) -> Subject:
+    """x · wᵀ, w (N, K) as `linear` passes it."""
+
+    def plans(dtype: str, arch: Arch) -> tuple[Plan, ...]:
+        return (plan_matmul(n, k, dtype, arch),)
+
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        return matmul(x, w.t())
+
+    def stock(x: Tensor, w: Tensor) -> Tensor:
+        return torch.mm(x, w.t())
+
+    return Subject(k, ((n, k),), ours, stock, plans, 1.0, varies=_product_in_parts)
+
+
+def _product_in_parts(x: Tensor, w: Tensor) -> Tensor:
+    """x · wᵀ, its sums in as many parts as fill a device when x has few rows."""
+    parts = count_parts(x.shape[0])
+    pairs = zip(x.float().chunk(parts, 1), w.float().chunk(parts, 1), strict=True)
+    return torch.stack([a @ b.t() for a, b in pairs]).sum(0).to(x.dtype)
+
+
+def grouped_subject(count: int, n: int, k: int) -> Subject:
+    """A row's own value says which weight it is multiplied with: in every batch its group has other rows."""
+
+    def grouped(product: Function) -> Function:
+        def call(x: Tensor, w: Tensor) -> Tensor:
+            chosen = chosen_by_value(x, count)
+            order = torch.argsort(chosen, stable=True)
+            ends = torch.bincount(chosen, minlength=count).cumsum(0).to(torch.int32)
+            return product(x[order], w.transpose(1, 2), ends)[torch.argsort(order)]
+
+        return call
+
+    def exact(x: Tensor, w: Tensor) -> Tensor:
+        chosen = chosen_by_value(x, count).tolist()
+        return torch.stack([row @ w[e].t() for row, e in zip(x, chosen, strict=True)])
+
+    def varying(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+        starts = [0, *ends.tolist()]
+        groups = [x[start:end] for start, end in itertools.pairwise(starts)]
+        return torch.cat([_product_in_parts(rows, each.t()) for rows, each in zip(groups, w, strict=True)])
+
+    def plans(dtype: str, arch: Arch) -> tuple[Plan, ...]:
+        return (plan_matmul(n, k, dtype, arch),)
+
+    stock = grouped(torch._grouped_mm)
+    return Subject(k, ((count, n, k),), grouped(grouped_mm), stock, plans, 1.0, exact, grouped(varying))
+
+
+def experts_subject(count: int, inner: int, hidden: int, top_k: int) -> Subject:
+    """The weighted sum of `top_k` experts' gated networks; a row's own value says which."""
+    if top_k > count:
+        raise UnsupportedInput("experts", f"top_k {top_k} is above {count} experts", hint="choose fewer")
+    scale = 2.0 ** -math.ceil(math.log2(hidden) / 2)  # exact, and keeps products within fp16
+
+    def choose(x: Tensor) -> tuple[Tensor, Tensor]:
+        slots = torch.arange(top_k, device=x.device)
+        ids = (chosen_by_value(x, count)[:, None] + slots) % count
+        weights = (slots + 1.0) / (top_k * (top_k + 1) / 2)
+        return ids, weights.to(x.dtype).expand(x.shape[0], top_k).contiguous()
+
+    def ours(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        return experts(x * scale, *choose(x), gate_up, down)
+
+    def by(product: Function) -> Function:
+        """Expert by expert, each over the rows that chose it: the way of transformers' own models."""
+
+        def call(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+            ids, weights = choose(x)
+            out = torch.zeros_like(x)
+            for e in range(count):
+                rows, slots = (ids == e).nonzero(as_tuple=True)
+                if rows.numel():
+                    gate, up = product(x[rows] * scale, gate_up[e]).chunk(2, -1)
+                    result = product(functional.silu(gate) * up, down[e])
+                    out.index_add_(0, rows, result * weights[rows, slots][:, None])
+            return out
+
+        return call
+
+    def plans(dtype: str, arch: Arch) -> tuple[Plan, ...]:
+        return plan_matmul(2 * inner, hidden, dtype, arch), plan_matmul(hidden, inner, dtype, arch)
+
+    shapes = ((count, 2 * inner, hidden), (count, hidden, inner))
+    stock, varies = by(functional.linear), by(_product_in_parts)
+    return Subject(hidden, shapes, ours, stock, plans, _EXPERTS_ULPS, varies=varies)
