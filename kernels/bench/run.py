@@ -1,4 +1,4 @@
-"""One run on one GPU: checks what only a GPU can show, then measures K1–K7 beside torch, within a few minutes.
+"""One run on one GPU: checks what only a GPU can show, then measures K1–K8 beside torch, within a few minutes.
 
     python kernels/bench/run.py                        # about 8 minutes on an H100; writes results/GPU-COMMIT.json
     python kernels/bench/run.py --device cpu --quick   # a minute anywhere: whether all of it runs
@@ -28,10 +28,12 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402 -- after the path
 
 from bench.checks import CHECKS, certificates  # noqa: E402
+from bench.end_to_end import answers_of, decode_steps  # noqa: E402
 from bench.ops import SECTIONS, Case, Place  # noqa: E402
 from bench.tiles import measure_tiles  # noqa: E402
 from bench.timing import Clock, Timing  # noqa: E402
 
+_MEASURED: Final = {**SECTIONS, "K8": decode_steps}
 Fill = Callable[[dict[str, Any]], None]
 """Fills a section's part of the report, so that what it found before an error is in it."""
 RATIO_DIGITS = 3
@@ -98,8 +100,15 @@ def check(name: str, place: Place, part: dict[str, Any]) -> None:
 def measure(name: str, place: Place, clock: Clock, copy_gb_s: float, part: dict[str, Any]) -> None:
     """The cases of one requirement; a case that fails does not end its section."""
     part["rows"] = []
-    for case in SECTIONS[name](place):
+    for case in _MEASURED[name](place):
         part["rows"].append(_measure(case, clock, copy_gb_s))
+
+
+def count_answers(place: Place, part: dict[str, Any]) -> None:
+    """How many answers identical requests have; ours are one."""
+    part["found"] = found = answers_of(place)
+    ours = found["ours"]
+    part["broken"] = [] if (ours["answers"], ours["of"]) == (1, found["requests"]) else [ours]
 
 
 def try_tiles(place: Place, clock: Clock, part: dict[str, Any]) -> None:
@@ -183,7 +192,8 @@ def main(arguments: list[str]) -> int:
     report.content["copy_gb_s"] = copy_gb_s = round(clock.copy_gb_s(), 1)
     sections: dict[str, Fill] = {each: partial(check, each, place) for each in CHECKS}
     sections["certificates"] = partial(certify_all, report, place)
-    sections |= {each: partial(measure, each, place, clock, copy_gb_s) for each in SECTIONS}
+    sections |= {each: partial(measure, each, place, clock, copy_gb_s) for each in _MEASURED}
+    sections["answers"] = partial(count_answers, place)
     sections["tiles"] = partial(try_tiles, place, clock)
     for each, fill in sections.items():
         if not options.only or each in options.only:

@@ -1,4 +1,4 @@
-"""The table of K1–K7 for the README and the docs, from the results of GPUs; blank where none has measured.
+"""The table of K1–K8 for the README and the docs, from the results of GPUs; blank where none has measured.
 
 python kernels/bench/table.py                    # prints it
 python kernels/bench/table.py --into README.md   # between <!-- kernels --> and <!-- /kernels -->
@@ -50,6 +50,7 @@ LINES: Final = (
     Line("K5", "attention, decode", "≥ 0.9× SDPA", _ratio("sdpa")),
     Line("K6", "attention, prefill", "≥ 1.0× SDPA", _ratio("sdpa")),
     Line("K7", "grouped product", "≥ 0.85× torch._grouped_mm", _ratio("torch._grouped_mm")),
+    Line("K8", "a decoded token, shape of an 8B model", "≥ 0.91× torch", _ratio("torch")),
 )
 
 
@@ -70,7 +71,15 @@ def make_table(runs: list[dict[str, Any]]) -> str:
     for line in LINES:
         cells = [_cell(line, run) for run in runs] or [""]
         lines.append(f"| {line.row} | {line.what} | {line.figure} | {' | '.join(cells)} |")
+    answers = [_answers(run) for run in runs] or [""]
+    what = "1,000 identical requests among random neighbours"
+    lines.append(f"| K8 | {what} | 1 answer | {' | '.join(answers)} |")
     return "\n".join(lines)
+
+
+def _answers(run: dict[str, Any]) -> str:
+    found = run["sections"].get("answers", {}).get("found")
+    return f"{found['ours']['answers']} (torch: {found['torch']['answers']})" if found else ""
 
 
 def _cell(line: Line, run: dict[str, Any]) -> str:

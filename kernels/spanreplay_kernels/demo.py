@@ -29,7 +29,7 @@ from transformers import (
 from spanreplay_kernels.engines.transformers import enable
 from spanreplay_kernels.mode import engaged
 
-__all__ = ["KINDS", "Answer", "answers", "distinct_so_far", "main", "tiny_model"]
+__all__ = ["KINDS", "Answer", "answers", "crowd_of", "distinct_so_far", "main", "tiny_model"]
 
 KINDS: Final = ("dense", "mixture of experts")
 _VOCABULARY: Final = 512
@@ -60,15 +60,18 @@ def tiny_model(kind: str, *, seed: int = 0) -> PreTrainedModel:
 
 
 def answers(
-    model: PreTrainedModel, prompts: list[list[int]], wanted: list[int], *, new_tokens: int, batch_tokens: int = 128
-) -> list[Answer]:
+    model: PreTrainedModel, prompts: list[list[int]], wanted: list[int], *, new_tokens: int, batch_tokens: int = 128,
+    blocks: int = 0,
+) -> list[Answer]:  # fmt: skip
     """The answers to the prompts that equal `wanted`, of a server's work over all prompts together.
 
-    batch_tokens: what one step computes at most; longer prompts are cut.
+    batch_tokens: what one step computes at most; longer prompts are cut. blocks: of 256 tokens that the cache holds;
+    0 for as many as there are prompts.
     """
     batching = ContinuousBatchingConfig(
-        return_logprobs=True, auto_switch_to_flash=False, num_blocks=len(prompts) + 2, max_batch_tokens=batch_tokens
-    )
+        return_logprobs=True, auto_switch_to_flash=False, num_blocks=blocks or len(prompts) + 2,
+        max_batch_tokens=batch_tokens,
+    )  # fmt: skip
     greedy = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
     outputs = model.generate_batch(
         prompts, generation_config=greedy, continuous_batching_config=batching, progress_bar=False
@@ -82,7 +85,7 @@ def distinct_so_far(found: list[Answer]) -> list[int]:
     return [len(set(found[: at + 1])) for at in range(len(found))]
 
 
-def _prompts(copies: int, neighbours: int) -> tuple[list[int], list[list[int]]]:
+def crowd_of(copies: int, neighbours: int) -> tuple[list[int], list[list[int]]]:
     """One prompt, and a shuffled crowd of its copies and of random prompts of random lengths."""
     source = random.Random(0)  # noqa: S311 -- a demonstration is the same each time
 
@@ -105,7 +108,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--picture", type=Path, help="where to draw the curves: .svg or .png")
     options = parser.parse_args(arguments)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    wanted, crowd = _prompts(options.copies, options.neighbours)
+    wanted, crowd = crowd_of(options.copies, options.neighbours)
     curves: dict[str, list[int]] = {}
     for kind in KINDS:
         model = tiny_model(kind)

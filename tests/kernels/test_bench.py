@@ -41,13 +41,14 @@ def test_every_section_runs_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
     status, report = run(tmp_path / "report.json", "--commit", "abc")
     sections = report["sections"]
     assert {name: part["error"] for name, part in sections.items() if "error" in part} == {}
-    names = {f"K{n}" for n in range(1, 8)}
+    names = {f"K{n}" for n in range(1, 9)}
     assert names <= set(sections)
     for name in names:
         for row in sections[name]["rows"]:
             assert "errors" not in row, row
             assert set(row["ratio"]) == set(row["us"]) - {"ours"}
     assert [each["differences"] for each in sections["certificates"]["certificates"]] == [0, 0]
+    assert sections["answers"]["found"]["ours"] == {"answers": 1, "texts": 1, "of": 4}
     assert (status, report["commit"], report["device"]) == (0, "abc", "cpu")
 
 
@@ -62,6 +63,18 @@ def test_what_only_kernels_can_show_runs_interpreted(monkeypatch: pytest.MonkeyP
     tiles = list(bench["tiles"].measure_tiles(place, bench["timing"].Clock(place.device, 1)))
     assert len(tiles) == 6
     assert [each for each in (*found, *tiles) if not each.get("holds") or "error" in each] == []
+
+
+def test_k8_a_decoded_token_is_the_same_work_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is timed beside each other computes one thing: the same logits, within bf16's rounding."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    module, ops = (importlib.import_module(f"bench.{name}") for name in ("end_to_end", "ops"))
+    torch = importlib.import_module("torch")
+    torch.manual_seed(0)
+    step = module._step(ops.Place(torch.device("cpu"), True), module.TINY, 3, 48)
+    ours, stock = module.ours(step).float(), module.stock(step).float()
+    assert float((ours - stock).abs().max()) < 0.02 * float(stock.abs().max())
+    assert not torch.equal(ours, torch.zeros_like(ours))
 
 
 def test_section_that_was_not_reached_says_so(tmp_path: Path) -> None:
@@ -96,7 +109,7 @@ def test_table_is_blank_where_no_gpu_measured(tmp_path: Path) -> None:
     (tmp_path / "cpu.json").write_text(json.dumps({"device": "cpu", "commit": "abc", "sections": {}}))
     lines = table.make_table(table.load_runs(tmp_path)).splitlines()
     assert lines[0] == "| | | wanted | measured |"
-    assert [line.split("|")[4].strip() for line in lines[2:]] == [""] * 7
+    assert [line.split("|")[4].strip() for line in lines[2:]] == [""] * 9
 
 
 def test_table_has_mean_and_worst_of_each_gpu(tmp_path: Path) -> None:
@@ -107,10 +120,12 @@ def test_table_has_mean_and_worst_of_each_gpu(tmp_path: Path) -> None:
         {"shape": "M=64 N=4 K=4", "ratio": {"torch.mm": 2.0}},
         {"shape": "M=128 N=4 K=4", "ratio": {"torch.mm": 9.0}},
     ]
-    run_of_gpu = {"device": "GPU", "commit": "abc", "sections": {"K2": {"rows": rows}}}
+    found = {"ours": {"answers": 1}, "torch": {"answers": 80}}
+    run_of_gpu = {"device": "GPU", "commit": "abc", "sections": {"K2": {"rows": rows}, "answers": {"found": found}}}
     (tmp_path / "gpu.json").write_text(json.dumps(run_of_gpu))
     text = table.make_table(table.load_runs(tmp_path))
     assert "| K2 | matmul, M ≤ 64 | ≥ 0.95× torch.mm | 1.00 (worst 0.50, 2 shapes) |" in text
+    assert "| K8 | 1,000 identical requests among random neighbours | 1 answer | 1 (torch: 80) |" in text
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- kernels -->\nold\n<!-- /kernels -->\nafter\n")
     assert table.main(["--into", str(readme), "--results", str(tmp_path)]) == 0

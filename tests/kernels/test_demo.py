@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from spanreplay_kernels import demo
-from spanreplay_kernels.demo import Answer, distinct_so_far, main
+from spanreplay_kernels.demo import KINDS, Answer, answers, crowd_of, distinct_so_far, main, tiny_model
+from spanreplay_kernels.engines.transformers import enable
 
 SMALL = ["--copies", "3", "--neighbours", "2", "--new-tokens", "2"]
 
@@ -29,6 +30,18 @@ def test_k11_demonstration_counts_one_answer_and_draws(tmp_path: Path, capsys: p
     ]  # fmt: skip
     assert all("distinct answers: 1 (texts: 1); " in line for line in lines[1:4:2])
     assert picture.read_text().count("distinct answers so far") == 1
+
+
+@pytest.mark.slow
+def test_k8_a_thousand_identical_requests_have_one_answer() -> None:
+    """Among 200 random ones, under continuous batching: one answer by bits; torch's kernels give several."""
+    wanted, crowd = crowd_of(1000, 200)
+    model = tiny_model(KINDS[0])
+    with enable(model):
+        ours = answers(model, crowd, wanted, new_tokens=4, batch_tokens=512, blocks=128)
+    stock = answers(model, crowd, wanted, new_tokens=4, batch_tokens=512, blocks=128)
+    assert (len(ours), len(set(ours))) == (1000, 1)
+    assert (len(stock), len(set(stock)) > 1) == (1000, True)
 
 
 def test_k11_demonstration_fails_where_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
