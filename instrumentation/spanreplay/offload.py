@@ -1,8 +1,9 @@
 """Work that an event loop hands to a thread of its own pool, and waits for (trio's and anyio's `to_thread.run_sync`).
 
 The thread is one of many that are used again: the lane follows the call. On trio the end of the call takes a value of
-the run's clock in the thread of the loop, right before whoever waits for it goes on; a replay lets it go on then. On
-asyncio the thread hands the result to the loop, which `timers` gives its place in the order; it is named here.
+the run's clock in the thread of the loop, right before whoever waits for it goes on; in a replay the loop is handed the
+result then (`starting`). On asyncio the thread hands the result to the loop, which `timers` gives its place in the
+order; it is named here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
 from spanreplay.lane_end import LANE_END, HandedEnd
 from spanreplay.lanes import _enter, _inside_thread, _peel, current_crossing, current_lane, label_of
@@ -28,7 +30,7 @@ WAIT_S: float = 60.0
 """How long, on the loop's clock, a replay waits for the cancellation of a call whose end nobody saw."""
 
 
-class _Work:
+class Work:
     """One call that a thread makes."""
 
     def __init__(self, run: Run, function: Any, args: tuple[Any, ...], *, is_handed: bool = False) -> None:
@@ -46,6 +48,10 @@ class _Work:
         self._is_handed = is_handed
         self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)
         self.has_started = False
+        self.clock = -1
+        """In a replay, when its end was seen on trio."""
+        self.is_given = False
+        """Whether the loop has the result, and gives it to whoever waits for it in its turn."""
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
 
@@ -67,8 +73,13 @@ class _Work:
 
     def left_by_task(self) -> None:
         """Whoever waited for the call goes on."""
-        if self.has_started:
+        if self.has_started and not self.is_given:
             self._leave()
+
+    def give(self) -> None:
+        """The loop has the result."""
+        self.is_given = True
+        self._leave()
 
     def _leave(self) -> None:
         """The thread's result is on its way until the loop has it, or does not wait for it any more."""
@@ -79,14 +90,16 @@ class _Work:
             self._gate.delivered()
 
 
-origin.enters_thread(_Work.__call__.__code__)
+origin.enters_thread(Work.__call__.__code__)
+starting: Final[ContextVar[Work | None]] = ContextVar("starting", default=None)
+"""The call that a task of trio is about to have a thread make."""
 
 
 async def offload_handed(
     run: Run, function: Any, args: tuple[Any, ...], start: Callable[[Any], Awaitable[Any]], *, can_abandon: bool
 ) -> Any:
     """What `start(work)` gives, which has a thread call `work` instead of `function` and hand its result to asyncio."""
-    work = _Work(run, function, args, is_handed=True)
+    work = Work(run, function, args, is_handed=True)
     gate = None if run.session is None else run.session.gate
     try:
         return await start(work)
@@ -110,18 +123,21 @@ async def offload(
     `shield` keeps cancellation out of a block; a call that can be abandoned is left to itself when it is cancelled.
     """
     name = guarded_name(run, function)
-    work = _Work(run, function, args)
-    is_seen = True
+    work = Work(run, function, args)
+    if name and run.session is not None:
+        work.clock = (run.session.gate.timers or {}).get(name, -1)
+    is_seen, token = True, starting.set(work)
     try:
         return await start(work)
     except BaseException as exc:
         is_seen = work.has_started and not (can_abandon and is_cancellation(exc))
         raise
     finally:
+        starting.reset(token)
         work.left_by_task()
         if name and is_seen and run.session is None:
             run.end_timer(name)
-        elif name and is_seen and run.session is not None:
+        elif name and is_seen and run.session is not None and not work.is_given:
             await _await_end(run.session.gate, name, shield, can_abandon=can_abandon)
 
 

@@ -23,7 +23,7 @@ from spanreplay._patch import Patches
 from spanreplay.lanes import _enter, _peel, current_crossing, current_lane, inside_lane, label_of
 from spanreplay.local.patching import patch_bare
 from spanreplay.local.reads import source
-from spanreplay.offload import offload
+from spanreplay.offload import offload, starting
 from spanreplay.run import active_run
 from spanreplay.seams._trio_loop import Clock, IOManager, TrioLoop, TrioTime, find_loop
 from spanreplay.timers import guarded_name
@@ -294,7 +294,13 @@ def run_in_thread(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _start_thread(wrapped: Any, cache: Any, args: Any, kwargs: Any) -> Any:
-    """A thread of trio's cache, which is used again, is no lane."""
+    """A thread of trio's cache, which is used again, is no lane. In a replay its result comes in its turn."""
+    work, loop = starting.get(), find_loop()
+    clock: Any = None if loop is None else vars(loop).get("_spanreplay_clock")
+    if work is not None and clock is not None and len(args) > 1:
+        starting.set(None)
+        function, deliver, *rest = args
+        args = (function, clock.expect(work, deliver), *rest)
     with lanes.unnumbered_threads():
         return wrapped(*args, **kwargs)
 

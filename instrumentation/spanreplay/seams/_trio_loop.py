@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
 
+from spanreplay.offload import Work
 from spanreplay.replay.crew import nothing
+from spanreplay.replay.order import OrderGate
+from spanreplay.replay.patience import LOOK_MS, Patience
 from spanreplay.replay.virtual_time import LoopClock
+from spanreplay.waits import unwatched
 
 if TYPE_CHECKING:
     from spanreplay.run import Run
@@ -65,6 +73,27 @@ class TrioLoop:
         if clock is not None:
             clock.keep_unfired(handle)
         return handle
+
+    def take_told(self, what: Any) -> tuple[Callable[..., Any], Any] | None:
+        """What trio was told to call with this, and calls no more; None if it was not."""
+        entries = self._runner.entry_queue
+        with entries.lock:
+            for at in reversed(range(len(entries.queue))):
+                function, args = entries.queue[at]
+                if args and args[0] is what:
+                    del entries.queue[at]
+                    return function, args
+        return None
+
+    def wake_first(self, call: Callable[[], Any], behind: int) -> int:
+        """Call what wakes tasks up, which run first in the next batch, behind so many; gives how many they are."""
+        queue = self._runner.runq
+        count = len(queue)
+        call()
+        woken = [queue.pop() for _ in range(len(queue) - count)]
+        for task in woken:
+            queue.insert(behind, task)
+        return len(woken)
 
     def raise_if_cancelled(self) -> None:
         """Raise in the task that runs what it would get at its next checkpoint, if it is cancelled.
@@ -162,8 +191,110 @@ class Clock(trio.abc.Clock):
 class TrioTime(LoopClock):
     """Virtual time for trio."""
 
-    _woken: Collection[int] = ()
-    """What was released together last."""
+    def __init__(self, loop: Any, gate: OrderGate) -> None:
+        super().__init__(loop, gate)
+        self._woken: Collection[int] = ()
+        """What was released together last."""
+        self._expected: dict[int, Work] = {}
+        """Clock → call that a thread makes, whose result the loop gives in its turn."""
+        self._handed: deque[tuple[Work, Callable[[], None]]] = deque()
+        self._has_arrived = threading.Event()
+        self._patience: Patience | None = None
+        self._is_idle = self._was_idle = False
+        """Whether trio had nothing to do in this turn, and in the last one."""
+        self._front = 0
+        """How many tasks that threads woke up run first in this turn."""
+
+    # ── what threads bring ──────────────────────────────────────────────────────────────────────────
+    def expect(self, work: Work, deliver: Callable[[Any], None]) -> Callable[[Any], None]:
+        """What the thread that makes a call is to do with its result, in place of `deliver`, which tells trio.
+
+        That takes trio two turns to see; here the result is given in the very turn in which it was seen.
+        """
+        if work.clock < 0:
+            return deliver
+        self._expected[work.clock] = work
+
+        def hand_over(result: Any) -> None:
+            if self._gate.is_live or work.clock not in self._expected:
+                deliver(result)
+                return
+            self._handed.append((work, partial(self._report, work, deliver, result)))
+            self._has_arrived.set()
+            with contextlib.suppress(RuntimeError, trio.RunFinishedError):  # nobody waits there any more
+                self._loop.call_soon_threadsafe(nothing)
+
+        return hand_over
+
+    def _report(self, work: Work, deliver: Callable[[Any], None], result: Any) -> None:
+        """Let who waits for a result go on in this turn: what trio would call later is called now."""
+        self._expected.pop(work.clock, None)
+        deliver(result)
+        told = self._loop.take_told(result)
+        if told is None:
+            return
+        function, args = told
+        if self._was_idle:  # it woke trio up, and was seen before what came with it
+            self._front += self._loop.wake_first(partial(function, *args), self._front)
+        else:
+            function(*args)
+
+    def _take_handed(self) -> None:
+        while self._handed:
+            work, report = self._handed.popleft()
+            work.give()
+            self._push(work.clock, self._time(), report, bool)  # over once it is taken out
+
+    def _look(self, seconds: float) -> Any:
+        events = super()._look(seconds)
+        self._take_handed()
+        return events
+
+    def _find_head(self) -> Any:
+        self._take_handed()
+        return super()._find_head()
+
+    def _take_waiting(self) -> Any:
+        self._take_handed()
+        return super()._take_waiting()
+
+    def _select_idle(self, timeout: float | None) -> Any:
+        self._is_idle = True
+        return super()._select_idle(timeout)
+
+    def _release_in_turn(self) -> None:
+        self._was_idle, self._is_idle, self._front = self._is_idle, False, 0
+        while self._is_thread_late():
+            with unwatched(), self._gate.crew.waiting_elsewhere():
+                self._has_arrived.wait(LOOK_MS / 1000)
+            self._has_arrived.clear()
+        super()._release_in_turn()
+
+    def _is_thread_late(self) -> bool:
+        """Whether a thread has still to bring what came in this turn, and may."""
+        self._take_handed()
+        gate, first_here = self._gate, min((entry.clock for entry in self._entries), default=math.inf)
+        late = [clock for clock in self._expected if clock < first_here and self._is_now(clock)]
+        if not late or gate.is_open:
+            self._patience = None
+            return False
+        state, is_busy = (late[0], gate.head), gate.is_thread_awaited
+        is_coming = is_busy or gate.crew.is_any_waiting or not all(self._expected[each].has_started for each in late)
+        if not is_coming:  # it waits for this loop
+            return False
+        self._patience = self._patience or Patience(state)
+        if not self._patience.is_over(state, is_busy=is_busy, waiting=gate.crew.idle):
+            return True
+        for clock in late:  # not the recorded program: go on without
+            del self._expected[clock]
+        return False
+
+    def _is_now(self, clock: int) -> bool:
+        first, count = self._gate.find_turn(clock)
+        noted_in = self._noted.get(first)
+        return noted_in is not None and self._turn - noted_in >= count
+
+    # ── in turn ─────────────────────────────────────────────────────────────────────────────────────
 
     def _let_go(self, head: Any) -> None:
         # What has come can't be cancelled any more: all of a turn has come before the first of it goes on
@@ -184,9 +315,7 @@ class TrioTime(LoopClock):
 
     async def settle(self, clock: int) -> None:
         """Wait, in a task that was cancelled, until its call ends as it did: a call may clean up for some turns."""
-        first, count = self._gate.find_turn(clock)
-        noted_in = self._noted.get(first)
-        is_due = self._gate.has_come(clock) or (noted_in is not None and self._turn - noted_in >= count)
+        is_due = self._gate.has_come(clock) or self._is_now(clock)
         if clock < 0 or clock in self._woken or (is_due and self._gate.is_turn(clock, joint=True)):
             return
         await self.wait_turn(clock, 0)

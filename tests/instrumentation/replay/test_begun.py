@@ -74,6 +74,16 @@ async def _anyio_thread() -> str:
     return await anyio.to_thread.run_sync(_compute)
 
 
+def _think() -> str:
+    for _ in range(20):
+        sum(range(STEP_SIZE))
+    return "thought"
+
+
+async def _thinking_thread() -> str:
+    return await anyio.to_thread.run_sync(_think)
+
+
 async def _executor() -> str:
     return await asyncio.get_running_loop().run_in_executor(None, _compute)
 
@@ -92,7 +102,9 @@ async def _own_thread() -> str:
     return "told"
 
 
-def _program(first: Callable[[], Awaitable[str]], seen: list[Any]) -> Callable[[], Any]:
+def _program(
+    first: Callable[[], Awaitable[str]], seen: list[Any], step_size: int = STEP_SIZE
+) -> Callable[[], Any]:  # fmt: skip
     has_come: list[bool] = []
 
     async def begin() -> None:
@@ -106,7 +118,7 @@ def _program(first: Callable[[], Awaitable[str]], seen: list[Any]) -> Callable[[
             if not left:
                 return
             seen.append(number)
-            sum(range(STEP_SIZE))  # no sleep: that would be something to count from
+            sum(range(step_size))  # no sleep: that would be something to count from
             await anyio.sleep(0)
 
     async def main() -> None:
@@ -123,8 +135,8 @@ LOOPS: dict[str, Callable[[Callable[[], Any]], Any]] = {
     "uvloop": lambda main: uvloop.run(main()),
     "trio": lambda main: anyio.run(main, backend="trio"),
 }
-ANYWHERE = (_call, _sleep, _deadline)
-ON_ASYNCIO = (_wait_for, _anyio_thread, _executor, _own_thread)
+ANYWHERE = (_call, _sleep, _deadline, _anyio_thread)
+ON_ASYNCIO = (_wait_for, _executor, _own_thread)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +153,18 @@ def test_n2_what_comes_first_comes_between_the_same_steps(loop: str, first: Call
     assert again == seen
     assert outcome.kinds() == []
     assert outcome.session.gate.skipped == []
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_n2_loop_that_is_faster_waits_for_the_thread(loop: str) -> None:
+    """A replay whose steps take no time has still to wait for what a thread really computes."""
+    seen: list[Any] = []
+    again: list[Any] = []
+    recording = recorded(lambda: LOOPS[loop](_program(_thinking_thread, seen)), SEAMS)
+    outcome = replayed(lambda: LOOPS[loop](_program(_thinking_thread, again, 1)), recording, seams=SEAMS)
+    assert outcome.error is None
+    assert again == seen
+    assert (outcome.kinds(), outcome.session.gate.skipped) == ([], [])
 
 
 def test_n2_nothing_is_noted_where_the_loop_was_idle_first() -> None:
