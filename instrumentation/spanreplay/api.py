@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _CLOCK, _LIVE = "clock", "live"
 __all__ = ["Plan", "RecordBlock", "ReplayBlock", "record", "replay"]
 
-_claiming: Final = threading.Lock()
+_claiming: Final = threading.RLock()
 _current: _Block | None = None
 _is_fork_watched = False
 

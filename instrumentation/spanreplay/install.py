@@ -309,7 +309,7 @@ class _Lazy:
 
     def __init__(self, build: Callable[[], Any]) -> None:
         self._build = build
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:
         with self._lock:

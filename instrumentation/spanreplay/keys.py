@@ -74,7 +74,7 @@ class KeyMemo:
         self._prefixes: dict[str, tuple[_Prefix, ...]] = {}
         self._bytes = 0
         self._bytes_max = bytes_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.hits = 0
         self.misses = 0
 

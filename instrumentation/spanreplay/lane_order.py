@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from spanreplay._patch import Patches
 
 _ends: Final = itertools.count(1)
-ENDING: Final = threading.Lock()
+ENDING: Final = threading.RLock()
 
 
 class LaneTask(asyncio.Task):  # type: ignore[type-arg]  # not generic at run time before 3.12

@@ -31,7 +31,7 @@ LABEL_CHARACTERS_MAX: Final = 80
 HANDED_OVER: Final = "|>"
 """In the name of what a thread makes an event loop do, in front of what is called."""
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
-_counting = threading.Lock()
+_counting = threading.RLock()
 _making = threading.RLock()  # the lane around a lane may be made with it
 
 
@@ -425,7 +425,7 @@ def _install_pools(patches: Patches, root_of: Callable[[], Lane | None], carry: 
         _enter(contexts, lane)
         carried = carry(lane)
         by_agent = origin.is_handed_by_agent(sys._getframe(1))
-        adopting = threading.Lock()
+        adopting = threading.RLock()
 
         def run(*a: Any, **k: Any) -> Any:
             with _inside_thread(parent, lane, by_agent=by_agent), carried:

@@ -64,7 +64,7 @@ class TurnBook:
         self._loops: weakref.WeakSet[_LoopTurns] = weakref.WeakSet()
         self._firsts: dict[int, int] = {}
         self._begun: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._is_over = False
 
     def turn(self) -> int:

@@ -43,7 +43,7 @@ class Work:
         self._carried = carried(self._lane)
         self._carried.ends_lane = False
         self._gate: OrderGate | None = None if run.session is None else run.session.gate
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._left = 2  # the thread, and the task that waits for it or the loop that is given the result
         self._is_handed = is_handed
         self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)

@@ -39,7 +39,7 @@ class OutputCapture:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._kept: list[bytes] = []
         self._kept_bytes = 0
         self._hash = hashlib.sha256()

@@ -52,7 +52,7 @@ class Emitter:
     def __init__(self, processors: Sequence[SpanProcessor], resource: Resource) -> None:
         self._processors = tuple(processors)
         self._resource = resource
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._dropped = 0
         self._only = processors[0] if len(processors) == 1 else None
 

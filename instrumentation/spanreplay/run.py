@@ -96,7 +96,7 @@ class Run:
         self._member_pid = 0
         self._parts: dict[int, dict[str, Any]] | None = None
         self.digester = _new_digester(redactor)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._seq = 0
         self._reset()
         self.suspended: dict[str, Any] = {}
@@ -163,7 +163,7 @@ class Run:
 
     def join(self, ticket: Ticket) -> None:
         """Go on, in a process that was just started, as a part of the run that the ticket is for."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.run_id, self.is_member, self.is_ended = ticket.run_id, True, False
         self._is_helper, self._member_pid = ticket.is_helper, os.getpid()
         self.family = Family(Path(ticket.folder), ticket.number)

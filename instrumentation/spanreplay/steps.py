@@ -231,7 +231,7 @@ class StepBook:
         self.last_thread = 0
         """Identifies the thread of the last completion."""
         self._loops: weakref.WeakSet[Watched] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._is_over = False
 
     def now(self, loop: Any) -> int:

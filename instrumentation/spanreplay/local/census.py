@@ -31,7 +31,7 @@ class Census:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], str] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def add(self, kind: str, what: str, state: str, depth: int = 2) -> None:
         """Note one read; `depth` leads to the caller of what the agent called."""

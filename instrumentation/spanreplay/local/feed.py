@@ -60,7 +60,7 @@ class ReadFeed:
         self._queues = {key: _Queue(values) for key, values in collect(texts, left_of(recording.root.manifest)).items()}
         self._shifts: dict[str, int] = {_WALL: recording.root.start_ns - start_ns if recording.root.start_ns else 0}
         self._is_live: dict[str, bool] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
         """The recorded value, or what comes after the last one."""

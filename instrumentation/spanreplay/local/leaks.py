@@ -88,7 +88,7 @@ class Leaks:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._found: dict[tuple[str, str], Leak] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
         """Note one leak; `detail` is redacted here, and is no more than a name."""

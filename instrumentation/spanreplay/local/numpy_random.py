@@ -46,7 +46,7 @@ class _Global:
     def __init__(self, module: Any) -> None:
         self._get, self._set = module.get_state, module.set_state
         self._pinned: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def pin(self) -> None:
         """Record the state, or put the recorded one in its place; once."""

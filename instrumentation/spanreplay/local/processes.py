@@ -81,7 +81,7 @@ class Recording:
         self._crossing = crossing
         self._process = process
         self._copies: dict[str, _Copy] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._is_closed = False
         self.waits = 0
         self.timeouts: list[int] = []

@@ -93,7 +93,7 @@ class ReadLog:
         self._hole = hole
         self._pending: dict[Lane, list[tuple[Source, Any]]] = {}
         self._written: dict[tuple[str, str], int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.total = 0
         self._is_full = False
 
@@ -145,8 +145,8 @@ class ReadLog:
             for lane in lanes:
                 reads = self._pending.get(lane)
                 if reads:
-                    taken = reads[:]
-                    del reads[: len(taken)]  # what another thread appends meanwhile stays
+                    count = len(reads)  # what is appended meanwhile stays, and a signal's handler takes none twice
+                    taken, reads[:count] = reads[:count], ()
                     self.total += len(taken)
                     segments.append([lane.path, self._rows(lane.path, taken)])
         return segments

@@ -22,7 +22,7 @@ class Touched:
         self._names: dict[str, set[str]] = {}
         self._made: set[str] = set()
         self._left = PATHS_MAX
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def is_full(self) -> bool:

@@ -44,7 +44,7 @@ class Written:
         folder = tempfile.gettempdir()
         self._directory = os.path.realpath(surroundings.directory or os.getcwd())  # noqa: PTH109 -- text
         self._temporary = tuple(each + os.sep for each in (folder, os.path.realpath(folder)))
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._paths: dict[str, bool] = {}
         self._base: dict[str, int] = {}
         self._directories: dict[str, bool] = {}

@@ -114,7 +114,7 @@ class Script:
     _answers: deque[Answer] = field(default_factory=deque)
     _failure: Failure | None = None
     _failed: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def add(self, answer: Answer) -> None:
         """Queue an answer. Raises: ConfigError above ANSWERS_MAX."""

@@ -38,7 +38,7 @@ class MockLLM:
         self._live: tuple[str, ...] = ()
         self._block: MockBlock | None = None
         self._keys_set: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # ── what it will say ────────────────────────────────────────────────────────────────────────────
     def add_response(

@@ -126,7 +126,7 @@ class RunRedactor:
         self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
         self._known: dict[bytes, None] = {}
         self._errors = 0
-        self._errors_lock = threading.Lock()
+        self._errors_lock = threading.RLock()
         self._warned = warned
 
     def derive(self, purpose: bytes) -> bytes:

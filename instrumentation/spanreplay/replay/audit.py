@@ -16,7 +16,7 @@ Listener = Callable[[str, tuple[Any, ...]], None]
 """Gets the event's name and arguments; what it raises is raised where the event happens."""
 
 _listeners: dict[str, tuple[Listener, ...]] = {}
-_changing: Final = threading.Lock()
+_changing: Final = threading.RLock()
 _is_hooked = False
 
 

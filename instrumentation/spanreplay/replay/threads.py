@@ -104,7 +104,7 @@ class _Pools:
 
     def __init__(self, gate: OrderGate) -> None:
         self._gate = gate
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def given(self, pool: Any) -> None:

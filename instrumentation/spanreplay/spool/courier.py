@@ -106,13 +106,13 @@ def adopt(path: Path) -> Iterator[bool]:
 
 
 _adopted: set[int] = set()
-_adopted_lock = threading.Lock()
+_adopted_lock = threading.RLock()
 
 
 def _reset_after_fork() -> None:
     """A child's copies of adopted files would keep their locks after the parent let go."""
     global _adopted_lock
-    _adopted_lock = threading.Lock()
+    _adopted_lock = threading.RLock()
     while _adopted:
         with suppress(OSError):
             os.close(_adopted.pop())

@@ -57,7 +57,7 @@ class SpoolCatalog:
         self._indexed: dict[Path, _Indexed] = {}
         self._summaries: dict[str, tuple[tuple[tuple[Path, _Version], ...], RunSummary | None]] = {}
         self._said: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def search(self, query: RunQuery) -> list[RunSummary]:
         """Matching runs, newest first, at most `query.limit` (1000 at most).

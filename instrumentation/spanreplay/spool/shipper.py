@@ -37,7 +37,7 @@ _TRIES_MAX = 10_000
 _ENDS_PASS = frozenset({Delivery.BUSY, Delivery.UNREACHABLE, Delivery.OUT_OF_TIME})
 
 _claims: set[Path] = set()
-_claims_lock = threading.Lock()
+_claims_lock = threading.RLock()
 
 
 class _Pass:
@@ -294,7 +294,7 @@ _shippers: weakref.WeakSet[Shipper] = weakref.WeakSet()
 
 def _reset_after_fork() -> None:
     global _claims_lock
-    _claims_lock = threading.Lock()
+    _claims_lock = threading.RLock()
     _claims.clear()
     for shipper in list(_shippers):
         shipper._reset_after_fork()
