@@ -221,8 +221,10 @@ class TrioTime(LoopClock):
                 return
             self._handed.append((work, partial(self._report, work, deliver, result)))
             self._has_arrived.set()
-            with contextlib.suppress(RuntimeError, trio.RunFinishedError):  # nobody waits there any more
+            try:
                 self._loop.call_soon_threadsafe(nothing)
+            except RuntimeError:  # trio has ended: nobody waits any more
+                work.give()
 
         return hand_over
 
