@@ -51,8 +51,6 @@ TIMERS_MAX: Final = 20_000
 """Timers of asyncio whose firing is kept in order."""
 PROCESSES_MAX: Final = 1_000
 """Processes of one run whose work is waited for in a replay."""
-TURNS_MAX: Final = 60_000
-"""Numbers that say how many turns of a loop lie between completions; of more, the rest is not kept."""
 HANDOVERS_MAX: Final = 20_000
 """Changes of the thread at places where threads meet (standard output, locks) that are kept in order."""
 PRINTED_CHARACTERS_MAX: Final = 1024 * 1024

@@ -150,8 +150,8 @@ class Crossing:
         self._context_token: Token[Any] | None = None
         self._lane_tokens: CrossingTokens | None = None
         self.seq = run.open_call(self)  # last: from now on others may end it
-        if run.turns is not None:
-            run.turns.begin(lambda: self.seq)
+        if run.loops is not None:
+            run.loops.begin(lambda: self.seq)
 
     def _describe_key(self) -> None:
         """Make the key now, unless the request implies it. Raises: Unserializable."""
@@ -261,16 +261,16 @@ class Crossing:
 
     def note_opened(self) -> None:
         """A coroutine's call begins, or its next part is asked for: if it never waits, it does not in a replay."""
-        if self.run.turns is not None:
-            self.opened_in = self.run.turns.turn()
+        if self.run.loops is not None:
+            self.opened_in = self.run.loops.now()
 
     def mark(self) -> None:
         """A part of a stream has come."""
-        self.clocks.append(self.run.complete(self.opened_in, is_part=True)[0])
+        self.clocks.append(self.run.complete(self.opened_in)[0])
 
     def mark_printed(self) -> int:
         """A coroutine has begun to print; milliseconds since it was called."""
-        self.clocks.append(self.run.complete(self.opened_in, is_part=True)[0])
+        self.clocks.append(self.run.complete(self.opened_in)[0])
         return (ids.now_ns() - self.start_ns) // 1_000_000
 
     def amend(self, patches: Any) -> bool:

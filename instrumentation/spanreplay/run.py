@@ -20,7 +20,7 @@ from spanreplay.family import Family, RemoteCrossing, Ticket, add_parts, count_l
 from spanreplay.handovers import HandoverBook, Handovers, read_handovers
 from spanreplay.lane_end import LaneEnd, known_timers
 from spanreplay.lanes import Lane, current_lane, enter_lane, is_within
-from spanreplay.loops import TurnBook, begin
+from spanreplay.loops import LoopBook, begin
 from spanreplay.root import build_root_attributes
 from spanreplay.seal.leaves import Leaves
 from spanreplay.seal.tree import LEAF_VERSION, hash_root
@@ -84,7 +84,7 @@ class Run:
         self.key_memo = _new_key_memo()
         self.is_entered = False
         """Whether it is the run of a block, not of the process."""
-        self.turns = None if session is not None else TurnBook(self)
+        self.loops = None if session is not None else LoopBook(self)
         """How the turns of event loops are numbered; None in a replay, which makes them."""
         self.handovers: Handovers = HandoverBook() if session is None else _recorded_handovers(session)
         """Who comes next where threads meet."""
@@ -183,7 +183,7 @@ class Run:
 
             parts.join(self.session, self.family, is_worker=ticket.is_worker)
         else:
-            self.turns = TurnBook(self)
+            self.loops = LoopBook(self)
         if self.reads is not None:
             from spanreplay.local import attach_reads
 
@@ -241,15 +241,15 @@ class Run:
         within = [path for path in (shared.lanes_here if self.is_member else shared.lanes) if is_within(lane, path)]
         return bool(within) == self.is_member
 
-    def complete(self, opened_in: int = -1, *, is_part: bool = False) -> tuple[int, int]:
+    def complete(self, opened_in: int = -1) -> tuple[int, int]:
         """The clock of a completion, and that of the first one in the same turn of the event loop (-1: this one).
 
         Nobody can react to a completion before the turn ends, so a replay has to release them together.
-        For `opened_in` and `is_part` see `TurnBook.note`.
+        For `opened_in` see `LoopBook.note`.
         """
         with self._lock:
             self._seq = end_seq = self._seq + 1 if self.family is None else self.family.tick()
-        return end_seq, -1 if self.turns is None else self.turns.note(end_seq, opened_in, is_part)
+        return end_seq, -1 if self.loops is None else self.loops.note(end_seq, opened_in)
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to one of the manifest's counters (dropped, truncated, unserializable …)."""
@@ -293,8 +293,8 @@ class Run:
                 return
             self.is_ended = True
         self.close_open_calls()
-        if self.turns is not None:
-            self.turns.finish()
+        if self.loops is not None:
+            self.loops.finish()
         if self.is_member:
             if not self._is_helper:
                 guard.guarded("the end of a process", self._finish_part)
@@ -342,14 +342,14 @@ class Run:
     def _manifest(self, exit_status: int | None) -> dict[str, Any]:
         with self._lock:
             leaves = [leaf for _, leaf in self.leaves.take()]
-            begun = {} if self.turns is None else self.turns.find_begun()
+            begun = {} if self.loops is None else self.loops.find_begun()
             timers = None if self._timers is None else known_timers(self._timers | begun, self.waits, self._lane_ends)
             manifest: dict[str, Any] = {
                 "calls": self.calls,
                 "lanes": dict(sorted(self._lanes.items())),
                 "lane_ends": dict(self._lane_ends),
                 **({} if timers is None else {"timers": timers}),
-                **({} if self.turns is None else self.turns.describe()),
+                **({} if self.loops is None else self.loops.describe()),
                 **self.handovers.describe(),
                 "root": hash_root(leaves),
                 "leaves": len(leaves),

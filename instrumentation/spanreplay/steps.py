@@ -33,8 +33,8 @@ RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
 """The run of the calling code; None where that is the run of the process, or none."""
 FINALIZING: Final[ContextVar[bool]] = ContextVar("spanreplay_finalizing", default=False)
 """Whether what runs closes an asynchronous generator that was left: when, the garbage collector decides."""
-PACE: Final = ("steps", "turns", "at_once", "pauses")
-"""Members of a manifest, flat lists, that say where completions come in the turns and steps of its loops."""
+PACE: Final = ("steps", "at_once", "pauses")
+"""Members of a manifest, flat lists, that say where completions come among the steps of its loops."""
 STATE: Final = "_spanreplay_steps"
 """Attribute of a loop: what counts its steps."""
 

@@ -120,6 +120,12 @@ def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any
     end = guard.guarded("naming what a thread hands over", _end_of, callback, rest)
     if end is None and asyncio._get_running_loop() is loop:
         return wrapped(*args, **kwargs)
+    return hand_over(wrapped, loop, end, args, kwargs)
+
+
+def hand_over(wrapped: Any, loop: Any, end: LaneEnd | None, args: Any, kwargs: Any) -> Any:
+    """Have a loop do something for another thread, with `wrapped`: in a replay, when it did."""
+    callback, *rest = args
     run, name = guard.guarded("naming what a thread hands over", name_handed, callback, end) or (None, "")
 
     def fire(*values: Any) -> None:

@@ -44,8 +44,6 @@ async def await_cancellation(crossing: Crossing) -> None:
         for future in waits:
             with inside_call(crossing):
                 await future
-            if hasattr(loop, "raise_if_cancelled"):  # trio raises at the next checkpoint only
-                loop.raise_if_cancelled()
     except BaseException:
         if loop_clock is not None:
             with inside_call(crossing):

@@ -23,7 +23,7 @@ from spanreplay.errors import ReplayMiss
 from spanreplay.lanes import HANDED_OVER
 from spanreplay.loops import BEGUN, running_loop
 from spanreplay.replay.crew import Crew, nothing
-from spanreplay.replay.pace import Steps, Turns, find_threads
+from spanreplay.replay.pace import Steps, find_threads
 from spanreplay.replay.patience import LOOK_MS, REACTION_MS, STALL_MS, Patience, Reaction
 from spanreplay.replay.waits import PENDING, cancel_rest, find_cancelled, read_waits
 
@@ -57,7 +57,6 @@ class OrderGate:
         is_covered: Callable[[int], bool],
         lane_ends: Mapping[str, int] | None = None,
         timers: Mapping[str, Sequence[int]] | None = None,
-        turns: Turns | None = None,
         steps: Steps | None = None,
     ) -> None:
         finished = [call for call in calls if call.outcome != Outcome.OPEN.value]
@@ -85,9 +84,7 @@ class OrderGate:
         self.cancelled = find_cancelled(self.waits)
         """Lanes of a pool's futures that were cancelled before they began."""
         self._shut: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        self.turns = turns or Turns()
         self._seqs = dict(self._events)
-        self._joint.update({clock: first for clock, (first, count) in self.turns.following.items() if count == 0})
         self._is_covered = is_covered
         self._head = 0
         self._gone: set[int] = set()
@@ -155,20 +152,10 @@ class OrderGate:
                 return
             self._head += 1
 
-    def is_turn(self, clock: int, *, joint: bool = False) -> bool:
-        """Whether everything before this completion has gone out, with `joint` but for what came in the same turn."""
+    def is_turn(self, clock: int) -> bool:
+        """Whether everything before this completion has gone out."""
         with self._condition:
-            if self._is_turn(clock) or not joint:
-                return self._is_turn(clock)
-            first = self._joint.get(clock, clock)
-            for at in range(self._head, len(self._events)):
-                late, seq = self._events[at]
-                if late >= clock:
-                    return True
-                is_gone = late in self._gone or self._is_covered(seq) or self._is_gone_elsewhere(late)
-                if self._joint.get(late, late) != first and not is_gone:
-                    return False
-            return True
+            return self._is_turn(clock)
 
     def is_over(self, clock: int) -> bool:
         """Whether this completion has gone out, or never will by itself."""
@@ -189,17 +176,6 @@ class OrderGate:
     def is_open(self) -> bool:
         """Whether nothing is ordered any more."""
         return self._is_open
-
-    def has_come(self, clock: int) -> bool:
-        """Whether what came first in the same turn as this completion has gone out."""
-        first = self._joint.get(clock, clock)
-        with self._condition:
-            is_passed = self._head >= len(self._events) or first < self._events[self._head][0]
-            return first != clock and (is_passed or first in self._gone)
-
-    def find_turn(self, clock: int) -> tuple[int, int]:
-        """A completion before this one and how many turns of its loop lie between; (-1, 0) if it is not known."""
-        return self.turns.following.get(self._joint.get(clock, clock), (-1, 0))
 
     def _is_turn(self, clock: int) -> bool:
         if self._is_open or clock < 0:

@@ -1,4 +1,4 @@
-"""What a recording says about when completions came: in which turn, between which steps, from which thread."""
+"""What a recording says about when completions came: between which steps of a loop, from which thread."""
 
 from __future__ import annotations
 
@@ -10,28 +10,6 @@ from spanreplay.call import CallRecord
 
 _THREADS: Final = ("x:", "th:", "p:", "px:")
 """How the labels of lanes begin that have a thread or a process to themselves."""
-
-
-@dataclass(frozen=True)
-class Turns:
-    """What a recording says about the turns of its event loops; empty where it says nothing."""
-
-    following: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Clock of a completion → one before it, and how many turns behind that one it came."""
-    at_once: frozenset[int] = frozenset()
-    """Clocks of calls of coroutines that never waited for anything."""
-
-    wanted: frozenset[int] = frozenset()
-    """Clocks that others are counted from."""
-
-    @classmethod
-    def read(cls, manifest: Mapping[str, Any]) -> Turns:
-        """The turns that a manifest states."""
-        turns, at_once = manifest.get("turns"), manifest.get("at_once")
-        flat = turns if isinstance(turns, list) else []
-        following = {clock: (first, count) for clock, first, count in zip(*[iter(flat)] * 3, strict=False)}
-        wanted = frozenset(first for first, _ in following.values())
-        return cls(following, frozenset(at_once if isinstance(at_once, list) else ()), wanted)
 
 
 @dataclass(frozen=True)

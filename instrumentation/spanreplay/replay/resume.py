@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord, Effect, Kind, Outcome, Recording
-from spanreplay.loops import TurnBook
+from spanreplay.loops import LoopBook
 from spanreplay.steps import PACE
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Continuation:
         if self.has_gone_on:
             return
         self.has_gone_on = True
-        run.turns = TurnBook(run)
+        run.loops = LoopBook(run)
         os.environ["SPANREPLAY_MODE"] = "record"  # for its children
         for name in ("SPANREPLAY_REPLAY_SOURCE", "SPANREPLAY_REPLAY_PLAN", "SPANREPLAY_REPLAY_PID"):
             os.environ.pop(name, None)

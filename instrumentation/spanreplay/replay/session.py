@@ -27,7 +27,7 @@ from spanreplay.replay.findings import DIVERGENCES_MAX, Findings, place
 from spanreplay.replay.index import Moved, RecordingIndex
 from spanreplay.replay.kinds import find_unserializable
 from spanreplay.replay.order import OrderGate
-from spanreplay.replay.pace import Steps, Turns
+from spanreplay.replay.pace import Steps
 from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
 from spanreplay.replay.repeats import Repeats
@@ -77,7 +77,6 @@ class Session:
             self.index.covered.__contains__,
             lane_ends if isinstance(lane_ends, dict) else None,
             timers if isinstance(timers, dict) else None,
-            Turns.read(recording.root.manifest),
             Steps.read(recording.root.manifest),
         )
         self.gate.on_stall = self._stall_for_ever

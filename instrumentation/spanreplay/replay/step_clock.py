@@ -24,7 +24,7 @@ from spanreplay.replay.order import OrderGate
 from spanreplay.replay.pace import thread_of
 from spanreplay.replay.patience import LOOK_MS, Patience
 from spanreplay.replay.turns import complete
-from spanreplay.replay.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, LoopClock, _Entry
+from spanreplay.replay.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, Due, LoopClock
 from spanreplay.run import Run, active_run
 from spanreplay.steps import Outer, StepQueue, Watched, watch
 from spanreplay.waits import unwatched
@@ -48,31 +48,6 @@ class _Certain(asyncio.Future[None]):
         return super().done()
 
 
-class _Due(_Entry):
-    """A call's completion, a timer, or what another thread hands over."""
-
-    __slots__ = ("future", "handle")
-
-    def __init__(self, clock: int, due: float, *, future: Any = None, handle: asyncio.Handle | None = None) -> None:
-        self.future = future
-        self.handle = handle
-        super().__init__(clock, due, self._go, self._is_over, is_own=False)
-
-    @property
-    def timer(self) -> asyncio.TimerHandle | None:
-        """The timer that this is, if it is one."""
-        return self.handle if isinstance(self.handle, asyncio.TimerHandle) else None
-
-    def _is_over(self) -> bool:
-        return bool(self.future.is_over) if self.handle is None else self.handle.cancelled()
-
-    def _go(self) -> None:
-        if self.handle is not None:
-            self.handle._run()
-        else:
-            self.future.set_result(None)
-
-
 class StepClock(LoopClock):
     """Takes over one event loop's clock, its idle moments and what comes between its steps, while the loop runs."""
 
@@ -82,8 +57,8 @@ class StepClock(LoopClock):
         self._run = run
         self._queue: StepQueue = watched.queue
         self._place = watched.queue.place_of(run)
-        self._waiting: list[_Due] = []
-        self._handed: deque[_Due] = deque()
+        self._waiting: list[Due] = []
+        self._handed: deque[Due] = deque()
         self._has_arrived = threading.Event()
         self._patience: Patience | None = None
         self._thread = ""
@@ -127,7 +102,7 @@ class StepClock(LoopClock):
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
         future = _Certain(loop=self._loop)
-        heapq.heappush(self._waiting, _Due(clock, self._time() + seconds, future=future))
+        heapq.heappush(self._waiting, Due(clock, self._time() + seconds, future=future))
         await future
 
     def make_wake(self, clock: int) -> asyncio.Future[None]:
@@ -145,7 +120,7 @@ class StepClock(LoopClock):
 
     def hand_over(self, clock: int, handle: asyncio.Handle) -> None:
         """Another thread wants this loop to do something; thread-safe."""
-        self._handed.append(_Due(clock, 0.0, handle=handle))
+        self._handed.append(Due(clock, 0.0, handle=handle))
         self._has_arrived.set()
         self._loop.call_soon_threadsafe(Outer(nothing))
 
@@ -158,7 +133,7 @@ class StepClock(LoopClock):
         handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
         clock = self._gate.timers.get(name, -1)
         if clock >= 0:
-            heapq.heappush(self._waiting, _Due(clock, when, handle=handle))
+            heapq.heappush(self._waiting, Due(clock, when, handle=handle))
         else:  # it never fired: something else was first
             self.keep_unfired(handle)
         return handle
@@ -224,13 +199,23 @@ class StepClock(LoopClock):
             return None
         heapq.heappop(self._waiting)
         self._jump(head.due)
-        handle = head.handle
-        if handle is None:
+        if head.handle is None:
             head.fire()
             handle = self._take_wakeup(head.future)
+        else:
+            handle = self._run_handle(head.handle)
         self.note(head.clock)
         self._gate.complete(head.clock)
         return handle
+
+    def _run_handle(self, handle: asyncio.Handle) -> asyncio.Handle | None:
+        """Do what is due, or give it to be done now."""
+        return handle
+
+    def _append_handle(self, handle: asyncio.Handle) -> None:
+        """Have something done that is no step."""
+        handle._callback = Outer(handle._callback)  # type: ignore[attr-defined]  # typeshed leaves it out
+        self._queue.append(handle)
 
     def _take_wakeup(self, future: asyncio.Future[None]) -> asyncio.Handle | None:
         """What goes on with a future that is done, taken out of the queue."""
@@ -283,14 +268,11 @@ class StepClock(LoopClock):
         self._queue.note_events(events)
         return events
 
-    def _take_waiting(self) -> list[_Entry]:
-        entries, self._waiting = self._waiting, []
-        return [*entries]
+    def _take_waiting(self) -> list[Due]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
 
-    def _is_caused(self, head: _Entry) -> bool:
-        return True
-
-    def _find_head(self) -> _Due | None:
+    def _find_head(self) -> Due | None:
         while self._handed:
             heapq.heappush(self._waiting, self._handed.popleft())
         while self._waiting and self._waiting[0].is_over():
@@ -304,8 +286,7 @@ class StepClock(LoopClock):
         while True:
             heapq.heappop(self._waiting)
             if head.handle is not None:
-                head.handle._callback = Outer(head.handle._callback)
-                self._queue.append(head.handle)
+                self._append_handle(head.handle)
             elif not head.is_over():
                 head.fire()
             self.note(head.clock)
@@ -317,7 +298,7 @@ class StepClock(LoopClock):
                 return
             head = behind
 
-    def _give_up(self, head: _Entry | None) -> float | None:
+    def _give_up(self, head: Due | None) -> float | None:
         """Nothing has moved for too long: the program is not the recorded one any more."""
         self._idle_since = -1.0
         expected = min(self._cancelling, default=-1) if head is None else head.clock

@@ -36,7 +36,7 @@ def complete(gate: OrderGate, *clocks: int) -> None:
 
 def begin(gate: OrderGate, clock: int) -> None:
     """A call that began at this clock has been served: others may be counted from there."""
-    if clock in gate.steps.behind or clock in gate.turns.wanted:
+    if clock in gate.steps.behind:
         loop_clock = clock_of_running_loop()
         if loop_clock is not None:
             loop_clock.note(clock)
@@ -73,7 +73,7 @@ async def await_clock(crossing: Crossing, clock: int, ms: int | None = None) -> 
     if recorded is None or session is None:
         return
     loop_clock = clock_of_running_loop()
-    at_once = session.gate.turns.at_once
+    at_once = session.gate.steps.at_once
     try:
         if loop_clock is not None and clock >= 0 and clock not in at_once:
             seconds = (recorded.end_ns - recorded.start_ns) / 1e9 if ms is None else ms / 1e3

@@ -11,15 +11,12 @@ nothing is ready to run.
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import contextlib
-import contextvars
 import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay.loops import running_loop
-from spanreplay.replay.crew import nothing
 from spanreplay.replay.order import OrderGate, hang_ms
 from spanreplay.replay.patience import STALL_BUSY_MS, STALL_MS, Reaction
 
@@ -38,39 +35,47 @@ STARTED_MAX: Final = 10_000
 """Streams whose start on the loop's clock is remembered."""
 
 
-class _Entry:
-    """Something that goes on when its turn has come: a call's completion or a timer."""
+class Due:
+    """A call's completion, a timer, or what another thread hands over: goes on when its turn has come."""
 
-    __slots__ = ("clock", "due", "fire", "is_over", "is_own")
+    __slots__ = ("clock", "due", "future", "handle")
 
-    def __init__(
-        self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool], *, is_own: bool
-    ) -> None:
+    def __init__(self, clock: int, due: float, *, future: Any = None, handle: asyncio.Handle | None = None) -> None:
         self.clock = clock
         self.due = due
-        self.fire = fire
-        self.is_over = is_over
-        self.is_own = is_own
-        """Whether the program itself makes this happen: it is only woken up, in the turn in which it was."""
+        self.future = future
+        self.handle = handle
 
     @property
     def timer(self) -> asyncio.TimerHandle | None:
         """The timer that this is, if it is one."""
-        handle = getattr(self.fire, "__self__", None)
-        return handle if isinstance(handle, asyncio.TimerHandle) else None
+        return self.handle if isinstance(self.handle, asyncio.TimerHandle) else None
 
-    def __lt__(self, other: _Entry) -> bool:
+    def is_over(self) -> bool:
+        """Whether it has gone on, or was cancelled."""
+        return bool(self.future.is_over) if self.handle is None else self.handle.cancelled()
+
+    def fire(self) -> None:
+        """Let it go on."""
+        if self.handle is not None:
+            self.handle._run()
+        else:
+            self.future.set_result(None)
+
+    def __lt__(self, other: Due) -> bool:
         return (self.clock, self.due) < (other.clock, other.due)
 
 
-class LoopClock:
-    """Takes over one event loop's clock and its idle moments, while the loop runs."""
+class LoopClock(abc.ABC):
+    """Takes over one event loop's clock and its idle moments, while the loop runs.
+
+    What comes while the loop is busy is up to the class below, and where to keep it.
+    """
 
     def __init__(self, loop: Any, gate: OrderGate) -> None:
         self._loop = loop
         self._gate = gate
         self._now_s = float(loop.time())
-        self._entries: list[_Entry] = []
         self._unfired: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._real_time: Callable[[], float] = loop.time
         self._real_select: Callable[[float | None], Any] = loop._selector.select
@@ -81,22 +86,6 @@ class LoopClock:
         self._reaction: Reaction | None = None
         self._live_since: float | None = None
         self._started: dict[int, float] = {}
-        self._turn = 0
-        self._noted: dict[int, int] = {}
-
-    def attach(self) -> None:
-        """The loop begins to run."""
-        self._loop.time = self._time
-        self._loop._selector.select = self._select
-        self._gate.add_listener(self._wake)
-
-    def release(self) -> None:
-        """The loop has stopped: give it its own clock back."""
-        self._gate.remove_listener(self._wake)
-        self._loop.__dict__.pop("time", None)
-        selector = getattr(self._loop, "_selector", None)
-        if selector is not None:
-            selector.__dict__.pop("select", None)
 
     def _time(self) -> float:
         if self._gate.is_live:
@@ -104,11 +93,6 @@ class LoopClock:
                 self._live_since = self._now_s - float(self._real_time())
             return self._live_since + float(self._real_time())
         return self._now_s
-
-    def _wake(self) -> None:
-        if running_loop() is not self._loop:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
-                self._loop.call_soon_threadsafe(nothing)
 
     def since(self, crossing: Any) -> float:
         """Seconds on the loop's clock since a call was first seen here."""
@@ -118,60 +102,47 @@ class LoopClock:
             self._started.pop(next(iter(self._started)))
         return now - started
 
+    @abc.abstractmethod
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
-        future = self._loop.create_future()
-        self._push(clock, self._time() + seconds, lambda: future.set_result(None), future.done)
-        await future
 
+    @abc.abstractmethod
     async def settle(self, clock: int) -> None:
-        """Nothing: where a cancelled call cleans up for some turns, another loop's clock waits here."""
+        """Wait, in a task that was cancelled, until its call ends as it did: its body may have gone on."""
 
+    @abc.abstractmethod
     def make_wake(self, clock: int) -> asyncio.Future[None]:
-        """A future that is done in the turn of the loop in which this completion came, if the loop was busy then.
+        """A future that the program has to cancel; who waits for it goes on when it did."""
 
-        What is cancelled in the very turn in which it would have gone on is not the same as what is cancelled before.
-        """
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._push(clock, self._time(), lambda: future.set_result(None), future.done, is_own=True)
-        return future
+    @abc.abstractmethod
+    def note(self, clock: int) -> None:
+        """A completion has gone out now."""
 
-    def make_timer(
-        self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None
-    ) -> asyncio.TimerHandle | None:
-        """A timer that fires when it did; None if the recording says nothing about timers."""
-        if self._gate.timers is None or self._gate.is_live:
-            return None
-        handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
-        clock = self._gate.timers.get(name, -1)
-        if clock >= 0:
-            self._push(clock, when, handle._run, handle.cancelled)
-        else:  # it never fired: something else was first
-            self.keep_unfired(handle)
-        return handle
+    @abc.abstractmethod
+    def _find_head(self) -> Due | None:
+        """What comes next of all that waits for its turn here."""
+
+    @abc.abstractmethod
+    def _let_go(self, head: Due) -> None:
+        """Let the head go on."""
+
+    @abc.abstractmethod
+    def _take_waiting(self) -> list[Due]:
+        """All that waits for its turn, which it has here no longer."""
+
+    @abc.abstractmethod
+    def _look(self, seconds: float) -> Any:
+        """What has come from outside within so many seconds."""
+
+    @abc.abstractmethod
+    def _give_up(self, head: Due | None) -> float | None:
+        """Nothing has moved for too long: the program is not the recorded one any more."""
 
     def keep_unfired(self, handle: asyncio.TimerHandle) -> None:
         """A timer that fires only where nothing else can happen any more."""
         heapq.heappush(self._unfired, (handle.when(), id(handle), handle))
 
-    def _push(
-        self, clock: int, due: float, fire: Callable[[], None], is_over: Callable[[], bool], *, is_own: bool = False
-    ) -> None:
-        heapq.heappush(self._entries, _Entry(clock, due, fire, is_over, is_own=is_own))
-
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
-    def _select(self, timeout: float | None = None) -> Any:
-        if self._gate.is_live:
-            return self._select_live(timeout)
-        self._turn += 1
-        if timeout is not None and timeout <= 0:
-            self._idle_since = self._stuck_since = -1.0
-            self._now_s += TURN_S
-            self._release_in_turn()
-            return self._real_select(timeout)
-        self._noted.clear()  # whatever came before has been reacted to
-        return self._select_idle(timeout)
-
     def _select_idle(self, timeout: float | None) -> Any:
         """The loop has nothing to do for so long: let go on what comes next."""
         timer = None if timeout is None else self._time() + timeout
@@ -194,7 +165,7 @@ class LoopClock:
         if self._is_thread_reacting():
             return POLL_S
         head = self._find_head()
-        if head is not None and self._gate.is_turn(head.clock) and self._is_caused(head):
+        if head is not None and self._gate.is_turn(head.clock):
             if timer is None or head.due <= timer:
                 self._jump(head.due)
                 self._let_go(head)
@@ -233,62 +204,7 @@ class LoopClock:
             timeout = wait if timeout is None else min(timeout, wait)
         return self._real_select(timeout)
 
-    def _take_waiting(self) -> list[_Entry]:
-        """All that waits for its turn, which it has here no longer."""
-        entries, self._entries = self._entries, []
-        return entries
-
-    def _look(self, seconds: float) -> Any:
-        """What has come from outside within so many seconds."""
-        return self._real_select(seconds)
-
-    def note(self, clock: int) -> None:
-        """A completion has gone out in this turn."""
-        if clock in self._gate.turns.wanted:
-            self._noted[clock] = self._turn
-
-    def _release_in_turn(self) -> None:
-        """Release what was recorded to come while the program still reacted to something before it."""
-        head = self._find_head()
-        while head is not None:
-            first, count = self._gate.find_turn(head.clock)
-            noted_in = self._noted.get(first)
-            is_early = not self._gate.is_thread_awaited
-            if noted_in is None or self._turn - noted_in < count or not self._gate.is_turn(head.clock, joint=is_early):
-                return
-            self._jump(head.due)
-            self._let_go(head)
-            head = self._find_head()
-
-    def _find_head(self) -> _Entry | None:
-        while self._entries and self._entries[0].is_over():
-            over = heapq.heappop(self._entries)
-            if not over.is_own:
-                self._gate.complete(over.clock)
-        while self._unfired and self._unfired[0][2].cancelled():
-            heapq.heappop(self._unfired)
-        return self._entries[0] if self._entries else None
-
-    def _is_caused(self, head: _Entry) -> bool:
-        """Whether something makes this happen that is not the program: itself, or what came in the same turn."""
-        return not head.is_own or any(not e.is_own and self._gate.is_joint(head.clock, e.clock) for e in self._entries)
-
-    def _let_go(self, head: Any) -> None:
-        """Let the head go on, and with it what came in the same turn of the loop."""
-        while True:
-            heapq.heappop(self._entries)
-            if not head.is_over():
-                head.fire()
-            if not head.is_own:
-                self.note(head.clock)
-                self._gate.complete(head.clock)
-            if not self._entries or not self._gate.is_joint(head.clock, self._entries[0].clock):
-                return
-            head = self._entries[0]
-            if self._gate.is_thread_awaited and not self._gate.is_turn(head.clock):
-                return  # what a thread has still to bring comes before it
-
-    def _idle(self, head: _Entry | None, timer: float | None) -> float | None:
+    def _idle(self, head: Due | None, timer: float | None) -> float | None:
         # Nothing here can go on by itself: let other threads and real sockets move first
         others = self._gate.working_threads > 1 or len(self._loop._selector.get_map()) > 1
         now = float(self._real_time())
@@ -307,20 +223,6 @@ class LoopClock:
         if waited_ms < STALL_MS:
             return POLL_S
         return self._give_up(head)
-
-    def _give_up(self, head: _Entry | None) -> float | None:
-        """Nothing has moved for too long: the program is not the recorded one any more."""
-        self._idle_since = -1.0
-        if head is not None and not (head.is_own and self._gate.is_turn(head.clock)):
-            self._gate.skip_before(head.clock)
-        elif self._unfired:
-            when, _, handle = heapq.heappop(self._unfired)
-            self._count_poll(POLLS_MAX // UNFIRED_MAX)
-            self._jump(when)
-            self._loop._ready.append(handle)
-        else:
-            return self._wait_for_nothing()
-        return None
 
     def _wait_for_nothing(self) -> float | None:
         """No timer, no call: only another thread or a socket can make the program go on, if there is one."""

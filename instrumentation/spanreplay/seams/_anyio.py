@@ -16,7 +16,7 @@ from wrapt import FunctionWrapper
 from spanreplay import lanes
 from spanreplay._patch import Patches
 from spanreplay.loops import clock_of_running_loop
-from spanreplay.offload import offload_handed
+from spanreplay.offload import offload
 from spanreplay.replay.crew import SERVICE
 from spanreplay.replay.turns import complete
 from spanreplay.run import active_run
@@ -101,7 +101,7 @@ def _in_worker(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
     if run is None or len(args) < 2:
         return wrapped(*args, **kwargs)
     function, given, *rest = args
-    return offload_handed(
+    return offload(
         run,
         function,
         given,

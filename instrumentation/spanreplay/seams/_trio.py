@@ -8,6 +8,7 @@ Deadlines are what asyncio's timers are, and `trio.sleep` is one. In a replay th
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -17,20 +18,32 @@ from typing import Any, Final
 import trio
 from trio._core import _run as core
 from trio._core import _thread_cache
+from trio._core._entry_queue import EntryQueue
 
 from spanreplay import lanes, loops
 from spanreplay._patch import Patches
+from spanreplay.lane_end import LANE_END
 from spanreplay.lanes import _enter, _peel, current_crossing, current_lane, inside_lane, label_of
 from spanreplay.local.patching import patch_bare
 from spanreplay.local.reads import source
-from spanreplay.offload import offload, starting
+from spanreplay.offload import offload
+from spanreplay.replay.turns import complete
+from spanreplay.replay.virtual_time import TURN_S
 from spanreplay.run import active_run
-from spanreplay.seams._trio_loop import Clock, IOManager, TrioLoop, TrioTime, find_loop
-from spanreplay.timers import guarded_name
+from spanreplay.seams._trio_loop import Clock, IOManager, TrioLoop, find_loop, loops_by_entries
+from spanreplay.steps import FINALIZING, Outer
+from spanreplay.timers import hand_over
 
 _POLLED: Final = "|polled"
 """Marks a deadline that the program noticed before trio did."""
+_ENTERED: Final = "|entered"
+"""Marks a deadline that had passed when its scope was entered."""
 _CANCEL: Final = "_cancel" if hasattr(core.CancelScope, "_cancel") else "cancel"  # until 0.31
+_BY_NUMBER: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
+"""Whether each batch is sorted by when its tasks were made, as Hypothesis wants it where it is imported."""
+_FINALIZE: Final = "finalize_in_trio_context"
+_FINALIZE_ONE: Final = "_finalize_one"
+"""What trio does with an asynchronous generator that was left."""
 _CURRENT_TIME: Final = source("clock", "trio.current_time", family="trio")
 
 
@@ -51,13 +64,6 @@ class _InOrder:
         """Below a half, trio reverses a batch, which it then takes from its end."""
         return self._real.random() if active_run() is None else 0.0
 
-    def shuffle(self, batch: list[Any]) -> None:
-        """As above, for trio under Hypothesis."""
-        if active_run() is None:
-            self._real.shuffle(batch)
-        else:
-            batch.reverse()
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
@@ -65,6 +71,7 @@ class _InOrder:
 def install(module: Any, patches: Patches) -> None:
     """Patch `trio`."""
     patches.replace(core, "_r", _InOrder(core._r))
+    patches.replace(core, _BY_NUMBER, 0)
     patches.wrap(core, "setup_runner", _setup_runner)
     patches.wrap(core, "start_guest_run", _start_guest_run)
     patches.replace(trio.lowlevel, "start_guest_run", core.start_guest_run)
@@ -94,10 +101,14 @@ def _setup_runner(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     if run is None or _guest.is_starting:
         return runner
+    setattr(core, _BY_NUMBER, 0)  # Hypothesis may have been imported since
     loop = TrioLoop(runner)
     runner.io_manager = IOManager(runner.io_manager, loop)
+    loops_by_entries[id(runner.entry_queue)] = loop
     if run.session is not None:
-        clock = TrioTime(loop, run.session.gate)
+        from spanreplay.seams._trio_time import TrioTime
+
+        clock = TrioTime(loop, run.session.gate, run)
         vars(loop)["_spanreplay_clock"] = clock
         clock.attach()
         loop.release = clock.release
@@ -109,7 +120,13 @@ def _setup_runner(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _spawn(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     function, rest, nursery, *_ = args
-    if run is None or nursery is None or function == runner.entry_queue.task:
+    if function == runner.entry_queue.task:
+        task = wrapped(*args, **kwargs)
+        loop = getattr(runner.io_manager, "loop", None)
+        if isinstance(loop, TrioLoop):
+            loop._spanreplay_steps.queue.entry_task = task
+        return task
+    if run is None or nursery is None:
         return wrapped(*args, **kwargs)
     parent = current_lane(run.root_lane)
     lane = parent.child(label_of("t", _peel(function, tuple(rest))[0]), current_crossing(run.root_lane))
@@ -118,6 +135,8 @@ def _spawn(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
         kwargs["context"] = context = runner.system_context.copy()
     if context is not None:
         _enter([context], lane)
+        if getattr(function, "__name__", "") == _FINALIZE_ONE:  # when is up to the garbage collector
+            context.run(FINALIZING.set, True)
         return wrapped(*args, **kwargs)
     with inside_lane(lane):
         return wrapped(*args, **kwargs)
@@ -184,6 +203,7 @@ def _install_deadlines(patches: Patches) -> None:
         finally:
             loop.deadlines.is_polled = before
 
+    patches.wrap(core.CancelScope, "__enter__", _enter_scope)
     patches.wrap(core.Deadlines, "add", partial(_add_deadline, fire))
     patches.wrap(core.Deadlines, "remove", _remove_deadline)
     patches.wrap(core.Deadlines, "expire", _expire)
@@ -191,15 +211,45 @@ def _install_deadlines(patches: Patches) -> None:
     patches.replace(core.CancelScope, "cancel_called", property(cancel_called, doc=real.__doc__))
 
 
+def _enter_scope(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
+    """A scope is entered: whether its deadline has passed already is a matter of time."""
+    run, loop = active_run(), find_loop()
+    after, deadline = getattr(scope, "_relative_deadline", math.inf), scope._deadline
+    if run is None or loop is None or min(after, deadline) in (math.inf, -math.inf) or scope._cancel_called:
+        return wrapped(*args, **kwargs)
+    name = loop.deadlines.name(run, scope)
+    if not name:
+        return wrapped(*args, **kwargs)
+    if run.session is None:
+        entered = wrapped(*args, **kwargs)
+        if scope._cancel_called:
+            run.end_timer(name + _ENTERED)
+        return entered
+    gate, clock = run.session.gate, vars(loop).get("_spanreplay_clock")
+    passed = (gate.timers or {}).get(name + _ENTERED, -1)
+    deadline = min(deadline, loop.time() + after)
+    if passed >= 0 and clock is not None:
+        clock.reach(deadline)
+        scope._deadline = loop.time()
+        complete(gate, passed)
+    elif gate.timers is not None and not gate.is_live and deadline <= loop.time():
+        scope._deadline = loop.time() + TURN_S  # it had not passed when this was recorded
+    else:
+        return wrapped(*args, **kwargs)
+    if after < math.inf:  # it is the one or the other
+        scope._relative_deadline = math.inf
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        scope._deadline = deadline
+
+
 def _add_deadline(fire: Any, wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
     run, loop = active_run(), find_loop()
     deadline, scope = args
     if run is None or loop is None or deadline == float("-inf"):  # trio's own way of a checkpoint
         return wrapped(*args, **kwargs)
-    names = loop.deadlines.names
-    name = names.get(scope)
-    if name is None:
-        name = names[scope] = guarded_name(run, core.CancelScope)
+    name = loop.deadlines.name(run, scope)
     clock: Any = vars(loop).get("_spanreplay_clock")
     if name and clock is not None and run.session is not None:
         is_polled = name + _POLLED in (run.session.gate.timers or ())
@@ -227,8 +277,10 @@ def _fire_if_polled(loop: TrioLoop, scope: Any) -> None:
     gate, name = run.session.gate, loop.deadlines.names.get(scope, "") + _POLLED
     clock = (gate.timers or {}).get(name, -1)
     if clock >= 0 and gate.is_turn(clock):
-        loop.deadlines.handles[scope]._run()
-        gate.complete(clock)
+        handle = loop.deadlines.handles[scope]
+        handle._run()
+        handle.cancel()
+        complete(gate, clock)
 
 
 def _expire(wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
@@ -251,18 +303,12 @@ def _cancel(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     name = loop.deadlines.names.get(scope) if is_deadline else None
     if not name:
         return wrapped(*args, **kwargs)
-    ready = core.GLOBAL_RUN_CONTEXT.runner.runq
-    before = len(ready)
+    run.end_timer(name if is_expiring else name + _POLLED)
     loop.deadlines.is_expiring = False  # what is cancelled with it is no deadline of its own
     try:
-        result = wrapped(*args, **kwargs)
+        return wrapped(*args, **kwargs)
     finally:
         loop.deadlines.is_expiring = is_expiring
-    if is_expiring:
-        loop.deadlines.passed(run, name, list(ready)[before:])
-    else:
-        run.end_timer(name + _POLLED)
-    return result
 
 
 # ── threads ─────────────────────────────────────────────────────────────────────────────────────────
@@ -274,6 +320,7 @@ def _install_threads(patches: Patches) -> None:
     if hasattr(trio._path, "run_sync"):  # its own reference
         patches.replace(trio._path, "run_sync", trio._threads.to_thread_run_sync)
     patches.wrap(trio._threads, "_send_message_to_trio", _send_message)
+    patches.wrap(EntryQueue, "run_sync_soon", _run_sync_soon)
     patches.wrap(_thread_cache.ThreadCache, "start_thread_soon", _start_thread)
 
 
@@ -288,54 +335,38 @@ def run_in_thread(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         function,
         tuple(rest),
         lambda work: wrapped(work, *rest, **kwargs),
-        lambda: trio.CancelScope(shield=True),
         can_abandon=bool(kwargs.get("abandon_on_cancel") or kwargs.get("cancellable")),
     )
 
 
 def _start_thread(wrapped: Any, cache: Any, args: Any, kwargs: Any) -> Any:
-    """A thread of trio's cache, which is used again, is no lane. In a replay its result comes in its turn."""
-    work, loop = starting.get(), find_loop()
-    clock: Any = None if loop is None else vars(loop).get("_spanreplay_clock")
-    if work is not None and clock is not None and len(args) > 1:
-        starting.set(None)
-        function, deliver, *rest = args
-        args = (function, clock.expect(work, deliver), *rest)
+    """A thread of trio's cache, which is used again, is no lane."""
     with lanes.unnumbered_threads():
         return wrapped(*args, **kwargs)
 
 
+def _run_sync_soon(wrapped: Any, entries: Any, args: Any, kwargs: Any) -> Any:
+    """Another thread has trio do something, or gives it a result: when it is done is part of the order."""
+    loop = loops_by_entries.get(id(entries))
+    is_own = not args or type(args[0]) is Outer or getattr(args[0], "__name__", "") == _FINALIZE
+    if loop is None or is_own or kwargs.get("idempotent"):
+        return wrapped(*args, **kwargs)
+    end = vars(threading.current_thread()).pop(LANE_END, None)
+    if end is None and find_loop() is loop:
+        return wrapped(*args, **kwargs)
+    return hand_over(wrapped, loop, end, args, kwargs)
+
+
 def _send_message(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """A thread has trio do something: when it begins is part of the order."""
+    """A thread waits until trio has done something; whoever ends that says that the thread is about to go on."""
     run = active_run()
-    if run is None or len(args) < 2:
+    if run is None or run.session is None or len(args) < 2:
         return wrapped(*args, **kwargs)
     message = args[1]
-    is_async = hasattr(message, "afn")
-    function = message.afn if is_async else message.fn
-    name = guarded_name(run, function)
-    if not name:
+    key = "afn" if hasattr(message, "afn") else "fn"
+    with run.session.gate.crew.waiting_elsewhere() as end:
+        vars(message)[key] = _ending_with(end, getattr(message, key), is_async=key == "afn")
         return wrapped(*args, **kwargs)
-    key, found = "afn" if is_async else "fn", run
-    if run.session is not None:
-        gate = run.session.gate
-        clock = (gate.timers or {}).get(name, -1)
-        gate.wait_turn(clock)
-        gate.complete(clock)
-        with gate.crew.waiting_elsewhere() as end:
-            vars(message)[key] = _ending_with(end, function, is_async=is_async)
-            return wrapped(*args, **kwargs)
-
-    async def begin_async(*given: Any) -> Any:
-        found.end_timer(name)
-        return await function(*given)
-
-    def begin(*given: Any) -> Any:
-        found.end_timer(name)
-        return function(*given)
-
-    vars(message)[key] = begin_async if is_async else begin
-    return wrapped(*args, **kwargs)
 
 
 def _ending_with(end: Callable[[], None], function: Any, *, is_async: bool) -> Any:

@@ -1,30 +1,24 @@
 """One `trio.run`, in the shape in which the rest of spanreplay knows the loops of asyncio.
 
-What it needs of a loop is little: a selector that is asked once a turn, a clock, and futures to wait for. Turns are
-counted, results released and time jumped over by the same code as for asyncio (`loops`, `replay.virtual_time`).
+What it needs of a loop is little: a selector that is asked once a turn, what is about to run, a clock, and futures to
+wait for. Steps are counted, results released and time jumped over by the same code as for asyncio (`steps`,
+`replay.step_clock`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
-import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Generator
-from functools import partial
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
 
-from spanreplay.offload import Work
 from spanreplay.replay.crew import nothing
-from spanreplay.replay.order import OrderGate
-from spanreplay.replay.patience import LOOK_MS, Patience
-from spanreplay.replay.virtual_time import LoopClock
-from spanreplay.waits import unwatched
+from spanreplay.seams._trio_steps import TrioSteps
+from spanreplay.steps import Outer
+from spanreplay.timers import guarded_name
 
 if TYPE_CHECKING:
     from spanreplay.run import Run
@@ -43,7 +37,8 @@ class TrioLoop:
         self._selector = _Selector(runner.io_manager)
         self._ready = _Ready()
         self._clock = runner.clock
-        self.deadlines = Deadlines(runner)
+        self._spanreplay_steps = TrioSteps(runner, self._selector)
+        self.deadlines = Deadlines()
         self.release: Callable[[], None] = nothing
         """Called when trio has ended."""
 
@@ -64,7 +59,7 @@ class TrioLoop:
 
     def call_soon_threadsafe(self, callback: Callable[[], Any]) -> None:
         """Wake the loop up and call something there. Raises: RuntimeError behind its end."""
-        self._runner.entry_queue.run_sync_soon(callback)
+        self._runner.entry_queue.run_sync_soon(callback if type(callback) is Outer else Outer(callback))
 
     def call_later(self, seconds: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
         """Call something in a replay, where nothing else can happen any more."""
@@ -74,46 +69,25 @@ class TrioLoop:
             clock.keep_unfired(handle)
         return handle
 
-    def take_told(self, what: Any) -> tuple[Callable[..., Any], Any] | None:
-        """What trio was told to call with this, and calls no more; None if it was not."""
-        entries = self._runner.entry_queue
-        with entries.lock:
-            for at in reversed(range(len(entries.queue))):
-                function, args = entries.queue[at]
-                if args and args[0] is what:
-                    del entries.queue[at]
-                    return function, args
-        return None
-
-    def wake_first(self, call: Callable[[], Any], behind: int) -> int:
-        """Call what wakes tasks up, which run first in the next batch, behind so many; gives how many they are."""
-        queue = self._runner.runq
-        count = len(queue)
-        call()
-        woken = [queue.pop() for _ in range(len(queue) - count)]
-        for task in woken:
-            queue.insert(behind, task)
-        return len(woken)
-
-    def raise_if_cancelled(self) -> None:
-        """Raise in the task that runs what it would get at its next checkpoint, if it is cancelled.
-
-        A call that ends in the turn in which it is cancelled has been woken up already: it meets its end there.
-        """
-        task: Any = trio.lowlevel.current_task()
-        found: list[Callable[[], Any]] = []
-
-        def abort(raise_cancel: Callable[[], Any]) -> Any:
-            found.append(raise_cancel)
-            return trio.lowlevel.Abort.FAILED
-
-        task._abort_func = abort
+    def call(self, handle: asyncio.Handle) -> None:
+        """Do what trio would do for another thread, as its own task does it."""
+        has_task = hasattr(GLOBAL_RUN_CONTEXT, "task")
+        if not has_task:
+            GLOBAL_RUN_CONTEXT.task = self._spanreplay_steps.queue.entry_task
         try:
-            task._attempt_delivery_of_any_pending_cancel()
+            handle._run()
         finally:
-            task._abort_func = None
-        for raise_cancel in found:
-            raise_cancel()
+            if not has_task:
+                del GLOBAL_RUN_CONTEXT.task
+
+    def take_queue(self) -> None:
+        """Have trio ask what is to run next before each step, from now on."""
+        self._spanreplay_steps.queue.extend(self._runner.runq)
+        self._runner.runq = self._spanreplay_steps.queue
+
+    def is_closed(self) -> bool:
+        """Whether trio has ended."""
+        return bool(self._runner.entry_queue.done)
 
     def get_debug(self) -> bool:
         """Whether handles keep the stack that made them."""
@@ -155,14 +129,12 @@ class IOManager:
 
     def get_events(self, timeout: float) -> Any:
         """What came within `timeout` seconds."""
-        self.loop.deadlines.settle()
         if timeout == 0 and self.loop.is_about_to_jump:
             timeout = _MOMENT_S
         return self.loop._selector.select(None if timeout >= _FOREVER_S else timeout)
 
     def close(self) -> None:
         """Trio has ended."""
-        self.loop.deadlines.settle()
         self.loop.release()
         self._inner.close()
 
@@ -188,147 +160,13 @@ class Clock(trio.abc.Clock):
         return deadline - self._loop.time()
 
 
-class TrioTime(LoopClock):
-    """Virtual time for trio."""
-
-    def __init__(self, loop: Any, gate: OrderGate) -> None:
-        super().__init__(loop, gate)
-        self._woken: Collection[int] = ()
-        """What was released together last."""
-        self._expected: dict[int, Work] = {}
-        """Clock → call that a thread makes, whose result the loop gives in its turn."""
-        self._handed: deque[tuple[Work, Callable[[], None]]] = deque()
-        self._has_arrived = threading.Event()
-        self._patience: Patience | None = None
-        self._is_idle = self._was_idle = False
-        """Whether trio had nothing to do in this turn, and in the last one."""
-        self._front = 0
-        """How many tasks that threads woke up run first in this turn."""
-
-    # ── what threads bring ──────────────────────────────────────────────────────────────────────────
-    def expect(self, work: Work, deliver: Callable[[Any], None]) -> Callable[[Any], None]:
-        """What the thread that makes a call is to do with its result, in place of `deliver`, which tells trio.
-
-        That takes trio two turns to see; here the result is given in the very turn in which it was seen.
-        """
-        if work.clock < 0:
-            return deliver
-        self._expected[work.clock] = work
-
-        def hand_over(result: Any) -> None:
-            if self._gate.is_live or work.clock not in self._expected:
-                deliver(result)
-                return
-            self._handed.append((work, partial(self._report, work, deliver, result)))
-            self._has_arrived.set()
-            try:
-                self._loop.call_soon_threadsafe(nothing)
-            except RuntimeError:  # trio has ended: nobody waits any more
-                work.give()
-
-        return hand_over
-
-    def _report(self, work: Work, deliver: Callable[[Any], None], result: Any) -> None:
-        """Let who waits for a result go on in this turn: what trio would call later is called now."""
-        self._expected.pop(work.clock, None)
-        deliver(result)
-        told = self._loop.take_told(result)
-        if told is None:
-            return
-        function, args = told
-        if self._was_idle:  # it woke trio up, and was seen before what came with it
-            self._front += self._loop.wake_first(partial(function, *args), self._front)
-        else:
-            function(*args)
-
-    def _take_handed(self) -> None:
-        while self._handed:
-            work, report = self._handed.popleft()
-            work.give()
-            self._push(work.clock, self._time(), report, bool)  # over once it is taken out
-
-    def _look(self, seconds: float) -> Any:
-        events = super()._look(seconds)
-        self._take_handed()
-        return events
-
-    def _find_head(self) -> Any:
-        self._take_handed()
-        return super()._find_head()
-
-    def _take_waiting(self) -> Any:
-        self._take_handed()
-        return super()._take_waiting()
-
-    def _select_idle(self, timeout: float | None) -> Any:
-        self._is_idle = True
-        return super()._select_idle(timeout)
-
-    def _release_in_turn(self) -> None:
-        self._was_idle, self._is_idle, self._front = self._is_idle, False, 0
-        while self._is_thread_late():
-            with unwatched(), self._gate.crew.waiting_elsewhere():
-                self._has_arrived.wait(LOOK_MS / 1000)
-            self._has_arrived.clear()
-        super()._release_in_turn()
-
-    def _is_thread_late(self) -> bool:
-        """Whether a thread has still to bring what came in this turn, and may."""
-        self._take_handed()
-        gate, first_here = self._gate, min((entry.clock for entry in self._entries), default=math.inf)
-        late = [clock for clock in self._expected if clock < first_here and self._is_now(clock)]
-        if not late or gate.is_open:
-            self._patience = None
-            return False
-        state, is_busy = (late[0], gate.head), gate.is_thread_awaited
-        is_coming = is_busy or gate.crew.is_any_waiting or not all(self._expected[each].has_started for each in late)
-        if not is_coming:  # it waits for this loop
-            return False
-        self._patience = self._patience or Patience(state)
-        if not self._patience.is_over(state, is_busy=is_busy, waiting=gate.crew.idle):
-            return True
-        for clock in late:  # not the recorded program: go on without
-            del self._expected[clock]
-        return False
-
-    def _is_now(self, clock: int) -> bool:
-        first, count = self._gate.find_turn(clock)
-        noted_in = self._noted.get(first)
-        return noted_in is not None and self._turn - noted_in >= count
-
-    # ── in turn ─────────────────────────────────────────────────────────────────────────────────────
-
-    def _let_go(self, head: Any) -> None:
-        # What has come can't be cancelled any more: all of a turn has come before the first of it goes on
-        self._woken = set()
-        for entry in self._entries:
-            future = getattr(entry.is_over, "__self__", None)
-            if isinstance(future, Future) and self._gate.is_joint(head.clock, entry.clock):
-                future.hold()
-                self._woken.add(entry.clock)
-        super()._let_go(head)
-
-    async def wait_turn(self, clock: int, seconds: float) -> None:
-        """As on asyncio; what was recorded as completed is not interrupted by a cancellation that came before."""
-        future: Future = self._loop.create_future()
-        future.is_shielded = True
-        self._push(clock, self._time() + seconds, lambda: future.set_result(None), future.done)
-        await future
-
-    async def settle(self, clock: int) -> None:
-        """Wait, in a task that was cancelled, until its call ends as it did: a call may clean up for some turns."""
-        is_due = self._gate.has_come(clock) or self._is_now(clock)
-        if clock < 0 or clock in self._woken or (is_due and self._gate.is_turn(clock, joint=True)):
-            return
-        await self.wait_turn(clock, 0)
-
-
 class Future:
     """Done once; one task at most waits for it."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
-        self._task: Any = None
+        self.task: Any = None
+        """Who waits for it, or has."""
         self._is_done = False
         self.is_shielded = False
         """Whether cancellation waits until it is done."""
@@ -337,41 +175,33 @@ class Future:
         """Whether the task goes on, or was cancelled."""
         return self._is_done
 
-    def hold(self) -> None:
-        """It is about to be done: cancellation comes too late to interrupt who waits for it."""
-        if self._task is not None:
-            self._task._abort_func = None
+    @property
+    def is_over(self) -> bool:
+        """Whether the task goes on, or was cancelled."""
+        return self._is_done
 
     def set_result(self, _: None) -> None:
         """Let the task go on."""
         self._is_done = True
-        task, self._task = self._task, None
-        if task is not None:
-            self._runner.reschedule(task)
+        if self.task is not None:
+            self._runner.reschedule(self.task)
 
     def __await__(self) -> Generator[Any, Any, None]:
         if not self._is_done:
-            self._task = trio.lowlevel.current_task()
+            self.task = trio.lowlevel.current_task()
             yield from trio.lowlevel.wait_task_rescheduled(self._abort).__await__()
 
     def _abort(self, raise_cancel: Any) -> Any:
         if self.is_shielded:
             return trio.lowlevel.Abort.FAILED
-        self._is_done, self._task = True, None
+        self._is_done = True
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class Deadlines(trio.abc.Instrument):
-    """The deadlines of one `trio.run`: when one passes it takes a value of the run's clock.
+class Deadlines:
+    """What is known of the deadlines of one `trio.run`."""
 
-    It is noted right before the step of the first task that it wakes up: a call completes in its task's own step, too.
-    """
-
-    def __init__(self, runner: Any) -> None:
-        self._runner = runner
-        self._waking: dict[Any, list[Callable[[], None]]] = {}
-        self._pending: list[Callable[[], None]] = []
-        self._noted: set[str] = set()
+    def __init__(self) -> None:
         self.is_expiring = False
         """Whether trio is looking for deadlines that have passed."""
         self.is_polled = False
@@ -379,37 +209,16 @@ class Deadlines(trio.abc.Instrument):
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self.handles: weakref.WeakKeyDictionary[Any, asyncio.TimerHandle] = weakref.WeakKeyDictionary()
 
-    def passed(self, run: Run, name: str, woken: list[Any]) -> None:
-        """A deadline has passed, and these tasks are woken up by it."""
+    def name(self, run: Run, scope: Any) -> str:
+        """The name of a scope's deadline; '' if it is not the agent's."""
+        name = self.names.get(scope)
+        if name is None:
+            name = self.names[scope] = guarded_name(run, type(scope))
+        return name
 
-        def note() -> None:
-            if name not in self._noted:
-                self._noted.add(name)
-                run.end_timer(name)
 
-        self._pending.append(note)
-        if woken and not self._waking:
-            self._runner.instruments.add_instrument(self)
-        for task in woken:
-            self._waking.setdefault(task, []).append(note)
-
-    def before_task_step(self, task: Any) -> None:
-        """A task is about to go on."""
-        for note in self._waking.pop(task, ()):
-            note()
-
-    def settle(self) -> None:
-        """Note what passed and woke nobody up; once a turn."""
-        if not self._pending:
-            return
-        pending, self._pending = self._pending, []
-        for note in pending:
-            note()
-        self._noted.clear()
-        if self._waking or self in self._runner.instruments["_all"]:
-            self._waking.clear()
-            with contextlib.suppress(KeyError):
-                self._runner.instruments.remove_instrument(self)
+loops_by_entries: Final[weakref.WeakValueDictionary[int, TrioLoop]] = weakref.WeakValueDictionary()
+"""Identity of trio's queue of what other threads ask for → its loop, which keeps it alive."""
 
 
 def find_loop() -> TrioLoop | None:

@@ -16,7 +16,9 @@ import pytest
 from spanreplay.replay import patience
 from spanreplay.replay.order import OrderGate
 from spanreplay.replay.patience import Reaction
-from spanreplay.replay.virtual_time import LoopClock
+from spanreplay.replay.step_clock import StepClock
+from spanreplay.steps import watch
+from support.in_process import MemoryProcessor, make_run
 
 
 @contextmanager
@@ -84,12 +86,14 @@ def run_idle(gate: OrderGate, look: Callable[[asyncio.AbstractEventLoop], None])
     """Run a loop of a replay that has nothing to do; `look` is called whenever it looks for what comes, and ends it."""
     loop = asyncio.new_event_loop()
 
-    class Clock(LoopClock):
+    class Clock(StepClock):
         def _go_on(self, timer: float | None) -> float | None:
             look(loop)
             return super()._go_on(timer)
 
-    clock = Clock(loop, gate)
+    watched = watch(loop)
+    assert watched is not None
+    clock = Clock(loop, gate, watched, make_run(MemoryProcessor()))
     clock.attach()
     try:
         loop.run_forever()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import anyio._backends._trio as on_trio
 import pytest
 import trio
 import trio.testing
+from trio._core import _run as core
 
 import spanreplay
 from spanreplay.lanes import current_lane
@@ -78,14 +80,15 @@ def test_n2_random_structured_program_observes_the_same(flavour: str, seed: int)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_n2_random_anyio_program_observes_the_same_in_real_time(seed: int) -> None:
-    """On asyncio, where time can't be exact: timers, answers, threads, cancellations race within half a millisecond."""
+def test_n2_random_program_observes_the_same_in_real_time(flavour: str, seed: int) -> None:
+    """Timers, answers, threads and cancellations race within half a millisecond."""
     steps = [*random_steps(random.Random(seed), with_threads=True), ("ask", 0.5)]
     world, again = World(random.Random(seed)), World(random.Random(seed + 1))
-    main, main_again = (Program("anyio-asyncio", steps, one).main for one in (world, again))
-    recording = recorded(lambda: run_flavour("anyio-asyncio", main), SEAMS)
-    outcome = replayed(lambda: run_flavour("anyio-asyncio", main_again), recording, seams=SEAMS)
+    main, main_again = (Program(flavour, steps, one).main for one in (world, again))
+    recording = recorded(lambda: run_flavour(flavour, main), SEAMS)
+    outcome = replayed(lambda: run_flavour(flavour, main_again), recording, seams=SEAMS)
     assert outcome.error is None
     assert again.observed == world.observed
     assert again.bodies == 0
@@ -146,6 +149,115 @@ def test_n2_a_deadline_that_has_passed_when_its_scope_is_entered(flavour: str) -
     outcome = replayed(lambda: run_flavour(flavour, main), recording, seams=SEAMS)
     assert outcome.error is None
     assert outcome.result == "too late"
+    assert outcome.kinds() == []
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_n2_deadline_that_has_passed_is_not_put_off_until_nothing_else_can_happen(flavour: str) -> None:
+    """What waits below such a deadline is cancelled at once again, however much others have still to do."""
+    api: Any = trio if flavour == "trio" else anyio
+
+    @spanreplay.boundary("tool", name="ask")
+    async def ask(seconds: float) -> str:
+        await api.sleep(seconds)
+        return "an answer"
+
+    async def main() -> list[str]:
+        seen: list[str] = []
+
+        async def other() -> None:
+            for _ in range(3):
+                seen.append(await ask(0.002))
+
+        async with trio.open_nursery() if flavour == "trio" else anyio.create_task_group() as group:
+            group.start_soon(other)
+            await ask(0.003)
+            with api.move_on_after(1e-9):
+                await ask(1)
+            seen.append("too late")
+        return seen
+
+    seen: list[list[str]] = []
+    recording = recorded(lambda: seen.append(run_flavour(flavour, main)), SEAMS)
+    outcome = replayed(lambda: run_flavour(flavour, main), recording, seams=SEAMS)
+    assert outcome.error is None
+    assert outcome.result == seen[0]
+    assert seen[0][-1] != "too late"
+    assert outcome.kinds() == []
+
+
+def busy_program(other: Callable[[list[Any]], Any]) -> Callable[[], Any]:
+    """A program of trio that makes steps all the time, beside `other`, which is given what has been seen."""
+
+    @spanreplay.boundary("tool", name="ask")
+    async def ask() -> str:
+        return "an answer"
+
+    async def main() -> list[Any]:
+        seen: list[Any] = []
+        has_ended: list[bool] = []
+
+        async def wait() -> None:
+            await other(seen)
+            has_ended.append(True)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            for number in range(100_000):
+                seen.append(number)
+                await trio.sleep(0)
+                if has_ended:
+                    break
+        return [*seen, await ask()]
+
+    return main
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+def test_n2_order_is_kept_where_hypothesis_is_imported(by_number: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has trio sort the tasks of a batch by when they were made, not by when they were woken up."""
+    monkeypatch.setattr(core, "_ALLOW_DETERMINISTIC_SCHEDULING", by_number)
+
+    async def other(seen: list[Any]) -> None:
+        for _ in range(20):
+            await trio.sleep(0.001)
+            seen.append("slept")
+
+    main, found = busy_program(other), []
+    recording = recorded(lambda: found.append(trio.run(main)), SEAMS)
+    outcome = replayed(lambda: trio.run(main), recording, seams=SEAMS)
+    assert outcome.result == found[0]
+    assert by_number is core._ALLOW_DETERMINISTIC_SCHEDULING
+
+
+def test_n2_what_a_thread_of_ones_own_tells_trio_comes_between_the_same_steps() -> None:
+    """`TrioToken.run_sync_soon` and `from_thread.run` of a thread that trio has not made."""
+
+    async def other(seen: list[Any]) -> None:
+        token, is_told = trio.lowlevel.current_trio_token(), trio.Event()
+
+        async def ask() -> str:
+            await trio.sleep(0)
+            return "an answer"
+
+        def tell() -> None:
+            time.sleep(0.002)
+            token.run_sync_soon(seen.append, "told")
+            time.sleep(0.002)
+            answer = trio.from_thread.run(ask, trio_token=token)
+            token.run_sync_soon(seen.append, answer)
+            token.run_sync_soon(is_told.set)
+
+        thread = threading.Thread(target=tell)
+        thread.start()
+        await is_told.wait()
+        thread.join()
+
+    main, found = busy_program(other), []
+    recording = recorded(lambda: found.append(trio.run(main)), SEAMS)
+    outcome = replayed(lambda: trio.run(main), recording, seams=SEAMS)
+    assert outcome.result == found[0]
+    assert {"told", "an answer"} <= set(found[0])
     assert outcome.kinds() == []
 
 
