@@ -1,4 +1,4 @@
-"""Draws under transformers' continuous batching: each request's own temperature, top-p and seed.
+"""Draws under transformers' continuous batching and `generate`: each request's own temperature, top-p and seed.
 
 transformers takes the first request's settings for all of them, and draws by one generator for the whole batch: a
 neighbour changes what a request gets. Here `sample` has drawn before transformers takes the likeliest token: of a row
@@ -7,6 +7,7 @@ that draws, the token drawn is the only one left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -14,12 +15,12 @@ from torch import Tensor
 from transformers import ContinuousBatchingManager
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 from transformers.generation.continuous_batching.requests import FutureRequestState
-from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
 
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.sampling import TEMPERATURE_MAX, sample
 
-__all__ = ["Draw", "seeded"]
+__all__ = ["Draw", "SeededDraws", "seeded"]
 
 _INT64: Final = 2**63
 
@@ -106,18 +107,54 @@ class _Draws(ContinuousBatchingLogitsProcessorList):
         return arg_storage
 
     def __call__(self, input_ids: torch.LongTensor, scores: Tensor, logits_processor_args: Tensor) -> Tensor:
-        if not self._rows:
-            return scores
-        device = scores.device
-        temperatures, top_ps, seeds = zip(*self._draws, strict=True)
-        rows = torch.tensor(self._rows, device=device)
-        drawn = sample(
-            scores[rows],
-            torch.tensor(seeds, dtype=torch.int64, device=device),
-            torch.tensor(self._positions, dtype=torch.int64, device=device),
-            temperature=torch.tensor(temperatures, dtype=torch.float32, device=device),
-            top_p=1.0 if min(top_ps) == 1 else torch.tensor(top_ps, dtype=torch.float32, device=device),
-        )
-        scores[rows] = -torch.inf
-        scores[rows, drawn] = 0.0
+        return _leave_drawn(scores, self._rows, self._draws, self._positions)
+
+
+class SeededDraws(LogitsProcessor):
+    """Draws under `generate`, as a server's: `generate(**inputs, do_sample=False, logits_processor=[SeededDraws(…)])`.
+
+    `draws`: one for each row; `attention_mask`: (rows, width) of the prompts, padded on the left. A row's tokens depend
+    on its own prompt and draw, and are those that `seeded` gives. For one call of `generate`, greedy and without beams.
+    Raises: UnsupportedInput for a value out of range, another number of draws than rows, prompts padded on the right.
+    """
+
+    def __init__(self, draws: Sequence[Draw], attention_mask: Tensor) -> None:
+        rows, self._width = attention_mask.shape
+        if len(draws) != rows:
+            raise UnsupportedInput("draw", f"{len(draws)} draws for {rows} rows", hint="pass one draw for each row")
+        if not bool(attention_mask[:, -1].all()):
+            raise UnsupportedInput("draw", "a row ends in padding", hint='pad with tokenizer.padding_side = "left"')
+        for draw in draws:
+            draw.check()
+        self._rows = [row for row, draw in enumerate(draws) if draw.temperature > 0]
+        self._draws = [draws[row] for row in self._rows]
+        lengths = attention_mask.sum(-1).tolist()
+        self._lengths = [int(lengths[row]) for row in self._rows]
+        self._count = rows
+
+    def __call__(self, input_ids: torch.LongTensor, scores: Tensor) -> Tensor:
+        """Scores with the drawn token of each row that draws as the only one left."""
+        if len(scores) != self._count:
+            hint = "make draws for this batch, and use no beams"
+            raise UnsupportedInput("draw", f"{len(scores)} rows of scores for {self._count} draws", hint=hint)
+        made = input_ids.shape[1] - self._width
+        return _leave_drawn(scores, self._rows, self._draws, [length + made for length in self._lengths])
+
+
+def _leave_drawn(scores: Tensor, rows: list[int], draws: list[Draw], positions: list[int]) -> Tensor:
+    """Scores whose drawn tokens are the only ones left in these rows; written in place."""
+    if not rows:
         return scores
+    device = scores.device
+    temperatures, top_ps, seeds = zip(*draws, strict=True)
+    index = torch.tensor(rows, device=device)
+    drawn = sample(
+        scores[index],
+        torch.tensor(seeds, dtype=torch.int64, device=device),
+        torch.tensor(positions, dtype=torch.int64, device=device),
+        temperature=torch.tensor(temperatures, dtype=torch.float32, device=device),
+        top_p=1.0 if min(top_ps) == 1 else torch.tensor(top_ps, dtype=torch.float32, device=device),
+    )
+    scores[index] = -torch.inf
+    scores[index, drawn] = 0.0
+    return scores

@@ -11,7 +11,7 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from spanreplay_kernels.demo import KINDS, tiny_model
-from spanreplay_kernels.engines.draws import Draw, seeded
+from spanreplay_kernels.engines.draws import Draw, SeededDraws, seeded
 from spanreplay_kernels.engines.transformers import enable
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.sampling import sample
@@ -89,6 +89,58 @@ def test_k12_a_draw_is_of_its_sequence_place_and_seed(model: PreTrainedModel) ->
         seed, place = torch.tensor([draw.seed]), torch.tensor([len(tokens)])
         tokens.append(int(sample(logits, seed, place, temperature=draw.temperature, top_p=draw.top_p)))
     assert found == tuple(tokens[len(prompt) :])
+
+
+def generated(model: PreTrainedModel, requests: list[Request]) -> list[tuple[int, ...]]:
+    """What `generate` gives for the same requests in one batch."""
+    width = max(len(tokens) for tokens, _ in requests)
+    ids = torch.tensor([[0] * (width - len(tokens)) + tokens for tokens, _ in requests])
+    mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens, _ in requests])
+    found = model.generate(
+        input_ids=ids,
+        attention_mask=mask,
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS,
+        eos_token_id=-1,
+        pad_token_id=0,
+        logits_processor=[SeededDraws([draw for _, draw in requests], mask)],
+    )
+    return [tuple(row[width:].tolist()) for row in found]
+
+
+def test_k12_generate_draws_what_a_server_draws(model: PreTrainedModel) -> None:
+    """A request in a padded batch of `generate`, alone there, and among others in continuous batching: one text."""
+    source = random.Random(4)
+    requests: list[Request] = [
+        (prompt_of(source, length), Draw(temperature, top_p, length))
+        for length, temperature, top_p in [(20, 0.9, 0.95), (5, 1.5, 1.0), (33, 0.0, 1.0), (20, 1.0, 0.5)]
+    ]
+    found = generated(model, requests)
+    assert found == texts(model, requests)
+    assert found == [text for request in requests for text in generated(model, [request])]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("draws", "mask", "problem"),
+    [
+        ([Draw()], [[1, 1], [1, 1]], "1 draws for 2 rows; pass one draw for each row"),
+        ([Draw()], [[1, 0]], "ends in padding; pad with"),
+        ([Draw(-1.0)], [[1, 1]], "temperature is -1.0"),
+    ],
+    ids=["rows", "padding", "value"],
+)
+def test_k12_draws_that_do_not_fit_a_batch_are_refused(draws: list[Draw], mask: list[list[int]], problem: str) -> None:
+    """Before anything is generated."""
+    with pytest.raises(UnsupportedInput, match=problem):
+        SeededDraws(draws, torch.tensor(mask))
+
+
+def test_k12_draws_of_another_batch_are_refused() -> None:
+    """Beams and a second batch have other rows."""
+    processor = SeededDraws([Draw(1.0)], torch.tensor([[1, 1]]))
+    with pytest.raises(UnsupportedInput, match="2 rows of scores for 1 draws"):
+        processor(torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 8))
 
 
 def test_k12_seeds_give_other_draws_and_greedy_has_none(model: PreTrainedModel) -> None:
