@@ -28,6 +28,8 @@ STOP_GRACE_S: Final = 5.0
 # ── Freshness ───────────────────────────────────────────────────────────────────────────────────────
 FRESHEN_S_MAX: Final = 5.0
 """How long a read waits for what the collector has acknowledged to reach the store."""
+FRESHEN_MISSING_S_MAX: Final = 20.0
+"""How long one more waits that asks for a run that the store does not have, while the store is behind."""
 
 # ── Phoenix beside us ───────────────────────────────────────────────────────────────────────────────
 PHOENIX_READY_S_MAX: Final = 180.0

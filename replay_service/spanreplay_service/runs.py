@@ -15,11 +15,11 @@ from spanreplay import bundle, otlp, wire
 from spanreplay.call import Recording, RootRecord
 from spanreplay.catalog import Imported, RunQuery, RunSummary, summarize
 from spanreplay.config import GRPC_MESSAGE_BYTES_MAX
-from spanreplay.errors import ConfigError, DamagedRecording, ForeignFile, RunNotFound
+from spanreplay.errors import ConfigError, DamagedRecording, ForeignFile, RunNotFound, StoreError
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_service.guard import abort, current_tenant
-from spanreplay_service.limits import EXPORT_PIECE_BYTES, FRESHEN_S_MAX, IMPORT_BYTES_MAX
+from spanreplay_service.limits import EXPORT_PIECE_BYTES, FRESHEN_MISSING_S_MAX, FRESHEN_S_MAX, IMPORT_BYTES_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -81,14 +81,34 @@ class RunAccess:
         """Run blocking work in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
 
-    async def _read_own_writes(self) -> None:
+    async def _read_own_writes(self, timeout_s: float = FRESHEN_S_MAX) -> bool:
+        """Whether the store has all that was acknowledged."""
         if self._freshen is None:
-            return
+            return True
         try:
-            await self._freshen(FRESHEN_S_MAX)
+            await self._freshen(timeout_s)
         except TimeoutError:
             # The store is behind or away: what it has is better than no answer.
             logger.info("reading without the newest spans: the store is behind")
+            return False
+        return True
+
+    async def _find(self, work: Callable[[str, str], T], tenant: str, run_id: str) -> T:
+        """What `work` finds of a run. Raises: RunNotFound only if the store has all that was acknowledged."""
+        is_fresh = await self._read_own_writes()
+        try:
+            return await self.in_thread(work, tenant, run_id)
+        except RunNotFound:
+            if is_fresh:
+                raise
+        is_fresh = await self._read_own_writes(FRESHEN_MISSING_S_MAX)
+        try:
+            return await self.in_thread(work, tenant, run_id)
+        except RunNotFound as exc:
+            if is_fresh:
+                raise
+            message = f"{exc}, and the store is behind: it may have arrived"
+            raise StoreError(message, hint="try again in some seconds") from exc
 
     async def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
         """Matching runs of a tenant."""
@@ -97,18 +117,15 @@ class RunAccess:
 
     async def find_root(self, tenant: str, run_id: str) -> RootRecord:
         """The root record of a tenant's run, without its calls."""
-        await self._read_own_writes()
-        return await self.in_thread(self._find_root, tenant, run_id)
+        return await self._find(self._find_root, tenant, run_id)
 
     async def load(self, tenant: str, run_id: str) -> Recording:
         """The calls of a tenant's run."""
-        await self._read_own_writes()
-        return await self.in_thread(self._load, tenant, run_id)
+        return await self._find(self._load, tenant, run_id)
 
     async def export(self, tenant: str, run_id: str) -> bytes:
         """A tenant's run as a `.replay` file."""
-        await self._read_own_writes()
-        return await self.in_thread(self._export, tenant, run_id)
+        return await self._find(self._export, tenant, run_id)
 
     async def import_bundle(self, tenant: str, content: bytes) -> Imported:
         """Store a `.replay` file as a tenant's run."""

@@ -21,7 +21,7 @@ from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_collector.receive.auth import DEFAULT_TENANT
 from spanreplay_service import runs
-from spanreplay_service.limits import FRESHEN_S_MAX
+from spanreplay_service.limits import FRESHEN_MISSING_S_MAX, FRESHEN_S_MAX
 from spanreplay_service.server import OPTIONS, ReplayServer, ServerSettings
 from support.memory_store import MemoryStore, fill
 from support.runs import make_payload, make_recording, make_run_id
@@ -263,6 +263,27 @@ def test_reads_wait_for_what_was_acknowledged(store: MemoryStore) -> None:
         assert make_run_id(11) in [s.root.run_id for s in client.search(RunQuery())]
         assert client.export(make_run_id(12))
         client.report_replay(run_id=make_run_id(13), replay_run_id="", verdict="identical", report="{}")
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_run_is_said_to_be_missing_only_by_a_store_that_has_all(store: MemoryStore, is_found: bool) -> None:
+    """A store that is behind is waited for once more; then the answer is that it is behind, and to try again."""
+    waits: list[float] = []
+
+    async def freshen(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        if is_found and len(waits) == 2:
+            fill(store, 30)
+        raise TimeoutError
+
+    with serve(store, freshen=freshen) as server, ServiceCatalog(server.address) as client:
+        if is_found:
+            assert client.load(make_run_id(30)).run_id == make_run_id(30)
+        else:
+            with pytest.raises(errors.SpanreplayError, match="the store is behind: it may have arrived") as caught:
+                client.load(make_run_id(30))
+            assert not isinstance(caught.value, errors.RunNotFound)
+    assert waits == [FRESHEN_S_MAX, FRESHEN_MISSING_S_MAX]
 
 
 def test_the_port_is_never_shared() -> None:
