@@ -238,6 +238,7 @@ class ReplayBlock(_Block):
         self._is_explained = False
 
     def __enter__(self) -> ReplayBlock:
+        from spanreplay.env import find_folders
         from spanreplay.replay.session import Session
 
         _claim(self)
@@ -246,7 +247,7 @@ class ReplayBlock(_Block):
             self._check(recording)
             if recording.root.env.get(_CLOCK) == _LIVE or not _is_clock_free():
                 self.plan = self.plan.live("clock:*")
-            self._session = session = Session(recording, self.plan)
+            self._session = session = Session(recording, self.plan, find_folders(list(sys.argv)))
             app = session.recording.root.app
             resource = _resource({names.APP: app})
             redactor = _build_redactor(is_made=False)

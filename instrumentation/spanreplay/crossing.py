@@ -283,6 +283,15 @@ class Crossing:
         self._describe_key()
         return self.key_hex != before
 
+    def restate(self, describe: Callable[[Spec], Spec]) -> bool:
+        """Describe the call in other words; whether that makes it another one."""
+        spec = describe(self.spec)
+        if spec is self.spec:
+            return False
+        self.spec = spec
+        self._describe_key()
+        return True
+
     def close(self, outcome: Outcome, response: str) -> None:
         """Record how the call ended; `response` is redacted JSON text. Later calls do nothing."""
         if self._is_closed:

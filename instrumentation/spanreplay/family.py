@@ -16,7 +16,7 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -259,13 +259,15 @@ class _Starting(threading.local):
 
 
 starting: Final = _Starting()
+settings: Final[dict[str, str]] = {}
+"""Settings that a process of this run is started with, wherever it works by then."""
 _environment_lock: Final = threading.RLock()
 
 
 @contextmanager
 def handing_over(ticket: Ticket) -> Iterator[None]:
     """A block in which a process is started: a new Python finds the ticket in its environment."""
-    with _environment(ENVIRONMENT, ticket.to_text()):
+    with _environment({ENVIRONMENT: ticket.to_text(), **settings}):
         before, starting.is_now = starting.is_now, True
         try:
             yield
@@ -276,22 +278,23 @@ def handing_over(ticket: Ticket) -> Iterator[None]:
 @contextmanager
 def switched_off() -> Iterator[None]:
     """A block in which a Python is started that neither records nor replays."""
-    with _environment("SPANREPLAY_MODE", "off"):
+    with _environment({"SPANREPLAY_MODE": "off"}):
         yield
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
     with _environment_lock:
-        before = os.environ.get(name)
-        os.environ[name] = value
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
         try:
             yield
         finally:
-            if before is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = before
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 candidate: Any = None

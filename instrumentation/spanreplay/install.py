@@ -36,6 +36,7 @@ _OTLP_EXPORTERS = "opentelemetry.exporter.otlp"
 _SOURCE_BYTES_MAX = 1_000_000
 _SOURCES_MAX = 500
 EXIT_SUSPENDED = 7
+_FOLDERS = "SPANREPLAY_REPLAY_FOLDERS"
 _leave = os._exit  # not the one that an installation patches
 
 
@@ -85,13 +86,15 @@ class Installation:
             app = config.read_app_name(sys.argv[0] if sys.argv else "")
             recording = load_newest(app)
             guard.write_stderr(f"spanreplay: replaying the newest run of {app}, {recording.run_id}")
-        return Session(recording, read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN")))
+        plan = read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN"))
+        return Session(recording, plan, _read_folders(list(sys.argv)))
 
     def _start_run(self, provider: TracerProvider) -> None:
         from spanreplay.env import describe_environment
         from spanreplay.record import Emitter
 
         data_dir = config.read_data_dir()
+        family.settings["SPANREPLAY_DIR"] = str(data_dir)
         redactor: Any = _Lazy(lambda: _build_redactor(data_dir))
         ticket = family.take_ticket()
         run_id = ids.new_run_id() if ticket is None else ticket.run_id
@@ -328,6 +331,16 @@ def _build_redactor(data_dir: Path) -> RunRedactor:
     key_file = config.read_setting("SPANREPLAY_REDACT_KEY")
     key, key_id = load_or_create_key(Path(key_file) if key_file else data_dir / "redact.key")
     return Redactor(key, key_id).run()
+
+
+def _read_folders(argv: list[str]) -> dict[str, str]:
+    """Where the agent lies in this replay; the processes that it starts may work elsewhere, and are told."""
+    from spanreplay.env import find_folders
+
+    stated = config.read_setting(_FOLDERS)
+    folders: dict[str, str] = json.loads(stated) if stated else find_folders(argv)
+    family.settings[_FOLDERS] = json.dumps(folders)
+    return folders
 
 
 def _find_provider() -> TracerProvider | None:

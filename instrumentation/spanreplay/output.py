@@ -122,5 +122,10 @@ class OutputCapture:
             digest = self._hash.hexdigest()
         text = redactor.text(raw.decode("utf-8", "backslashreplace"))
         if total == len(raw):
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            digest = digest_of(text)
         return {"bytes": total, "sha256": digest, "text": text}
+
+
+def digest_of(text: str) -> str:
+    """SHA-256 of what was written, as hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -21,6 +21,7 @@ from spanreplay.replay.ignored import IgnoredDiff
 from spanreplay.replay.index import RecordingIndex
 from spanreplay.replay.moving_parts import CLOCK, is_time
 from spanreplay.replay.output_text import output_text
+from spanreplay.replay.relocation import FOLDER
 
 if TYPE_CHECKING:
     from spanreplay.replay.findings import Findings
@@ -213,7 +214,11 @@ class Blame:
         if own and divergence.part != CLOCK:
             yield _ignored_cause(own[-1], own[-1].diff[0].path, "beside", "its key ignores")
         for each in self._drift:
-            if each["name"] not in ("git_sha", "argv"):
+            if each["name"] == FOLDER:
+                yield Cause(
+                    "environment", f"the agent works in {each['now']}, not {each['recorded']}", "beside", FOLDER
+                )
+            elif each["name"] not in ("git_sha", "argv"):
                 evidence = f"{each['name']} was {each['recorded']}, now it is {each['now']}"
                 yield Cause("versions", evidence, "beside", str(each["name"]))
             elif each["name"] == "argv":

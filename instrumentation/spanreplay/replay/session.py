@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -30,6 +31,7 @@ from spanreplay.replay.order import OrderGate
 from spanreplay.replay.pace import Steps
 from spanreplay.replay.patched import patch_response
 from spanreplay.replay.plan import LIVE, SERVE, Plan
+from spanreplay.replay.relocation import Relocation
 from spanreplay.replay.repeats import Repeats
 from spanreplay.replay.resume import Continuation
 from spanreplay.replay.turns import begin
@@ -47,12 +49,14 @@ _COUNTED = ("served", "exact", "moved", "live", "changed", "extra", "ignored_dif
 class Session:
     """State of one replay; thread-safe."""
 
-    def __init__(self, recording: Recording, plan: Plan) -> None:
+    def __init__(self, recording: Recording, plan: Plan, folders: Mapping[str, str] | None = None) -> None:
+        """`folders`: where the agent lies now; see `env.find_folders`."""
         self.recording = recording
         self.plan = plan
         self.completeness = recording.completeness()
         self.tampering = find_tampering(recording)
         self.index = RecordingIndex(recording)
+        self.relocation = Relocation(recording.root.env.get("folders"), folders or {})
         self.directions = Directions(plan, recording)
         self._stepper: Stepper | None = None
         self._has_broken = False
@@ -105,6 +109,9 @@ class Session:
         slot = (lane, crossing.boundary, crossing.index)
         self.findings.taint.saw(lane, crossing.seq)
         exact = index.find_exact(slot, key, crossing.spec.call_id)
+        if exact is None and self.relocation and crossing.restate(self.relocation.spec):
+            key = crossing.key_hex
+            exact = index.find_exact(slot, key, crossing.spec.call_id)
         moved = None if exact is not None else index.find_moved(crossing.boundary, key, lane)
         found = exact or (moved.call if moved is not None else index.find_in_slot(slot))
         direction = self.directions.decide(crossing, found)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.call import CallRecord
 from spanreplay.env import describe_code
+from spanreplay.output import digest_of
 from spanreplay.replay.blame import Blame
 from spanreplay.replay.changed_files import compare_files
 from spanreplay.replay.diverge import Divergence
@@ -57,12 +59,13 @@ def build_verdict(
     if not session.has_reached_frontier:
         divergences += _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
     divergences += [_blocked(address, bool(divergences)) for address in session.sockets_denied]
-    output = compare_stdout(recording.root.manifest.get("stdout"), stdout)
+    output = compare_stdout(recording.root.manifest.get("stdout"), stdout, session.relocation.text)
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
     if not session.is_stopped and not session.has_gone_on:
         if run.written is not None:
             now = run.written.describe().get("files")
             then = recording.root.manifest.get("files")
+            now = session.relocation.files(then, now)
             divergences += compare_files(then, now, recording.run_id, is_downstream=bool(divergences))
         divergences += _output_divergences(output, exits, bool(divergences))
     environment = (
@@ -70,7 +73,8 @@ def build_verdict(
         if run.environment_read is None
         else run.environment_read.find_differing(recording.root.manifest.get("environment_read"), recording.root.env)
     )
-    drift = find_drift(recording.root.env, run.redactor.value(dict(run.environment)))
+    here = session.relocation.value(run.redactor.value(dict(run.environment)))
+    drift = [*session.relocation.describe(), *find_drift(recording.root.env, here)]
     if divergences:
         divergences = _blame(session, run, environment, drift).explain(divergences)
     counts = {
@@ -174,16 +178,21 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
     return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE
 
 
-def compare_stdout(recorded: Any, now: dict[str, Any]) -> dict[str, Any]:
-    """Whether two captured outputs are the same; not compared if the recording has none."""
+def compare_stdout(recorded: Any, now: dict[str, Any], as_recorded: Callable[[str], str] = str) -> dict[str, Any]:
+    """Whether two captured outputs are the same; not compared if the recording has none.
+
+    `as_recorded` gives a text as it would have been in the recorded folders.
+    """
     if not isinstance(recorded, dict) or not now:
         return {"compared": False, "equal": True, "recorded_bytes": 0, "bytes": now.get("bytes", 0), "diff": ""}
-    is_equal = recorded.get("sha256") == now.get("sha256")
+    text = str(now.get("text", ""))
+    moved = as_recorded(text)
+    is_equal = recorded.get("sha256") in (now.get("sha256"), "" if moved == text else digest_of(moved))
     diff = ""
     if not is_equal:
         lines = difflib.unified_diff(
             str(recorded.get("text", "")).splitlines(),
-            str(now.get("text", "")).splitlines(),
+            moved.splitlines(),
             "recorded",
             "now",
             lineterm="",

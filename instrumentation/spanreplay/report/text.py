@@ -202,6 +202,11 @@ def _fact_lines(verdict: Verdict) -> list[Text]:
         lines.append(_line("cost", f"{about}{_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))}"))
     if verdict["counts"].get("live"):
         lines.append(_line("live", "answers of live calls are fresh generations, not evidence"))
+    for drift in verdict.get("drift", []):
+        if drift.get("name") == "folder":
+            lines.append(
+                _line("folder", escape(f"{drift.get('now')}, taken for {drift.get('recorded')} of the recording"))
+            )
     denied = verdict["sockets_denied"]
     if denied:
         shown = ", ".join(shorten(str(address), 60) for address in denied[:OTHERS_MAX])
