@@ -50,13 +50,14 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
 
 
 def find_folders(argv: list[str]) -> dict[str, str]:
-    """The folders that the agent's texts may name: where it works, its script's, its user's, Python's (tracebacks)."""
+    """The folders that the agent's texts may name: where it works, its script's, its user's, Python's."""
     script = os.path.dirname(os.path.realpath(argv[0])) if argv and argv[0] else ""  # noqa: PTH120 -- text
     is_own = script and not script.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep))
     found = {
         "cwd": os.getcwd(),  # noqa: PTH109 -- text
         "home": os.path.expanduser("~"),  # noqa: PTH111 -- text
         "packages": os.path.dirname(os.path.dirname(__file__)),  # noqa: PTH120 -- text
+        "python": sys.executable,
         "stdlib": os.path.dirname(os.__file__),  # noqa: PTH120 -- text
     }
     return {**found, "code": script} if is_own else found
