@@ -52,7 +52,7 @@ if __name__ == "__main__":
         print(ask([{"role": "user", "content": f"{exc}\\n{traceback.format_exc()}"}]))
     os.chdir(DATA)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        print(list(pool.map(work, ["a", "b"])))
+        print(list(pool.map(work, ["a"])))
 """
 
 
