@@ -21,6 +21,7 @@ from spanreplay._json import dump
 from spanreplay._patch import Patches
 from spanreplay.call import Effect, Kind, Outcome
 from spanreplay.crossing import Crossing, begin
+from spanreplay.lanes import unnumbered_threads
 from spanreplay.leaf import Leaf, call_sync, decode_error, describe_leaf, load_response
 from spanreplay.local.leaks import unwatched
 from spanreplay.local.patching import asks, patch_with, recorded_run
@@ -106,9 +107,11 @@ class Recording:
                 os.dup2(read_end, held, inheritable=False)
                 os.close(read_end)
                 source, target = ours, write_end
-            threading.Thread(
+            pump = threading.Thread(
                 target=_pump, args=(source, target, copy, self.settle), name=f"spanreplay-{name}", daemon=True
-            ).start()
+            )
+            with unnumbered_threads():  # no lane: the agent has not become one of several threads
+                pump.start()
 
     def waited(self, error: BaseException | None) -> None:
         """A `wait` or `communicate` has returned or run into its timeout."""

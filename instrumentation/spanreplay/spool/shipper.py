@@ -20,6 +20,7 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
 from spanreplay.config import SHIP_EXIT_TIMEOUT_MS, SHIP_INTERVAL_MS
 from spanreplay.errors import SourceError
+from spanreplay.lanes import unnumbered_threads
 from spanreplay.spool.courier import Courier, Delivery, ShipReport, adopt
 from spanreplay.spool.directory import REFUSED, SPOOL_SUFFIX, ack_path, iter_spool_files, spool_directory
 from spanreplay.spool.limits import SHIP_BACKOFF_MAX_MS, SHIP_BACKOFF_MS, SHIP_SCAN_MS
@@ -209,7 +210,8 @@ class Shipper:
         if self._thread is None and not self._is_stopped:
             thread = threading.Thread(target=self._run, name="spanreplay-shipper", daemon=True)
             try:
-                thread.start()
+                with unnumbered_threads():
+                    thread.start()
             except RuntimeError:
                 # The interpreter is shutting down: flush() works on the caller's thread.
                 return False

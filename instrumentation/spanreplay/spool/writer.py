@@ -20,6 +20,7 @@ from typing import Final
 from zlib import crc32
 
 from spanreplay.config import SPOOL_BYTES_MAX
+from spanreplay.lanes import unnumbered_threads
 from spanreplay.spool.directory import Usage, ack_path, is_run_id, new_spool_name, prepare_directory, usage_of
 from spanreplay.spool.frames import HEADER, MAGIC, MAGIC_COMPACT, frame_header
 from spanreplay.spool.limits import FRAME_BYTES_MAX, FSYNC_INTERVAL_MS, REMOVAL_CHECK_MS, SEGMENT_BYTES_MAX
@@ -320,7 +321,8 @@ class _Syncer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="spanreplay-fsync", daemon=True)
             try:
-                self._thread.start()
+                with unnumbered_threads():
+                    self._thread.start()
             except RuntimeError:
                 # The interpreter is shutting down: close() syncs.
                 self._is_broken = True
