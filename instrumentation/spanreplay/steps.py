@@ -115,14 +115,18 @@ class StepQueue(deque[Any]):
                 self.taken += 1
                 return due
         handle = super().popleft()
+        self.take(handle, handle._context)
+        return handle
+
+    def take(self, handle: Any, context: Any) -> None:
+        """This is about to run, in this Context."""
         self.taken += 1
         if self.places and self.is_step(handle):
-            place = self.places.get(handle._context.get(RUN))
+            place = self.places.get(context.get(RUN))
             if place is not None:
                 if place.before_step is not None:
                     place.before_step(place)
                 place.steps += 1
-        return handle
 
     def is_step(self, handle: Any) -> bool:
         """Whether a callback is a step; one that was cancelled is not run."""

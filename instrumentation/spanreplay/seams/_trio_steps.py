@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from spanreplay.lanes import is_of_agent
-from spanreplay.steps import FINALIZING, RUN, StepQueue, Watched
+from spanreplay.steps import FINALIZING, StepQueue, Watched
 
 
 class TrioQueue(StepQueue):
@@ -30,16 +30,6 @@ class TrioQueue(StepQueue):
         """Whether what a task is about to do is a step."""
         return task is not self.entry_task and is_of_agent(task.context) and not task.context.get(FINALIZING)
 
-    def step(self, task: Any) -> None:
-        """A task is about to go on."""
-        self.taken += 1
-        if self.places and self.is_step(task):
-            place = self.places.get(task.context.get(RUN))
-            if place is not None:
-                if place.before_step is not None:
-                    place.before_step(place)
-                place.steps += 1
-
     def popleft(self) -> Any:
         """The next task."""
         due = None if self.director is None else self.director.take_due()
@@ -47,7 +37,7 @@ class TrioQueue(StepQueue):
             self.taken += 1
             return due
         task = deque.popleft(self)
-        self.step(task)
+        self.take(task, task.context)
         return task
 
     def __iter__(self) -> Iterator[Any]:
@@ -78,7 +68,7 @@ class _Counter(trio.abc.Instrument):
 
     def before_task_step(self, task: Any) -> None:
         """A task is about to go on."""
-        self._queue.step(task)
+        self._queue.take(task, task.context)
 
 
 class TrioSteps(Watched):
