@@ -81,7 +81,11 @@ class Relocation:
         request = self._json(spec.request)
         fields = spec.key_fields if spec.key_fields is None else self.value(spec.key_fields)
         is_same = request == spec.request and fields == spec.key_fields
-        return spec if is_same else replace(spec, request=request, key_fields=fields)
+        if is_same:
+            return spec
+        amend = spec.amend
+        patched = None if amend is None else lambda patches: self.spec(amend(patches))
+        return replace(spec, request=request, key_fields=fields, amend=patched)
 
 
 def _in_json(path: str, is_ascii: bool) -> str:

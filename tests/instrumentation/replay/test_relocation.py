@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spanreplay.crossing import Spec
 from spanreplay.replay.relocation import Relocation
 
 THEN = {"cwd": "/app", "home": "/root", "code": "/app/code"}
@@ -63,6 +64,17 @@ def test_s62_nothing_is_changed_where_no_folder_is_another(then: Any, now: dict[
     assert not relocation
     assert relocation.text("/ /home/me/app /x") == "/ /home/me/app /x"
     assert relocation.describe() == []
+
+
+def test_s62_a_patched_call_has_the_recorded_names_too() -> None:
+    """A plan that sets what is there already makes no other request of a call."""
+
+    def amend(_: Any) -> Spec:
+        return Spec("llm", "ask", "read", "leaf/1", None, '{"arguments":{"where":"/home/me/app"}}', amend=amend)
+
+    found = Relocation(THEN, NOW).spec(amend(()))
+    assert found.amend is not None
+    assert found.amend(()).request == found.request == '{"arguments":{"where":"/app"}}'
 
 
 def test_s62_files_are_compared_by_what_they_would_have_said() -> None:
