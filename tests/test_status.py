@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.status import Proof, read_titles, render, rows_of
+from support.status import FIGURES, Proof, read_titles, read_unmeasured, render, rows_of
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,19 @@ def test_status_page_says_what_was_skipped_and_why() -> None:
     assert "| N1 |  | passed | `t::test_n1_x` (2 cases) — passed, 1 skipped (no other Python here) |" in page
     assert "| N2 |  | skipped | `t::test_n2_y` — skipped (no Chromium / here) |" in page
     assert "1 of 2 rows have tests, all of which pass. Of N1 some were skipped" in page
+
+
+def test_status_page_says_which_figures_no_gpu_has_measured(tmp_path: Path) -> None:
+    """A row with a blank figure has passed what its tests prove, and the page says that the figure is missing."""
+    path = tmp_path / "k.md"
+    path.write_text("| | | wanted | H100 |\n| K1 | m | ≥ 1 | 0.93 (worst 0.9) |\n| K2 | n | ≥ 1 |  |\n")
+    assert read_unmeasured(path) == {"K2"}
+    assert read_unmeasured(FIGURES) <= {f"K{n}" for n in range(1, 9)}
+    proof = Proof()
+    proof.add("t::test_k2_x", "passed")
+    page = render({"K2": {"t::test_k2_x": proof}}, {}, {"K2"})
+    assert "| K2 |  | passed, figure not measured | `t::test_k2_x` |" in page
+    assert "1 of 1 rows have tests, all of which pass. K2 want a figure of a GPU" in page
 
 
 def test_status_titles_come_from_the_tables(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ class Compiled:
     claims_warp_specialized: bool
     """Its launch says `WARP_SPECIALIZE=True`, which Triton ignores where it cannot follow."""
     is_warp_specialized: bool
+    awaited: int = 0
+    """Tiles that the code loads where it multiplies them, and waits for, in place of having them copied ahead."""
     reductions: tuple[str, ...] = ()
     """Shape and layout of what is reduced, in the code's order: two kernels that have them alike add up alike."""
 
@@ -121,8 +123,15 @@ def compile_launch(each: Launch, arch: Arch) -> Compiled:
         claims_tma=any(type(arg).__name__ == "TensorDescriptor" for arg in each.args),
         claims_warp_specialized=bool(each.options.get("WARP_SPECIALIZE")),
         is_warp_specialized="ttg.warp_specialize(" in made.asm["ttgir"],
+        awaited=_count_awaited(made.asm["ttgir"]),
         reductions=_reductions(made.asm["ttgir"]),
     )
+
+
+def _count_awaited(code: str) -> int:
+    """Of Triton's GPU code: a tile that is copied ahead is no value of its own before it is multiplied."""
+    loaded = re.findall(r"(%\w+) = tt\.load .*: tensor<\d+x\d+x!tt\.ptr", code)
+    return sum(bool(re.search(rf"(local_alloc|convert_layout) {re.escape(name)} ", code)) for name in loaded)
 
 
 def _reductions(code: str) -> tuple[str, ...]:

@@ -93,7 +93,8 @@ def certify(op: str, shape: str, dtype: torch.dtype, device: str = "cpu", extent
         found, tried = _differences(function, x, weights, extent)
         controls[name] = {"caught": len(found), "trials": tried}
     ulps = _ulps(subject, x, weights)
-    limit = subject.ulps_max if dtype is not torch.float32 or subject.ulps_max == 0 else None
+    is_of_dtype = dtype is not torch.float32 or subject.ulps_max == 0
+    limit = subject.ulps_max if is_of_dtype else subject.ulps_max_fp32
     is_accurate = limit is None or ulps <= limit
     plans = subject.plans(dtype_name(x), arch_of(x.device))
     verdict = Verdict.PASSED if _is_proof(controls) else Verdict.INCONCLUSIVE

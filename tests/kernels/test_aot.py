@@ -75,6 +75,48 @@ def test_k11_products_read_by_the_copy_engine_where_there_is_one(records: list[d
 
 
 @pytest.mark.slow
+def test_k1_large_products_keep_the_tensor_cores_fed(records: list[dict[str, Any]]) -> None:
+    """Of 4,096 rows: the widest instruction of the class, with two steps of operands or more on their way."""
+    found = [
+        each for each in records
+        if each["op"] == "matmul" and each["shape"] == "4096x4096" and each["dtype"] == "bfloat16"
+        and 4096 in each["rows"] and each["kernel"].startswith("matmul")
+    ]  # fmt: skip
+    assert {each["arch"] for each in found} == {arch.name for arch in GPUS}
+    for each in found:
+        arch = ARCHS[each["arch"]]
+        if arch.tensor_core is Mma.WGMMA:
+            assert "m64n128k16" in each["shapes"], each
+        # At the least two steps of 128 × 64 and 64 × 64 elements of two bytes, with one more at work
+        assert each["shared_bytes"] >= 2 * (128 + 64) * 64 * 2, each
+
+
+@pytest.mark.slow
+def test_k1_k2_operands_are_copied_ahead_of_their_product(records: list[dict[str, Any]]) -> None:
+    """No kernel waits for a tile that it loads where it multiplies it, if rows are of whole 16 elements."""
+    found = set()
+    for each in records:
+        if each["op"] in ("matmul", "bmm", "grouped_mm") and each["planned"]:
+            n, k = (int(size) for size in re.findall(r"\d+", each["shape"].partition(",")[0])[-2:])
+            if n % 16 == 0 and k % 16 == 0:
+                found.add((each["op"], each["arch"]))
+                assert each["awaited"] == 0, each
+    assert found == {(op, arch.name) for op in ("matmul", "bmm", "grouped_mm") for arch in GPUS}
+
+
+@pytest.mark.slow
+def test_k6_prefill_multiplies_by_the_planned_instruction(records: list[dict[str, Any]]) -> None:
+    """Queries by keys and weights by values, both on tensor cores, without a spill, on every architecture."""
+    prefill = [each for each in records if each["kernel"] == "attention_kernel" and each["dtype"] == "bfloat16"]
+    assert {each["arch"] for each in prefill} == {arch.name for arch in GPUS}
+    for each in prefill:
+        assert each["planned"] == ARCHS[each["arch"]].tensor_core.value
+        assert each["instructions"][each["planned"]] >= 2, each
+        assert each["spilled_bytes"] == 0, each
+        assert each["shared_bytes"] <= ARCHS[each["arch"]].shared_bytes_max
+
+
+@pytest.mark.slow
 def test_k5_prefill_and_decode_add_up_in_one_order(records: list[dict[str, Any]]) -> None:
     """Both kernels of attention lay a tile out over threads in one way, and contract the same products and sums."""
     found: dict[tuple[str, ...], dict[str, tuple[set[str], int]]] = {}

@@ -135,6 +135,21 @@ def test_k9_inaccurate_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["accuracy"]["ulps_max"] > 1
 
 
+def test_k9_product_in_tf32_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product whose operands lose 13 bits, as those of TF32 do, is no product in fp32."""
+    honest = subjects.find("matmul", "24x512")
+
+    def narrow(x: Tensor) -> Tensor:
+        return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    wrong = honest._replace(ours=lambda x, w: honest.ours(narrow(x), narrow(w)))
+    monkeypatch.setattr(subjects, "find", lambda op, shape: wrong)
+    found = make("matmul", "24x512", torch.float32)
+    assert (found["verdict"], found["differences"]) == ("failed", 0)
+    monkeypatch.setattr(subjects, "find", lambda op, shape: honest)
+    assert make("matmul", "24x512", torch.float32)["verdict"] == "passed"
+
+
 def test_k9_certificate_without_a_caught_control_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials that find nothing in what varies prove nothing: never `passed`."""
     honest = subjects.find("matmul", "24x96")

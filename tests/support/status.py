@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "docs" / "REQUIREMENTS.md"
+FIGURES = ROOT / "docs" / "kernels.md"
 _ROWS = re.compile(r"^test((?:_[snucrkh]\d{1,2})+)(?=_)")
 _TABLE_ROW = re.compile(r"^\| ([SNUCRKH]\d{1,2}) \| (.+?) *\|")
+_FIGURE_ROW = re.compile(r"^\| (K\d) \| .+ \|(.*)\|$")
 _TITLE_CHARACTERS_MAX = 90
 _WORST = ("passed", "skipped", "failed")
 
@@ -92,18 +94,34 @@ def read_titles(path: Path) -> dict[str, str]:
     return titles
 
 
-def render(proofs: dict[str, dict[str, Proof]], titles: dict[str, str]) -> str:
-    """The page; pure and deterministic."""
+def read_unmeasured(path: Path) -> set[str]:
+    """Rows whose goal is a GPU's figure that no GPU has measured: those that are blank in the table of figures."""
+    if not path.exists():
+        return set()
+    cells = [_FIGURE_ROW.match(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {cell[1] for cell in cells if cell is not None and not cell[2].strip()}
+
+
+def render(
+    proofs: dict[str, dict[str, Proof]], titles: dict[str, str], unmeasured: Collection[str] = frozenset()
+) -> str:
+    """The page; pure and deterministic.
+
+    unmeasured: rows that also want a figure which is not measured yet; their tests prove what the figure is not about.
+    """
     rows = sorted(titles.keys() | proofs.keys(), key=row_order)
     proved = [row for row in rows if result_of(proofs.get(row, {}).values()) == "passed"]
     partly = [row for row in proved if any(proof.skipped for proof in proofs[row].values())]
     lines = [HEAD, f"{len(proved)} of {len(rows)} rows have tests, all of which pass.", ""]
+    if unmeasured:
+        blank = ", ".join(sorted(unmeasured, key=row_order))
+        lines[1] += f" {blank} want a figure of a GPU besides, which is not measured: [kernels.md](kernels.md#speed)."
     if partly:
         lines[1] += f" Of {', '.join(partly)} some were skipped, for the reasons that stand there."
     lines += ["| Row | Required | Result | Tests |", "| --- | --- | --- | --- |"]
     for row in rows:
         tests = proofs.get(row, {})
-        result = result_of(tests.values())
+        result = result_of(tests.values()) + (", figure not measured" if row in unmeasured else "")
         named = []
         for name, proof in sorted(tests.items()):
             count = f" ({len(proof.cases)} cases)" if len(proof.cases) > 1 else ""
@@ -174,4 +192,4 @@ class StatusPage:
         if ended and self._is_collected and self._is_whole_suite():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             proofs = {row: dict(tests) for row, tests in self._proofs.items()}
-            self._path.write_text(render(proofs, read_titles(REQUIREMENTS)), encoding="utf-8")
+            self._path.write_text(render(proofs, read_titles(REQUIREMENTS), read_unmeasured(FIGURES)), encoding="utf-8")

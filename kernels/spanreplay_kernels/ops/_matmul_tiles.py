@@ -17,6 +17,7 @@ __all__ = [
     "Tile",
     "finish",
     "place",
+    "registers_for",
     "store_sums",
     "sum_segment",
     "sum_tile",
@@ -52,8 +53,7 @@ class Tile(NamedTuple):
 def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = False) -> Tile:
     """The tile of a launch over so many rows, each in so many products; registers and warps are found by compiling."""
     arch = ARCHS[plan.arch]
-    # Nothing of a row is known to be aligned: elements are loaded one by one, each with an address of its own
-    is_ragged = plan.k % 16 != 0 or plan.n % 16 != 0
+    is_ragged = _is_ragged(plan)
     if plan.mma is Mma.FMA:
         is_small = rows <= SPLIT_ROWS_MAX
         is_split = is_small and _may_split(rows, 16 if rows <= 16 else 64, plan, batch)
@@ -68,6 +68,19 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
         warps = 8 if is_wide or (m == 128 and (not by_tma or plan.mma is Mma.TCGEN05)) else 4
         return Tile(m, plan.tile_n_min, warps, _stages(m, plan), _may_split(rows, m, plan, batch))
     return _tile_of_many(plan, rows, by_tma=by_tma)
+
+
+def _is_ragged(plan: MatmulPlan) -> bool:
+    """Nothing of a row is known to be aligned: elements are loaded one by one, each with an address of its own."""
+    return plan.k % 16 != 0 or plan.n % 16 != 0
+
+
+def registers_for(plan: MatmulPlan) -> dict[str, int]:
+    """The option by which the assembler takes the registers it needs, where it would rather spill a few.
+
+    It does so to make room for more blocks, which wait for one address after another all the same.
+    """
+    return {"maxnreg": 255} if _is_ragged(plan) else {}
 
 
 def _may_split(rows: int, m: int, plan: MatmulPlan, batch: int) -> bool:
@@ -128,21 +141,24 @@ def sum_tile(
     Every segment takes the same number of steps, so that the loops around it can be fused; what is behind K is zero.
     """
     ks = tl.arange(0, BLOCK_K)
-    columns = tl.arange(0, BLOCK_N)
-    # A row behind the last is read as the last: its sum is stored nowhere
-    x_at = ks[:, None] + tl.minimum(tl.arange(0, BLOCK_M), rows_left - 1)[None, :] * stride_xm
+    rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    x_at = ks[:, None] + rows[None, :] * stride_xm
     w_at = columns[:, None] * stride_wn + ks[None, :] * stride_wk
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for step in range(SEGMENT_K // BLOCK_K):
         k = start + step * BLOCK_K
         x_from = x_ptr + k
         w_from = w_ptr + k.to(tl.int64) * stride_wk
+        # Asked of each step, though the same for all: a mask that is carried around the loop keeps loads from being
+        # copied ahead
+        is_row = (rows < tl.where(k < K, rows_left, 0))[None, :]
         if IS_EVEN:
             w = tl.load(w_from + w_at)
-            x = tl.load(x_from + x_at)
+            x = tl.load(x_from + x_at, mask=is_row, other=0.0)
         else:
-            w = tl.load(w_from + w_at, mask=(columns < columns_left)[:, None] & (k + ks < K)[None, :], other=0.0)
-            x = tl.load(x_from + x_at, mask=(k + ks < K)[:, None], other=0.0)
+            is_column = (columns < tl.where(k < K, columns_left, 0))[:, None]
+            w = tl.load(w_from + w_at, mask=is_column & (k + ks < K)[None, :], other=0.0)
+            x = tl.load(x_from + x_at, mask=is_row & (k + ks < K)[:, None], other=0.0)
         acc = dot(w, x, acc, INTERPRET)
     return acc
 

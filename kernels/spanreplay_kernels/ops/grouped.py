@@ -18,7 +18,15 @@ from spanreplay_kernels.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.launch import launch, programs
 from spanreplay_kernels.operands import aligned, check_dtype, dense_rows, dtype_name
-from spanreplay_kernels.ops._matmul_tiles import GROUP_TILES, SPLIT_ROWS_MAX, Tile, finish, place, sum_tile
+from spanreplay_kernels.ops._matmul_tiles import (
+    GROUP_TILES,
+    SPLIT_ROWS_MAX,
+    Tile,
+    finish,
+    place,
+    registers_for,
+    sum_tile,
+)
 from spanreplay_kernels.ops._matmul_tma import descriptors, is_readable, sum_read
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
 from spanreplay_kernels.ops.matmul import add_segments_kernel, is_even, matmul_cpu, matmul_ref, within_32_bits
@@ -214,7 +222,8 @@ def tile_for(rows: int, plan: MatmulPlan) -> Tile:
     """The tile of a launch over groups of so many rows; registers and warps are found by compiling."""
     if plan.k % 16 or plan.n % 16:
         # Loads of one element each: their addresses fill the registers
-        return Tile(16 if rows <= 16 else 32, plan.tile_n_min, 8, 3 if plan.mma is Mma.FMA else 2)
+        few = rows <= 16 or plan.mma is Mma.TCGEN05
+        return Tile(16 if few else 32, plan.tile_n_min, 8, 3 if plan.mma is Mma.FMA else 2)
     if plan.mma is Mma.FMA:
         return Tile(16 if rows <= 16 else 32, 64, 4, 2)
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
@@ -242,8 +251,10 @@ def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan, *
     shape: dict[str, Any] = {
         "SEGMENT_K": plan.segment_k, "SEGMENTS": plan.segments, "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "BLOCK_K": plan.block_k, "BLOCK_E": triton.next_power_of_2(E + 1), "INTERPRET": IS_INTERPRETED,
-        "num_warps": tile.warps, "num_stages": tile.stages,
+        "num_warps": tile.warps, "num_stages": tile.stages, **registers_for(plan),
     }  # fmt: skip
+    if plan.mma is Mma.FMA:
+        shape.setdefault("maxnreg", 160)  # as with few rows below
     # Of tiles with few rows several fit into a multiprocessor, and hide each other's waits for a weight
     blocks = min(tiles_m_max * tiles_n, programs(x) * (4 if tile.m <= 32 else 1))
     if by_tma:

@@ -26,6 +26,7 @@ from spanreplay_kernels.ops._matmul_tiles import (
     Tile,
     finish,
     place,
+    registers_for,
     store_sums,
     sum_segment,
     sum_tile,
@@ -141,9 +142,9 @@ def matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: fl
     return (total if bias is None else total + bias.float() * beta).to(x.dtype)
 
 
-@triton.jit(do_not_specialize=["M", "B", "stride_xb", "stride_ob"])
+@triton.jit(do_not_specialize=["M", "B", "stride_ob"])
 def matmul_kernel(
-    x_ptr, w_ptr, out_ptr, bias_ptr, B, M, N, K, stride_xb, stride_xm, stride_wb, stride_wk, stride_wn,
+    x_ptr, w_ptr, out_ptr, bias_ptr, B, M, N, K, stride_xm, stride_wb, stride_wk, stride_wn,
     stride_ob, stride_om, stride_on, stride_bm, stride_bn, alpha, beta,
     SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IS_EVEN: tl.constexpr,
@@ -163,7 +164,7 @@ def matmul_kernel(
         tile_m, tile_n = place(tile % tiles, tiles_m, tiles_n, GROUP)
         row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
         acc = sum_tile(
-            x_ptr + b * stride_xb + row.to(tl.int64) * stride_xm,
+            x_ptr + (b * M + row) * stride_xm,
             w_ptr + b * stride_wb + column.to(tl.int64) * stride_wn,
             M - row, N - column, segment * SEGMENT_K, K, stride_xm, stride_wk, stride_wn,
             SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, IS_EVEN, INTERPRET,
@@ -177,9 +178,9 @@ def matmul_kernel(
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["M", "stride_xb"])
+@triton.jit(do_not_specialize=["M"])
 def split_kernel(
-    x_ptr, w_ptr, sums_ptr, M, N, K, stride_xb, stride_xm, stride_wb, stride_wk, stride_wn,
+    x_ptr, w_ptr, sums_ptr, M, N, K, stride_xm, stride_wb, stride_wk, stride_wn,
     SEGMENT_K: tl.constexpr, SEGMENTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IS_EVEN: tl.constexpr,
     OVERLAPS: tl.constexpr, INTERPRET: tl.constexpr,
@@ -191,7 +192,7 @@ def split_kernel(
     segment, b = tl.program_id(1), (tl.program_id(2) // tiles_m).to(tl.int64)
     row, column = tl.program_id(2) % tiles_m * BLOCK_M, tl.program_id(0) * BLOCK_N
     acc = sum_tile(
-        x_ptr + b * stride_xb + row.to(tl.int64) * stride_xm, w_ptr + b * stride_wb + column.to(tl.int64) * stride_wn,
+        x_ptr + (b * M + row) * stride_xm, w_ptr + b * stride_wb + column.to(tl.int64) * stride_wn,
         M - row, N - column, segment * SEGMENT_K, K, stride_xm, stride_wk, stride_wn,
         SEGMENT_K, BLOCK_M, BLOCK_N, BLOCK_K, IS_EVEN, INTERPRET,
     )  # fmt: skip
@@ -239,6 +240,7 @@ def matmul_triton(
     shape: dict[str, Any] = {
         "SEGMENT_K": plan.segment_k, "SEGMENTS": plan.segments, "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "BLOCK_K": plan.block_k, "INTERPRET": IS_INTERPRETED, "num_warps": tile.warps, "num_stages": tile.stages,
+        **registers_for(plan),
     }  # fmt: skip
     if tile.is_split:
         _launch_split(x, w, out, bias, plan, tile, alpha, beta, shape, by_tma=by_tma)
@@ -256,7 +258,7 @@ def matmul_triton(
         )  # fmt: skip
     else:
         launch(
-            matmul_kernel, grid, x, w, out, _or(bias, out), *sizes, M * plan.k, plan.k, *_of_batch(w), *ends,
+            matmul_kernel, grid, x, w, out, _or(bias, out), *sizes, plan.k, *_of_batch(w), *ends,
             IS_EVEN=is_even(plan, tile), **options,
         )  # fmt: skip
     return out
@@ -284,7 +286,7 @@ def _launch_split(
         )  # fmt: skip
     else:
         launch(
-            split_kernel, grid, x, w, sums, M, plan.n, plan.k, M * plan.k, plan.k, *_of_batch(w),
+            split_kernel, grid, x, w, sums, M, plan.n, plan.k, plan.k, *_of_batch(w),
             IS_EVEN=is_even(plan, tile), OVERLAPS=overlaps, **shape,
         )  # fmt: skip
     launch(

@@ -36,6 +36,8 @@ class Subject(NamedTuple):
     """The same, in the order or by the instructions that a kernel made for speed would choose by the number of rows."""
     forms: tuple[tuple[str, Function], ...] = ()
     """Other ways to ask for the same, which have to give the same bits."""
+    ulps_max_fp32: float | None = None
+    """As ulps_max, in fp32: there the roundings of the sum itself show, one for each of its terms."""
 
 
 def plant(function: Function) -> Function:

@@ -48,7 +48,8 @@ def rms_norm_subject(width: int) -> Subject:
         wide = x.float()
         return (wide * torch.rsqrt(in_parts(wide * wide) / width + 1e-6)[:, None] * weight.float()).to(x.dtype)
 
-    return Subject(width, ((width,),), rms_norm, stock, _plans("rms_norm", width), 1.0, varies=varies)
+    plans = _plans("rms_norm", width)
+    return Subject(width, ((width,),), rms_norm, stock, plans, 1.0, varies=varies, ulps_max_fp32=6.0)
 
 
 def _powers(x: Tensor) -> Tensor:

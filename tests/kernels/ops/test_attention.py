@@ -83,7 +83,7 @@ def decode(
 
 @ways
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
-def test_k9_packed_sequence_has_the_bits_of_it_alone(way: Way, dtype: torch.dtype, device: str) -> None:
+def test_k6_k9_packed_sequence_has_the_bits_of_it_alone(way: Way, dtype: torch.dtype, device: str) -> None:
     """Among neighbours of other lengths, and in another order of them, a sequence's result is the same."""
     q, k, v = heads(sum(LENGTHS), dtype=dtype)
     edges = [0, *torch.tensor(LENGTHS).cumsum(0).tolist()]
@@ -218,7 +218,7 @@ def test_k5_stock_attention_is_caught_by_the_same_check() -> None:
 
 @ways
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
-def test_k9_attention_follows_the_plan_and_fp64(way: Way, dtype: torch.dtype, device: str) -> None:
+def test_k6_k9_attention_follows_the_plan_and_fp64(way: Way, dtype: torch.dtype, device: str) -> None:
     """As the definition, and near to the exact result: causal, whole, and within a window."""
     q, k, v = heads(50, dtype=dtype)
     tolerance = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 2 * torch.finfo(dtype).eps}
