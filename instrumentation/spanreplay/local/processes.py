@@ -56,7 +56,10 @@ class _Copy:
 
 
 def _pump(source: int, target: int, copy: _Copy, done: Callable[[], None]) -> None:
-    """Carry bytes from one descriptor to another and keep them; closes both."""
+    """Carry bytes from one descriptor to another and keep them; closes both.
+
+    What it kept is told before its reader can see the end, and go on to the end of the program.
+    """
     is_open = True
     try:
         while is_open:
@@ -69,10 +72,12 @@ def _pump(source: int, target: int, copy: _Copy, done: Callable[[], None]) -> No
     except OSError:
         is_open = False  # a side has gone: the other one learns it by the closing
     finally:
-        os.close(source)
-        os.close(target)
         copy.is_done = True
-        done()
+        try:
+            done()
+        finally:
+            os.close(source)
+            os.close(target)
 
 
 class Recording:
@@ -127,10 +132,10 @@ class Recording:
             self._close()
 
     def _close(self) -> None:
-        with self._lock:
+        with self._lock:  # whoever comes second finds it recorded
             is_first, self._is_closed = not self._is_closed, True
-        if is_first:
-            guard.guarded("recording a process", self._record)
+            if is_first:
+                guard.guarded("recording a process", self._record)
 
     def _record(self) -> None:
         crossing = self._crossing
