@@ -15,7 +15,8 @@ def test_n2_end_of_output_is_noted_before_its_reader_sees_it() -> None:
     os.set_blocking(reader, False)
     os.write(writer, b"all of it")
     os.close(writer)
-    copy, seen = _Copy(), []
+    copy = _Copy()
+    seen: list[object] = []
 
     def note() -> None:
         seen.append((copy.is_done, os.read(reader, 100)))
