@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spanreplay_kernels.errors import UncoveredOp, describe
+from spanreplay_kernels.foreign import told_of_foreign_kernels
 from spanreplay_kernels.mode import is_invariant, overridden
 
 __all__ = ["Kind", "Report", "Seen", "audit", "classify"]
@@ -73,10 +74,18 @@ def audit(*, fail: bool = True) -> Iterator[Report]:
     """Within it every operation of this thread is listed; an uncovered one raises UncoveredOp before it runs.
 
     With fail=False it is listed and runs. Meant to be within `invariant()`: outside, every reduction is uncovered.
+    Triton kernels that are not ours are seen too, those of other languages that torch was not told of are not.
     Slow; meant for one forward pass. What runs under `torch.compile` is not seen.
     """
     report = Report()
-    with _Auditor(report, fail=fail):
+
+    def note(kernel: str, tensors: list[Tensor]) -> None:
+        name = f"triton::{kernel}"
+        report.counts[Seen(name, ", ".join(map(describe, tensors)), Kind.UNCOVERED)] += 1
+        if fail:
+            raise UncoveredOp(name, *tensors, hint=_FOREIGN_HINT)
+
+    with told_of_foreign_kernels(note), _Auditor(report, fail=fail):
         yield report
 
 
@@ -187,6 +196,7 @@ def _is_steady(base: str, args: Any, kwargs: Any) -> bool:
     return base in STEADY
 
 
+_FOREIGN_HINT: Final = "a kernel that a layer starts by itself: load the model unquantised, and without hub kernels"
 _PRODUCTS: Final = {"bmm": 0, "bmm.out": 0, "baddbmm": 1, "baddbmm.out": 1}
 """Products of a matrix for each row of a batch, and which argument the rows are in."""
 _ATTENTION_HINT: Final = (

@@ -6,13 +6,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
 
 from kernels.samples import DTYPES, normal
+from spanreplay_kernels.arch import ARCHS
 from spanreplay_kernels.audit import STEADY, Kind, audit
 from spanreplay_kernels.errors import UncoveredOp
 from spanreplay_kernels.mode import invariant
+from spanreplay_kernels.ops.mean import sum_triton
+from spanreplay_kernels.plan import plan_rows
 
 UNCOVERED: dict[str, Callable[[Tensor], object]] = {
     "var.correction": lambda x: x.var(-1),
@@ -103,6 +108,29 @@ def test_k10_a_report_without_failing_lists_all() -> None:
     assert result.shape == (4, 4)
     assert (report.of(Kind.UNCOVERED), report.of(Kind.COVERED)) == ({"cumsum": 1}, {"mm": 1})
     assert str(report).startswith("uncovered")
+
+
+@triton.jit
+def row_sum_kernel(x_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-untyped-def]  # Triton's own types
+    """Another's kernel, which a layer starts without torch."""
+    row = tl.program_id(0)
+    tl.store(out_ptr + row, tl.sum(tl.load(x_ptr + row * N + tl.arange(0, N)), 0))
+
+
+def test_k10_a_kernel_that_a_layer_starts_by_itself_is_uncovered(device: str) -> None:
+    """torch's dispatcher never sees it: it is named, and not started; ours pass, and so does any one outside."""
+    x, out = normal(4, 8, dtype=torch.float32, device=device), torch.zeros(4, device=device)
+    wanted = pytest.raises(UncoveredOp, match=r"row_sum_kernel is not covered .*float32\[4, 8\].*unquantised")
+    with wanted, torch.no_grad(), invariant(), audit():
+        row_sum_kernel[(4,)](x, out, 8)
+    assert not out.any()
+    with torch.no_grad(), invariant(), audit(fail=False) as report:
+        row_sum_kernel[(4,)](x, out, 8)
+        sum_triton(x, plan_rows("sum", 8, "float32", ARCHS["sm_90"]), torch.float32)
+    assert report.of(Kind.UNCOVERED) == {"triton::row_sum_kernel": 1}
+    torch.testing.assert_close(out, x.sum(-1))
+    row_sum_kernel[(4,)](x, out, 8)
+    assert report.of(Kind.UNCOVERED) == {"triton::row_sum_kernel": 1}
 
 
 def test_k10_integers_are_exact() -> None:

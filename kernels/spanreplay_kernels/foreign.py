@@ -1,0 +1,67 @@
+"""Triton kernels that are not ours: torch's dispatcher does not see them, so that an audit has to.
+
+Quantised layers, and what `kernels` loads from a hub in place of a model's own layers, start kernels from Python.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
+__all__ = ["told_of_foreign_kernels"]
+
+Note = Callable[[str, list[Tensor]], None]
+_OURS: Final = __package__
+_STARTERS: Final[tuple[Any, ...]] = (JITFunction, InterpretedFunction)
+_lock = threading.Lock()
+_inside: list[None] = []
+_originals: dict[Any, Any] = {}
+
+
+class _Notes(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Note] = []
+
+
+_notes = _Notes()
+
+
+@contextmanager
+def told_of_foreign_kernels(note: Note) -> Iterator[None]:
+    """Within it `note` is called with name and tensors of each Triton kernel that this thread starts and is not ours.
+
+    What it raises keeps the kernel from being started.
+    """
+    with _lock:
+        if not _inside:
+            _originals.update({cls: cls.run for cls in _STARTERS})
+            for cls, run in _originals.items():
+                cls.run = _watched(run)
+        _inside.append(None)
+    _notes.stack.append(note)
+    try:
+        yield
+    finally:
+        _notes.stack.pop()
+        with _lock:
+            _inside.pop()
+            if not _inside:
+                for cls, run in _originals.items():
+                    cls.run = run
+                _originals.clear()
+
+
+def _watched(run: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        module = str(getattr(self.fn, "__module__", ""))
+        if _notes.stack and not kwargs.get("warmup") and module.partition(".")[0] != _OURS:
+            _notes.stack[-1](str(self.fn.__name__), [each for each in args if isinstance(each, Tensor)])
+        return run(self, *args, **kwargs)
+
+    return watched
