@@ -39,6 +39,8 @@ def certificates(place: Place) -> Iterator[dict[str, Any]]:
     )
     some = (
         ("attention", "32x8x128x4096", torch.bfloat16),
+        ("scaled_mm", "4096x4096", torch.bfloat16),
+        ("scaled_mm_blocks", "1024x4096", torch.bfloat16),
         ("experts", "8x768x2048x2", torch.bfloat16),
         ("route", "128x8", torch.float32),
         ("gather_logprob", "151936", torch.bfloat16),

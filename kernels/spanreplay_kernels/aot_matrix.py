@@ -37,8 +37,9 @@ from spanreplay_kernels.ops.rms_norm import rms_norm_triton
 from spanreplay_kernels.ops.rope import rope_triton
 from spanreplay_kernels.ops.route import route_triton
 from spanreplay_kernels.ops.sampling import sample_triton
+from spanreplay_kernels.ops.scaled import scaled_mm_triton
 from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
-from spanreplay_kernels.plan import Plan, RowPlan, plan_attention, plan_matmul, plan_rows
+from spanreplay_kernels.plan import FP8_GROUP, Plan, RowPlan, plan_attention, plan_matmul, plan_rows, plan_scaled
 
 __all__ = ["CASES", "Case", "main"]
 
@@ -55,6 +56,8 @@ class Case(NamedTuple):
     shape: str
     call: Call
     """(arch, dtype, rows) → the plan that it started kernels by on tensors of device `meta`; None where it has none."""
+    since: int = 0
+    """The first compute capability that has it."""
 
 
 def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -90,6 +93,20 @@ def _grouped(experts: int, n: int, k: int, *, is_transposed: bool = True) -> Cal
         plan = plan_matmul(n, k, dtype_name(_empty(1, dtype=dtype)), arch)
         w = _empty(experts, n, k, dtype=dtype).transpose(1, 2) if is_transposed else _empty(experts, k, n, dtype=dtype)
         grouped_mm_triton(_empty(rows, k, dtype=dtype), w, _empty(experts, dtype=torch.int32), plan)
+        return plan
+
+    return call
+
+
+def _scaled(n: int, k: int, *, of_blocks: bool = False) -> Call:
+    """fp8; the dtype is the result's."""
+
+    def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
+        fp8, fp32, groups = torch.float8_e4m3fn, torch.float32, -(-k // FP8_GROUP)
+        plan = plan_scaled(n, k, dtype_name(_empty(1, dtype=fp8)), arch)
+        of_x, of_w = ((rows, groups), (groups, -(-n // FP8_GROUP))) if of_blocks else ((rows, 1), (1, n))
+        x, w = _empty(rows, k, dtype=fp8), _empty(n, k, dtype=fp8).t()
+        scaled_mm_triton(x, w, _empty(*of_x, dtype=fp32), _empty(*of_w, dtype=fp32), None, plan, dtype)
         return plan
 
     return call
@@ -197,6 +214,9 @@ CASES: Final = (
     Case("grouped_mm", "8x14336x4096", _grouped(8, 14_336, 4096)),
     Case("grouped_mm", "8x2048x768, w as it stands", _grouped(8, 2048, 768, is_transposed=False)),
     Case("grouped_mm", "5x37x101", _grouped(5, 37, 101)),
+    Case("scaled_mm", "4096x4096, scales of blocks", _scaled(4096, 4096, of_blocks=True), since=89),
+    Case("scaled_mm", "28672x4096, scales of rows", _scaled(28_672, 4096), since=89),
+    Case("scaled_mm", "1040x1120, scales of blocks", _scaled(1040, 1120, of_blocks=True), since=89),
     Case("attention", "32 over 8 heads of 128", _attention(8, 128)),
     Case("attention", "8 over 2 heads of 64", _attention(2, 64)),
     Case("attention", "16 over 4 heads of 256", _attention(4, 256)),
@@ -315,7 +335,7 @@ def _jobs(ops: list[str], archs: list[str], dtypes: list[str], *, is_sample: boo
         if is_sample and case.op in sampled:
             continue
         sampled.add(case.op)
-        for arch in archs:
+        for arch in (each for each in archs if ARCHS[each].capability >= case.since):
             for dtype in dtypes:
                 if not is_sample or dtype == "bfloat16" or arch == "sm_90":
                     yield Job(index, dtype, arch, is_sample)

@@ -20,6 +20,7 @@ from spanreplay_kernels.ops.grouped import grouped_mm
 from spanreplay_kernels.ops.matmul import bmm, matmul
 from spanreplay_kernels.ops.mean import mean, sum_rows
 from spanreplay_kernels.ops.rms_norm import fused_rms_norm
+from spanreplay_kernels.ops.scaled import scaled_mm
 from spanreplay_kernels.ops.softmax import log_softmax, softmax
 from spanreplay_kernels.packing import masked_attention
 
@@ -109,6 +110,18 @@ def _grouped_mm(
         hint = "pass rows (T, K), weights (E, K, N) and the ends of groups, and nothing else"
         raise UnsupportedInput("_grouped_mm", "this form of it has no kernel", self, mat2, hint=hint)
     return grouped_mm(self, mat2, offs)
+
+
+def _scaled_mm(
+    self: Tensor, mat2: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
+    """Never with fast accumulation, which an H100 would keep in fewer bits: it may be asked for, and is not used."""
+    if scale_result is not None:
+        hint = "ask for bfloat16, float16 or float32"
+        raise UnsupportedInput("_scaled_mm", "a result in fp8 has no kernel", self, mat2, hint=hint)
+    scale_a, scale_b = (each.reshape(1, 1) if each.numel() == 1 else each for each in (scale_a, scale_b))
+    return scaled_mm(self, mat2, scale_a, scale_b, bias, out_dtype=out_dtype or self.dtype)
 
 
 # --- reductions of rows
@@ -281,6 +294,7 @@ OVERRIDES: Final = MappingProxyType(
             "dot": (_dot, "dot.out"),
             "vdot": (_dot, "vdot.out"),
             "_grouped_mm": (_grouped_mm, ""),
+            "_scaled_mm": (_scaled_mm, "_scaled_mm.out"),
             "_softmax": (_softmax, "_softmax.out"),
             "_log_softmax": (_log_softmax, "_log_softmax.out"),
             "mean.dim": (_reduction("mean.dim", mean), "mean.out"),

@@ -23,6 +23,9 @@ from spanreplay_kernels.errors import UnsupportedInput
 __all__ = ["AttentionPlan", "MatmulPlan", "Plan", "RowPlan", "hash_plans", "plan"]
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
+FP8: Final = "float8_e4m3fn"
+FP8_GROUP: Final = 128
+"""Elements of K that are multiplied before they are scaled: one sum of the tensor core, and one scale at most."""
 _ROW_REGISTERS_MAX: Final = 32_768
 """Elements of one row that 32 warps hold in registers, 32 a thread; with twice as many every architecture spills."""
 _ROW_BLOCK: Final = 16_384
@@ -100,17 +103,19 @@ Plan = MatmulPlan | RowPlan | AttentionPlan
 def plan(op: str, *, dtype: str, arch: Arch = CPU, n: int = 0, k: int = 0, width: int = 0, head_dim: int = 0) -> Plan:
     """The reduction plan of an operation.
 
-    op: `matmul` (n, k), `attention` (head_dim), or one of ROW_OPS (width).
+    op: `matmul` (n, k), `scaled_mm` (n, k) of fp8, `attention` (head_dim), or one of ROW_OPS (width).
     dtype: as torch spells it, e.g. `bfloat16`.
     Raises: UnsupportedInput for an unknown op, dtype or size.
     """
     if op == "matmul":
         return plan_matmul(n, k, dtype, arch)
+    if op == "scaled_mm":
+        return plan_scaled(n, k, dtype, arch)
     if op == "attention":
         return plan_attention(head_dim, dtype, arch)
     if op in ROW_OPS:
         return plan_rows(op, width, dtype, arch)
-    known = ", ".join(("matmul", "attention", *ROW_OPS))
+    known = ", ".join(("matmul", "scaled_mm", "attention", *ROW_OPS))
     raise UnsupportedInput(op, "no plan for this operation", hint=f"plans exist for {known}")
 
 
@@ -128,6 +133,22 @@ def plan_matmul(n: int, k: int, dtype: str, arch: Arch) -> MatmulPlan:
     segments = _count_segments(_divide_up(n, tile_n_min), k, arch)
     segment_k = _round_up(_divide_up(k, segments), block_k)
     return MatmulPlan(n, k, dtype, arch.name, mma, tile_n_min, block_k, segment_k, _divide_up(k, segment_k))
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_scaled(n: int, k: int, dtype: str, arch: Arch) -> MatmulPlan:
+    """The plan of x (·, k) times w (k, n), both fp8 with scales: each block of K is a sum of its own, then scaled."""
+    _check("scaled_mm", dtype, (FP8,), n=n, k=k)
+    if arch is CPU:
+        return MatmulPlan(n, k, dtype, arch.name, Mma.VENDOR, n, k, k, 1, _CPU_ROWS)
+    if arch.capability < 89:
+        problem = f"{arch.name} multiplies no fp8"
+        raise UnsupportedInput("scaled_mm", problem, hint="load the model dequantised, or use sm_89 and later")
+    tile_n_min = 128 if arch.tensor_core is Mma.TCGEN05 else 64
+    segments = _count_segments(_divide_up(n, tile_n_min), k, arch)
+    segment_k = _round_up(_divide_up(k, segments), FP8_GROUP)
+    segments = _divide_up(k, segment_k)
+    return MatmulPlan(n, k, dtype, arch.name, arch.tensor_core, tile_n_min, FP8_GROUP, segment_k, segments)
 
 
 def _count_segments(tiles: int, k: int, arch: Arch) -> int:
@@ -192,9 +213,9 @@ def _name(value: object) -> str:
     return value.name if isinstance(value, Enum) else str(value)
 
 
-def _check(op: str, dtype: str, **sizes: int) -> None:
-    if dtype not in DTYPES:
-        raise UnsupportedInput(op, f"dtype {dtype} has no plan", hint=f"use {', '.join(DTYPES)}")
+def _check(op: str, dtype: str, dtypes: tuple[str, ...] = DTYPES, **sizes: int) -> None:
+    if dtype not in dtypes:
+        raise UnsupportedInput(op, f"dtype {dtype} has no plan", hint=f"use {', '.join(dtypes)}")
     for name, size in sizes.items():
         if size < 1:
             raise UnsupportedInput(op, f"{name} is {size}", hint=f"{name} must be at least 1")

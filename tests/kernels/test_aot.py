@@ -60,7 +60,7 @@ def test_k11_every_kernel_keeps_its_limits_and_its_plan(records: list[dict[str, 
 def test_k11_every_operation_is_compiled_for_every_architecture(records: list[dict[str, Any]]) -> None:
     """Nothing of the table is left out: each operation, architecture and dtype, over all numbers of rows."""
     compiled = {(each["op"], each["arch"]) for each in records}
-    assert compiled == {(case.op, arch.name) for case in CASES for arch in GPUS}
+    assert compiled == {(case.op, arch.name) for case in CASES for arch in GPUS if arch.capability >= case.since}
     assert {each["dtype"] for each in records} == {str(dtype)[6:] for dtype in DTYPES}
 
 
@@ -96,12 +96,13 @@ def test_k1_k2_operands_are_copied_ahead_of_their_product(records: list[dict[str
     """No kernel waits for a tile that it loads where it multiplies it, if rows are of whole 16 elements."""
     found = set()
     for each in records:
-        if each["op"] in ("matmul", "bmm", "grouped_mm") and each["planned"]:
+        if each["op"] in ("matmul", "bmm", "grouped_mm", "scaled_mm"):
             n, k = (int(size) for size in re.findall(r"\d+", each["shape"].partition(",")[0])[-2:])
             if n % 16 == 0 and k % 16 == 0:
                 found.add((each["op"], each["arch"]))
                 assert each["awaited"] == 0, each
-    assert found == {(op, arch.name) for op in ("matmul", "bmm", "grouped_mm") for arch in GPUS}
+    wanted = {(op, arch.name) for op in ("matmul", "bmm", "grouped_mm", "scaled_mm") for arch in GPUS}
+    assert found == wanted - {("scaled_mm", "sm_80")}
 
 
 @pytest.mark.slow

@@ -31,6 +31,8 @@ def make(op: str = "matmul", shape: str = "24x96", dtype: torch.dtype = torch.fl
     [
         ("matmul", "24x96"),
         ("grouped_mm", "3x24x96"),
+        ("scaled_mm", "32x192"),
+        ("scaled_mm_blocks", "32x192"),
         ("experts", "6x24x96x2"),
         ("route", "96x4"),
         ("attention", "4x2x16x96"),

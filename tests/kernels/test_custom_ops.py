@@ -18,6 +18,7 @@ from spanreplay_kernels.mode import engaged, invariant, overridden
 
 # What torch says of torch while it imports its compiler
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+X8 = normal(32, 32, dtype=torch.float32)
 X, W = normal(6, 24, dtype=torch.float32), normal(24, 8, dtype=torch.float32, seed=1)
 SAMPLES: dict[str, tuple[Any, ...]] = {
     "mm": (X, W),
@@ -35,6 +36,15 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "_fused_rms_norm": (X, [24], X[0], 1e-5),
     "scaled_dot_product_attention": (X.view(1, 2, 3, 24), X.view(1, 2, 3, 24), X.view(1, 2, 3, 24)),
     "_grouped_mm": (X, W[None].repeat(2, 1, 1), torch.tensor([2, 6], dtype=torch.int32)),
+    "_scaled_mm": (
+        X8.to(torch.float8_e4m3fn),
+        X8.to(torch.float8_e4m3fn).t(),
+        torch.rand(32, 1),
+        torch.rand(1, 32),
+        None,
+        None,
+        torch.bfloat16,
+    ),
     "topk": (X, 3),
     "sort": (X,),
     "silu": (X,),
@@ -84,7 +94,9 @@ def test_k10_twins_are_what_they_stand_for(name: str) -> None:
     for ours, theirs in zip(_all(twin), _all(override), strict=True):
         assert torch.equal(ours, theirs)
         assert ours.is_contiguous()
-    torch.library.opcheck(TWINS[name], SAMPLES[name], test_utils=("test_schema", "test_faketensor"))
+    # torch's check of a schema multiplies operands, which its CPU cannot in fp8
+    checks = ("test_faketensor",) if name == "_scaled_mm" else ("test_schema", "test_faketensor")
+    torch.library.opcheck(TWINS[name], SAMPLES[name], test_utils=checks)
 
 
 def _all(result: Any) -> tuple[Tensor, ...]:

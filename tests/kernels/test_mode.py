@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
 
 from kernels.samples import DTYPES, name_of, normal
+from spanreplay_kernels.audit import Kind, audit
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.mode import engaged, invariant, is_invariant, overridden
+from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm
 from spanreplay_kernels.overrides import IN_BLOCKS, OVERRIDES
 
 SIZES = (1, 3, 8, 15, 17, 33, 64, 100, 257, 1001, 4096, 4099, 8191, 8193, 32_704, 34_001)
@@ -63,6 +65,27 @@ def test_k10_products_have_their_bits_in_every_batch(name: str) -> None:
         assert rows_differ(function, x) == []
         assert sum(engaged().values()) > 0
         torch.testing.assert_close(function(x), stock, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("group", [None, 128], ids=["rows", "blocks"])
+def test_k10_products_of_fp8_have_their_bits_in_every_batch(group: int | None) -> None:
+    """As quantised layers call them, with a scale of each token; one of all tokens is refused by name."""
+    x = normal(64, 2048, dtype=torch.bfloat16)
+    w, w_scale = quantize_weight(normal(2048, 96, dtype=torch.bfloat16, seed=1), group)
+
+    def product(rows: Tensor) -> Tensor:
+        q, scale = quantize(rows, group)
+        return torch._scaled_mm(q, w, scale, w_scale, out_dtype=torch.bfloat16)
+
+    with torch.inference_mode(), invariant(), audit() as report:
+        assert rows_differ(product, x) == []
+        assert torch.equal(product(x), scaled_mm(quantize(x, group)[0], w, quantize(x, group)[1], w_scale))
+        assert set(report.of(Kind.COVERED)) == {"_scaled_mm"}
+        q, one = x.to(torch.float8_e4m3fn), torch.ones(())
+        with pytest.raises(UnsupportedInput, match=r"one scale for its whole batch.*one a row"):
+            torch._scaled_mm(q, w, one, w_scale if group is None else one, out_dtype=torch.bfloat16)
+        with pytest.raises(UnsupportedInput, match="a result in fp8 has no kernel"):
+            torch._scaled_mm(q, w, quantize(x)[1], torch.ones(1, 96), scale_result=one, out_dtype=q.dtype)
 
 
 def test_k10_stock_products_are_caught_by_the_same_check() -> None:

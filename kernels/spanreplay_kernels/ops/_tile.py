@@ -16,10 +16,12 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
     """acc + a · b in fp32, without TF32.
 
     The interpreter of Triton 3.7 multiplies the bits of bf16 as integers, and its sums are those of a library whose
-    order depends on the shape of a tile. In fp64, products are exact and a sum's order is lost in its rounding to fp32.
+    order depends on the shape of a tile; it widens fp8 to fp32 alone. In fp64, products are exact and a sum's order is
+    lost in its rounding to fp32.
     """
     if INTERPRET:
-        return tl.dot(a.to(tl.float64), b.to(tl.float64), acc.to(tl.float64), out_dtype=tl.float64).to(tl.float32)
+        a, b = a.to(tl.float32).to(tl.float64), b.to(tl.float32).to(tl.float64)
+        return tl.dot(a, b, acc.to(tl.float64), out_dtype=tl.float64).to(tl.float32)
     return tl.dot(a, b, acc, input_precision="ieee")
 
 

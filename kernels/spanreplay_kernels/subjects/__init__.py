@@ -10,7 +10,13 @@ from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.subjects._subject import Function, Subject, plant
 from spanreplay_kernels.subjects.attention import attention_subject
 from spanreplay_kernels.subjects.elements import rope_subject, sample_subject, silu_mul_subject
-from spanreplay_kernels.subjects.products import experts_subject, grouped_subject, matmul_subject
+from spanreplay_kernels.subjects.products import (
+    experts_subject,
+    grouped_subject,
+    matmul_subject,
+    scaled_blocks_subject,
+    scaled_subject,
+)
 from spanreplay_kernels.subjects.rows import (
     gather_subject,
     log_softmax_subject,
@@ -35,6 +41,8 @@ SUBJECTS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         "matmul": Kind("N x K", "4096x4096", matmul_subject),
         "grouped_mm": Kind("E x N x K", "128x1536x2048", grouped_subject),
+        "scaled_mm": Kind("N x K", "4096x4096", scaled_subject),
+        "scaled_mm_blocks": Kind("N x K", "4096x4096", scaled_blocks_subject),
         "experts": Kind("E x I x H x top_k", "128x768x2048x8", experts_subject),
         "route": Kind("E x top_k", "128x8", route_subject),
         "attention": Kind("Hq x Hkv x D x L", "32x8x128x4096", attention_subject),

@@ -14,14 +14,17 @@ from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.grouped import grouped_mm
 from spanreplay_kernels.ops.matmul import matmul
 from spanreplay_kernels.ops.moe import experts
-from spanreplay_kernels.plan import Plan, plan_matmul
+from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm
+from spanreplay_kernels.plan import FP8, FP8_GROUP, Plan, plan_matmul, plan_scaled
 from spanreplay_kernels.subjects._subject import Function, Subject, chosen_by_value, count_parts
 
-__all__ = ["experts_subject", "grouped_subject", "matmul_subject"]
+__all__ = ["experts_subject", "grouped_subject", "matmul_subject", "scaled_blocks_subject", "scaled_subject"]
 
 _FP32_ULPS = 4.0
 """And the root of the number of terms: five standard deviations of a chain of roundings, and far below what TF32 is
 off, which is 7,000 ulps over that root."""
+_FP8_ULPS = 2.0
+"""A Hopper's tensor core keeps about 14 bits of a block's sum, which shows in the 8 of bf16."""
 _EXPERTS_ULPS = 4.0
 """Gate, up, activation, each expert's product and the sum are rounded."""
 
@@ -40,6 +43,47 @@ def matmul_subject(n: int, k: int) -> Subject:
 
     ulps_max_fp32 = _FP32_ULPS + math.sqrt(k)
     return Subject(k, ((n, k),), ours, stock, plans, 1.0, varies=_product_in_parts, ulps_max_fp32=ulps_max_fp32)
+
+
+def scaled_subject(n: int, k: int) -> Subject:
+    """As `matmul_subject`, quantised to fp8 by a scale for each row of x and each column of w."""
+    return _scaled_subject(n, k, None)
+
+
+def scaled_blocks_subject(n: int, k: int) -> Subject:
+    """As `scaled_subject`, by a scale for each 128 elements of a row, and each 128 × 128 of w."""
+    return _scaled_subject(n, k, FP8_GROUP)
+
+
+def _scaled_subject(n: int, k: int, group: int | None) -> Subject:
+    def wide(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """What x and w are once they are quantised, in fp64."""
+        (q, q_scale), (v, v_scale) = quantize(x, group), quantize_weight(w.t(), group)
+        if group is not None:
+            q_scale = q_scale.repeat_interleave(group, 1)[:, :k]
+            v_scale = v_scale.repeat_interleave(group, 0)[:k].repeat_interleave(group, 1)[:, :n]
+        return q.double() * q_scale, v.double() * v_scale
+
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        (q, q_scale), (v, v_scale) = quantize(x, group), quantize_weight(w.t(), group)
+        return scaled_mm(q, v, q_scale, v_scale, out_dtype=x.dtype)
+
+    def stock(x: Tensor, w: Tensor) -> Tensor:
+        q, v = wide(x, w)
+        return torch.mm(q.to(x.dtype), v.to(x.dtype))
+
+    def exact(x: Tensor, w: Tensor) -> Tensor:
+        q, v = wide(x, w)
+        return q @ v
+
+    def varies(x: Tensor, w: Tensor) -> Tensor:
+        q, v = wide(x, w)
+        return _product_in_parts(q.float(), v.float().t()).to(x.dtype)
+
+    def plans(_dtype: str, arch: Arch) -> tuple[Plan, ...]:
+        return (plan_scaled(n, k, FP8, arch),)
+
+    return Subject(k, ((n, k),), ours, stock, plans, _FP8_ULPS, exact, varies)
 
 
 def _product_in_parts(x: Tensor, w: Tensor) -> Tensor:
