@@ -32,7 +32,7 @@ from spanreplay_kernels.operands import dtype_name
 from spanreplay_kernels.plan import Plan, hash_plans
 from spanreplay_kernels.subjects import SUBJECTS, Function, Subject, plant
 
-__all__ = ["FULL", "QUICK", "Extent", "Verdict", "certify", "main", "require"]
+__all__ = ["EVERY_OFFSET", "FULL", "QUICK", "Extent", "Verdict", "certify", "main", "require"]
 
 HOSTILE: Final = (float("nan"), float("inf"), -float("inf"), 1e30, 1e-42, -0.0)
 """What neighbours hold: NaN and infinities spread, huge values overflow, denormals are flushed."""
@@ -57,8 +57,9 @@ class Extent:
 
     sizes: tuple[int, ...]
     """Numbers of rows."""
-    offsets_max: int
-    """Places in the batch that a size is tried at: all, where it has no more; otherwise the ends and a sample."""
+    offsets_max: int | None
+    """Places in the batch that a size is tried at: all, where it has no more; otherwise the ends and a sample. None:
+    all of every size."""
     hostile_rows: int
 
     @property
@@ -73,6 +74,8 @@ def _around(*sizes: int) -> tuple[int, ...]:
 
 FULL: Final = Extent((*range(1, 513), *_around(640, 768, 1000, 1024, 1152, 1280, 1536, 2047)), 8, 24)
 """Every number of rows up to 512, and those around powers of two and tiles' sizes up to 2048."""
+EVERY_OFFSET: Final = Extent(FULL.sizes, None, FULL.hostile_rows)
+"""A million trials: minutes on a GPU at a small shape, and hours at a large one."""
 QUICK: Final = Extent((*range(1, 18), *_around(32, 64, 128)), 3, 3)
 
 
@@ -191,7 +194,7 @@ def _places(extent: Extent) -> Iterator[tuple[int, int]]:
     generator = torch.Generator().manual_seed(_SEED)
     for size in extent.sizes:
         last = extent.rows - size
-        if size == 1 or last < extent.offsets_max:
+        if size == 1 or extent.offsets_max is None or last < extent.offsets_max:
             starts = set(range(last + 1))
         else:
             inner = 1 + torch.randperm(last - 1, generator=generator)[: extent.offsets_max - 2]
@@ -243,11 +246,17 @@ def _describe(extent: Extent, trials: int, subject: Subject) -> dict[str, Any]:
         "every_size_to": contiguous,
         "other_sizes": sizes[contiguous:],
         "batch_rows": extent.rows,
-        "offsets": f"every one of 1 row; of other sizes the ends and {extent.offsets_max - 2} drawn with seed {_SEED}",
+        "offsets": _describe_offsets(extent),
         "hostile_values": [str(value) for value in HOSTILE],
         "layouts": ["strided", "transposed", "unaligned"],
         "forms": [name for name, _ in subject.forms],
     }
+
+
+def _describe_offsets(extent: Extent) -> str:
+    if extent.offsets_max is None:
+        return "every one of every size"
+    return f"every one of 1 row; of other sizes the ends and {extent.offsets_max - 2} drawn with seed {_SEED}"
 
 
 def _say(controls: dict[str, dict[str, int]]) -> str:
@@ -283,15 +292,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--shapes", required=True, nargs="+", help=f"e.g. 4096x4096: {written}")
     parser.add_argument("--dtype", default="bf16", choices=sorted({*_DTYPES, *(str(d)[6:] for d in _DTYPES.values())}))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="few sizes and places; the certificate says so")
+    extents = parser.add_mutually_exclusive_group()
+    extents.add_argument("--quick", action="store_true", help="few sizes and places; the certificate says so")
+    extents.add_argument("--every-offset", action="store_true", help="every place of every size: a million trials")
     parser.add_argument("--out", type=Path, help="a file for the certificates (default: standard output)")
     options = parser.parse_args(arguments)
+    extent = QUICK if options.quick else EVERY_OFFSET if options.every_offset else FULL
     dtype = _DTYPES.get(options.dtype) or getattr(torch, options.dtype)
     try:
-        certificates = [
-            certify(options.op, shape, dtype, options.device, QUICK if options.quick else FULL)
-            for shape in options.shapes
-        ]
+        certificates = [certify(options.op, shape, dtype, options.device, extent) for shape in options.shapes]
     except UnsupportedInput as exc:
         sys.stderr.write(f"{exc}\n")
         return 2

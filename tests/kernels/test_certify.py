@@ -13,7 +13,7 @@ from torch import Tensor
 from spanreplay_kernels import certify, subjects
 from spanreplay_kernels.__main__ import main
 from spanreplay_kernels.arch import CPU
-from spanreplay_kernels.certify import FULL, Extent, Verdict, require
+from spanreplay_kernels.certify import EVERY_OFFSET, FULL, Extent, Verdict, require
 from spanreplay_kernels.errors import NotInvariant, UnsupportedInput
 from spanreplay_kernels.plan import hash_plans, plan_matmul
 
@@ -203,6 +203,18 @@ def test_k9_full_extent_has_every_size_to_512() -> None:
     assert FULL.sizes[:512] == tuple(range(1, 513))
     assert {1023, 1024, 1025, 2046, 2048} <= set(FULL.sizes)
     assert sum(1 for size, _ in certify._places(FULL) if size == 1) == FULL.rows
+
+
+def test_k9_every_size_at_every_offset() -> None:
+    """Asked for so, no place is left out: each row begins a part of each size that has room behind it."""
+    extent = Extent(tuple(range(1, 41)), None, 2)
+    places = list(certify._places(extent))
+    assert len(places) == len(set(places)) == sum(extent.rows - size + 1 for size in range(1, 41))
+    found = certify.certify("matmul", "24x96", torch.float32, "cpu", extent)
+    assert (found["differences"], found["verdict"]) == (0, "passed")
+    assert found["tried"]["offsets"] == "every one of every size"
+    assert found["tried"]["trials"] > len(places)
+    assert EVERY_OFFSET.sizes == FULL.sizes
 
 
 def test_command_writes_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
