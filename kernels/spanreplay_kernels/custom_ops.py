@@ -18,10 +18,13 @@ from torch import Tensor
 from spanreplay_kernels.mode import counted, overridden
 from spanreplay_kernels.ops.attention import attention as attention_packed
 from spanreplay_kernels.ops.moe import experts as experts_of_tokens
+from spanreplay_kernels.ops.permute import combine as combine_rows
+from spanreplay_kernels.ops.permute import permute as permute_slots
+from spanreplay_kernels.ops.scaled import scaled_mm
 from spanreplay_kernels.overrides import Function
 from spanreplay_kernels.packing import masked_attention as attention_masked
 
-__all__ = ["TWINS", "attention", "experts", "masked_attention"]
+__all__ = ["TWINS", "attention", "combine", "experts", "masked_attention", "permute", "scaled_product"]
 
 _NAMESPACE: Final = "spanreplay"
 
@@ -68,6 +71,34 @@ experts: Final = _define(
     lambda x, *_args, **_kwargs: x.new_empty(x.shape),
 )
 """`ops.moe.experts`, as torch sees it."""
+
+
+scaled_product: Final = _define(
+    "scaled_product",
+    "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, Tensor? bias, ScalarType out_dtype) -> Tensor",
+    lambda x, w, x_scale, w_scale, bias, out_dtype: scaled_mm(x, w, x_scale, w_scale, bias, out_dtype=out_dtype),
+    lambda x, w, x_scale, w_scale, bias, out_dtype: x.new_empty((x.shape[0], w.shape[1]), dtype=out_dtype),
+)
+"""`ops.scaled.scaled_mm` with positional arguments, as torch sees it."""
+
+
+permute: Final = _define(
+    "permute",
+    "(Tensor ids, int experts) -> (Tensor, Tensor, Tensor)",
+    lambda ids, experts: tuple(permute_slots(ids, experts)),
+    lambda ids, experts: (
+        ids.new_empty(ids.numel()), ids.new_empty(experts, dtype=torch.int32), ids.new_empty(ids.shape),
+    ),
+)  # fmt: skip
+"""`ops.permute.permute`, as torch sees it: order, offsets, inverse."""
+
+combine: Final = _define(
+    "combine",
+    "(Tensor rows, Tensor inverse, Tensor weights) -> Tensor",
+    combine_rows,
+    lambda rows, inverse, weights: rows.new_empty((weights.shape[0], rows.shape[1])),
+)
+"""`ops.permute.combine`, as torch sees it."""
 
 
 def _twin(name: str, function: Function) -> Any:

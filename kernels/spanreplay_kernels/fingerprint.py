@@ -16,7 +16,7 @@ import torch
 
 from spanreplay_kernels.arch import Arch, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.plan import Plan, hash_plans, plan_attention, plan_matmul, plan_rows
+from spanreplay_kernels.plan import FP8, Plan, hash_plans, plan_attention, plan_matmul, plan_rows, plan_scaled
 
 __all__ = ["HEADER", "HEADER_CHARS_MAX", "fingerprint", "plans_of", "revision_of"]
 
@@ -51,7 +51,9 @@ def plans_of(model: Any) -> set[Plan]:
     arch, dtype = arch_of(model.device), str(model.dtype).removeprefix("torch.")
     plans: set[Plan] = set()
     for weight in model.parameters():
-        if weight.dim() >= 2:
+        if weight.dim() == 2 and str(weight.dtype).endswith(FP8):
+            plans.add(plan_scaled(weight.shape[0], weight.shape[1], FP8, arch))
+        elif weight.dim() >= 2:
             plans |= _plans_of_weight(tuple(weight.shape), dtype, arch)
         elif weight.dim() == 1:
             plans |= {plan_rows(op, weight.shape[0], dtype, arch) for op in ("mean", "rms_norm")}

@@ -15,12 +15,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.finegrained_fp8 import FP8ExpertsInterface
 from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
 from transformers.masking_utils import sdpa_mask
 
 from spanreplay_kernels.audit import Report, audit
 from spanreplay_kernels.custom_ops import attention, experts, masked_attention
 from spanreplay_kernels.engines._experts import refusal_of
+from spanreplay_kernels.engines._fp8 import fp8_experts_forward, fp8_is_ours
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.mode import invariant
 
@@ -42,6 +44,7 @@ def register() -> None:
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     ExpertsInterface.register(NAME, experts_forward)
+    FP8ExpertsInterface.register(NAME, fp8_experts_forward)
 
 
 @contextmanager
@@ -49,14 +52,15 @@ def enable(model: PreTrainedModel, *, probe: bool = True) -> Iterator[Report | N
     """Within it, the model gives a request its bits whatever shares its batch.
 
     Sets the model's attention and experts, replaces transformers' `sdpa` for the whole process (continuous batching
-    takes no other name) and enters `invariant()`; all of it is undone on exit, after an exception too. With probe, a
-    few tokens are run first under `audit()`, whose report it gives.
+    takes no other name) and the products of its layers in fp8, and enters `invariant()`; all of it is undone on exit,
+    after an exception too. With probe, a few tokens are run first under `audit()`, whose report it gives.
     Raises: UncoveredOp if the model runs an operation that is not covered, UnsupportedInput if one has no kernel for
         what the model passes; both name it, and nothing stays changed.
     """
     with ExitStack() as stack:
         stack.enter_context(invariant())
         stack.enter_context(_attention_is_ours())
+        stack.enter_context(fp8_is_ours())
         stack.callback(model.set_attn_implementation, model.config._attn_implementation)
         model.set_attn_implementation(_SDPA)
         if model._can_set_experts_implementation():
