@@ -53,6 +53,7 @@ class _Work:
 
     def __init__(self) -> None:
         self._clocks: dict[str, int] | None = None
+        self._queued: dict[str, int] = {}
         self._is_new = True
         self._cpu_ms = _others_cpu_ms()
         self._since = time.monotonic()
@@ -70,6 +71,13 @@ class _Work:
             return self._look_at_process(len(waiting))
         own = {str(each) for each in (threading.get_native_id(), *waiting)}
         return sum(ns - before.get(task, 0) for task, ns in self._clocks.items() if task not in own) / 1e6
+
+    def look_at_queue(self, waiting: Collection[int]) -> float:
+        """Time in ms that they waited for a processor since the last such look, the longest of any; 0 if unknown."""
+        before, self._queued = self._queued, _read_queued()
+        own = {str(each) for each in (threading.get_native_id(), *waiting)}
+        waits = (ns - before[task] for task, ns in self._queued.items() if task in before and task not in own)
+        return max(waits, default=0) / 1e6
 
     def _look_at_process(self, count: int) -> float:
         now, cpu_ms = time.monotonic(), _others_cpu_ms()
@@ -135,6 +143,20 @@ def _read_clocks() -> dict[str, int] | None:
     except OSError:
         return None
     return clocks or None
+
+
+def _read_queued() -> dict[str, int]:
+    """Task → time in ns that each thread of this process has waited for a processor; empty where that is unknown."""
+    queued = {}
+    with contextlib.suppress(OSError):
+        for task in posix.listdir(_TASKS):
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended; a kernel that does not count
+                descriptor = posix.open(f"{_TASKS}/{task}/schedstat", posix.O_RDONLY)
+                try:
+                    queued[task] = int(posix.read(descriptor, 128).split()[1])
+                finally:
+                    posix.close(descriptor)
+    return queued
 
 
 def _is_any_runnable(waiting: Collection[int]) -> bool | None:
@@ -205,6 +227,9 @@ class Reaction:
         used_ms, is_any = self._work.look(waiting), _is_any_runnable(waiting)
         self._used_ms += used_ms
         is_at_work = used_ms > (_QUICK_AT_WORK_MS if self._is_quick else _AT_WORK_MS) or is_any
+        if self._is_quick:
+            # Of a thread that came to a processor just now, to find the interpreter taken again by who looks
+            is_at_work = self._work.look_at_queue(waiting) > _QUICK_AT_WORK_MS or is_at_work
         self._quiet = 0 if is_at_work else self._quiet + 1
         if self._is_quick:
             self._is_quick = is_any is not None and now < self._due

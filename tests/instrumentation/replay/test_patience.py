@@ -69,6 +69,28 @@ def test_n2_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch)
             looks.wait(reaction.look_s)  # as who waits does: it would keep the interpreter from the thread otherwise
 
 
+def test_n2_thread_that_no_processor_took_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may have waited for one all the time, and for the interpreter whenever somebody looks."""
+    queued = {"1": 0}
+    step_ns = 1_000_000
+
+    def read_queued() -> dict[str, int]:
+        queued["1"] += step_ns
+        return dict(queued)
+
+    monkeypatch.setattr(patience, "_is_any_runnable", lambda _waiting: False)
+    monkeypatch.setattr(patience, "_read_clocks", lambda: {"1": 0})
+    monkeypatch.setattr(patience, "_read_queued", read_queued)
+    reaction, looks = Reaction(others_s=60.0, is_quick=True), 0
+    while looks < 20:
+        before = queued["1"]
+        assert not reaction.is_over(())
+        looks += queued["1"] != before
+    step_ns = 0
+    while not reaction.is_over(()):
+        pass
+
+
 def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions that a replay has replaced look up every path, which would be work of its own."""
 
