@@ -192,6 +192,22 @@ def experts(place: Place) -> Iterator[Case]:
         yield Case("K7", "grouped_mm", shape, partial(grouped_mm, x, w, ends), others, 0, 2 * x.shape[0] * N * K)
 
 
+def fp8(place: Place) -> Iterator[Case]:
+    """Products of fp8 with a scale for each row, few and many; of no requirement of their own."""
+    from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm
+
+    if place.arch is not None and place.arch.capability < 89:
+        return
+    N, K = (32, 256) if place.is_quick else (4096, 4096)
+    w, w_scale = quantize_weight(place.normal(K, N))
+    for M in (3,) if place.is_quick else (1, 16, 64, 1024, 4096):
+        x, scale = quantize(place.normal(M, K))
+        stock = partial(torch._scaled_mm, x, w, scale, w_scale.contiguous(), out_dtype=torch.bfloat16)
+        ours = partial(scaled_mm, x, w, scale, w_scale)
+        moved = M * K + N * K + 2 * M * N
+        yield Case("fp8", "scaled_mm", f"M={M} N={N} K={K}", ours, {"torch._scaled_mm": stock}, moved, 2 * M * N * K)
+
+
 SECTIONS: Final = MappingProxyType(
     {
         "K2": few_rows,
@@ -201,6 +217,7 @@ SECTIONS: Final = MappingProxyType(
         "K3": norms,
         "K4": rows,
         "K7": experts,
+        "fp8": fp8,
     }
 )
 """In the order in which they are measured: what is hardest to reach comes first."""
