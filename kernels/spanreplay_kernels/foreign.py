@@ -14,14 +14,13 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
+from spanreplay_kernels.nesting import shared
+
 __all__ = ["told_of_foreign_kernels"]
 
 Note = Callable[[str, list[Tensor]], None]
 _OURS: Final = __package__
 _STARTERS: Final[tuple[Any, ...]] = (JITFunction, InterpretedFunction)
-_lock = threading.Lock()
-_inside: list[None] = []
-_originals: dict[Any, Any] = {}
 
 
 class _Notes(threading.local):
@@ -38,23 +37,25 @@ def told_of_foreign_kernels(note: Note) -> Iterator[None]:
 
     What it raises keeps the kernel from being started.
     """
-    with _lock:
-        if not _inside:
-            _originals.update({cls: cls.run for cls in _STARTERS})
-            for cls, run in _originals.items():
-                cls.run = _watched(run)
-        _inside.append(None)
-    _notes.stack.append(note)
+    with _starts_are_watched():
+        _notes.stack.append(note)
+        try:
+            yield
+        finally:
+            _notes.stack.pop()
+
+
+@shared
+@contextmanager
+def _starts_are_watched() -> Iterator[None]:
+    originals = {cls: cls.run for cls in _STARTERS}
+    for cls, run in originals.items():
+        cls.run = _watched(run)
     try:
         yield
     finally:
-        _notes.stack.pop()
-        with _lock:
-            _inside.pop()
-            if not _inside:
-                for cls, run in _originals.items():
-                    cls.run = run
-                _originals.clear()
+        for cls, run in originals.items():
+            cls.run = run
 
 
 def _watched(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
 
 from kernels.samples import normal
 from spanreplay_kernels.compiled import BACKENDS, compile_model
-from spanreplay_kernels.custom_ops import TWINS, attention, masked_attention
+from spanreplay_kernels.custom_ops import TWINS, attention, combine, masked_attention, permute, scaled_product
 from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
 from spanreplay_kernels.mode import engaged, invariant, overridden
 
@@ -117,6 +117,18 @@ def test_k9_attention_operations_are_checked_by_torch() -> None:
     torch.library.opcheck(
         masked_attention, (batch, batch, batch), options, test_utils=("test_schema", "test_faketensor")
     )
+
+
+def test_k9_operations_of_fp8_and_of_slots_have_the_shapes_they_say() -> None:
+    """Of those that aten has no name for either: what a compiler is told is what comes."""
+    ids, weights = torch.tensor([[1, 0], [2, 1], [0, 2]]), torch.rand(3, 2)
+    q, scale = X8.to(torch.float8_e4m3fn), torch.rand(32, 1)
+    checks = ("test_faketensor",)
+    torch.library.opcheck(permute, (ids, 4), test_utils=("test_schema", *checks))
+    rows, inverse = normal(6, 8, dtype=torch.float32), permute(ids, 4)[2]
+    torch.library.opcheck(combine, (rows, inverse, weights), test_utils=("test_schema", *checks))
+    torch.library.opcheck(scaled_product, (q, q.t(), scale, scale.t(), None, torch.float16), test_utils=checks)
+    assert [each.shape for each in permute(ids, 4)] == [(6,), (4,), (3, 2)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -6,8 +6,7 @@ Their own come from a hub, as kernels that pick a tile by the number of rows and
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from transformers.integrations import finegrained_fp8
 
 from spanreplay_kernels.custom_ops import combine, permute, scaled_product
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.nesting import shared
 from spanreplay_kernels.ops.scaled import quantize
 from spanreplay_kernels.plan import FP8_GROUP
 
@@ -24,26 +24,17 @@ __all__ = ["fp8_experts_forward", "fp8_is_ours", "fp8_linear"]
 
 _MAX: Final = torch.finfo(torch.float8_e4m3fn).max
 _HINT: Final = "load it with FineGrainedFP8Config(dequantize=True)"
-_lock = threading.Lock()
-_inside: list[None] = []
-_originals: list[Callable[..., Any]] = []
 
 
+@shared
 @contextmanager
 def fp8_is_ours() -> Iterator[None]:
-    """The products of `FP8Linear` are ours; for the process, until the last of several threads leaves."""
-    with _lock:
-        if not _inside:
-            _originals.append(finegrained_fp8.fp8_linear)
-            finegrained_fp8.fp8_linear = fp8_linear
-        _inside.append(None)
+    """The products of `FP8Linear` are ours, for the process."""
+    original, finegrained_fp8.fp8_linear = finegrained_fp8.fp8_linear, fp8_linear
     try:
         yield
     finally:
-        with _lock:
-            _inside.pop()
-            if not _inside:
-                finegrained_fp8.fp8_linear = _originals.pop()
+        finegrained_fp8.fp8_linear = original
 
 
 def fp8_linear(

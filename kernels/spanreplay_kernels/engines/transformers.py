@@ -7,7 +7,6 @@ are counted from the request's first token, whoever else is there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -25,6 +24,7 @@ from spanreplay_kernels.engines._experts import refusal_of
 from spanreplay_kernels.engines._fp8 import fp8_experts_forward, fp8_is_ours
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.mode import invariant
+from spanreplay_kernels.nesting import shared
 
 __all__ = ["NAME", "attention_forward", "check", "check_continuous_batching", "enable", "register"]
 
@@ -33,9 +33,6 @@ NAME: Final = "spanreplay"
 _SDPA: Final = "sdpa"
 """The name under which continuous batching takes it: transformers 5.23 refuses names that it does not know there."""
 _PROBE_TOKENS: Final = 3
-_lock = threading.Lock()
-_inside: list[None] = []
-_originals: dict[str, Any] = {}
 _NO_HINT: Final = "use a model whose attention is softmax(q · k) · v under a causal mask"
 
 
@@ -70,26 +67,20 @@ def enable(model: PreTrainedModel, *, probe: bool = True) -> Iterator[Report | N
         yield check(model) if probe else None
 
 
+@shared
 @contextmanager
 def _attention_is_ours() -> Iterator[None]:
     """transformers' `sdpa` is ours, and what continuous batching would switch to by itself is refused.
 
-    The registry is the process's: the last of several threads to leave puts its functions back.
+    The registry is the process's.
     """
     registry = AttentionInterface._global_mapping
-    with _lock:
-        if not _inside:
-            _originals.update({name: each for name, each in registry.items() if name == _SDPA or "flash" in name})
-            registry.update({name: attention_forward if name == _SDPA else _refuse_flash for name in _originals})
-        _inside.append(None)
+    originals = {name: each for name, each in registry.items() if name == _SDPA or "flash" in name}
+    registry.update({name: attention_forward if name == _SDPA else _refuse_flash for name in originals})
     try:
         yield
     finally:
-        with _lock:
-            _inside.pop()
-            if not _inside:
-                registry.update(_originals)
-                _originals.clear()
+        registry.update(originals)
 
 
 def _refuse_flash(module: torch.nn.Module, query: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, None]:
