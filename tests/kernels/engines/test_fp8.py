@@ -120,6 +120,17 @@ def test_k12_fp8_layers_have_plans_of_their_own() -> None:
     assert of_model - of_wide == {FP8}
 
 
+def test_fp8_weight_of_blocks_has_tokens_scaled_by_blocks() -> None:
+    """A token with one large group keeps what is small in the other, which one scale for both would round to zero."""
+    x, w = normal(3, 256, dtype=torch.float32), normal(32, 256, dtype=torch.float32, seed=1)
+    x[:, 128:] *= 1e5
+    w[:, 128:] = 0.0
+    q, scale = pack(w)
+    out = fp8_linear(x, q, scale, BLOCKS)
+    torch.testing.assert_close(out, x @ w.t(), rtol=0.1, atol=1.5)
+    assert (out - x @ w.t()).norm() < 0.1 * (x @ w.t()).norm()
+
+
 def test_fp8_static_scale_of_a_model_is_taken() -> None:
     """One scale that the model brings says nothing of a batch; values above its range are cut to the largest."""
     x, w = normal(5, 256, dtype=torch.bfloat16), normal(32, 256, dtype=torch.bfloat16, seed=1)
