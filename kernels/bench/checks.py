@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bench.ops import Place
-from spanreplay_kernels.arch import arch_of
-from spanreplay_kernels.certify import FULL, QUICK, certify
-from spanreplay_kernels.operands import dtype_name
 from spanreplay_kernels.ops.matmul import linear, matmul_ref, matmul_triton
-from spanreplay_kernels.plan import plan_matmul
+from spanreplay_kernels.plans.arch import arch_of
+from spanreplay_kernels.plans.operands import dtype_name
+from spanreplay_kernels.plans.plan import plan_matmul
+from spanreplay_kernels.proof.certify import FULL, QUICK, Extent
 
-__all__ = ["CHECKS", "certificates"]
-
-Finding = dict[str, Any]
-"""`what` was compared, and whether it `holds`."""
+__all__ = ["CHECKS", "Certificate", "Finding", "certificates"]
 
 
-def certificates(place: Place) -> Iterator[dict[str, Any]]:
+class Finding(NamedTuple):
+    """One comparison."""
+
+    what: str
+    holds: Callable[[], bool]
+    """Compares what has been computed."""
+
+
+class Certificate(NamedTuple):
+    """One to be made."""
+
+    op: str
+    shape: str
+    dtype: torch.dtype
+    extent: Extent
+
+    @property
+    def name(self) -> str:
+        """Its own within the section."""
+        return f"{self.op} {self.shape} {str(self.dtype).removeprefix('torch.')}"
+
+
+def certificates(place: Place) -> Iterator[Certificate]:
     """One after the other, the shapes of the 8B models first."""
     subjects = (
         ("matmul", "4096x4096", torch.bfloat16),
@@ -50,10 +70,10 @@ def certificates(place: Place) -> Iterator[dict[str, Any]]:
     )
     small = (("matmul", "24x96", torch.float32), ("attention", "4x2x16x96", torch.bfloat16))
     for op, shape, dtype in () if place.is_quick else subjects:
-        yield certify(op, shape, dtype, str(place.device), FULL)
+        yield Certificate(op, shape, dtype, FULL)
     # A run has minutes on a GPU: of these few sizes; `certify` tries them all
     for op, shape, dtype in small if place.is_quick else some:
-        yield certify(op, shape, dtype, str(place.device), QUICK)
+        yield Certificate(op, shape, dtype, QUICK)
 
 
 def reading_agrees(place: Place) -> Iterator[Finding]:
@@ -72,7 +92,7 @@ def reading_agrees(place: Place) -> Iterator[Finding]:
                 for may_use_tma in (True, False):
                     part = matmul_triton(x[:, :rows], w, None, plan, may_use_tma=may_use_tma)
                     what = f"N={N} K={K} {'rows of K' if is_transposed else 'rows of N'} M={rows} tma={may_use_tma}"
-                    yield {"what": what, "holds": torch.equal(part, whole[:, :rows])}
+                    yield Finding(what, partial(torch.equal, part, whole[:, :rows]))
 
 
 def plan_is_followed(place: Place) -> Iterator[Finding]:
@@ -81,8 +101,12 @@ def plan_is_followed(place: Place) -> Iterator[Finding]:
         for dtype in (torch.bfloat16, torch.float32):
             x, w = place.normal(70, K, dtype=dtype), place.normal(N, K, dtype=dtype)
             expected = matmul_ref(x, w.t(), plan_matmul(N, K, dtype_name(x), arch_of(place.device)))
-            off = (linear(x, w).float() - expected.float()).abs().max() / expected.float().abs().max()
-            yield {"what": f"N={N} K={K} {dtype_name(x)}", "off": float(off), "holds": float(off) < 0.01}
+            yield Finding(f"N={N} K={K} {dtype_name(x)}", partial(_is_near, linear(x, w), expected))
+
+
+def _is_near(found: Tensor, expected: Tensor) -> bool:
+    off = (found.float() - expected.float()).abs().max() / expected.float().abs().max()
+    return float(off) < 0.01
 
 
 def groups_agree(place: Place) -> Iterator[Finding]:
@@ -91,11 +115,11 @@ def groups_agree(place: Place) -> Iterator[Finding]:
 
     E, N, K, T = (3, 16, 32, 9) if place.is_quick else (16, 1536, 2048, 300)
     w, x = place.normal(E, N, K), place.normal(T, K)
-    ends = torch.tensor([T * (e + 1) // E for e in range(E)], dtype=torch.int32, device=place.device)
-    together = grouped_mm(x, w.transpose(1, 2), ends)
+    ends = [T * (e + 1) // E for e in range(E)]
+    together = grouped_mm(x, w.transpose(1, 2), torch.tensor(ends, dtype=torch.int32, device=place.device))
     start = 0
-    for e, end in enumerate(ends.tolist()):
-        yield {"what": f"group {e}", "holds": torch.equal(together[start:end], linear(x[start:end], w[e]))}
+    for e, end in enumerate(ends):
+        yield Finding(f"group {e}", partial(torch.equal, together[start:end], linear(x[start:end], w[e])))
         start = end
 
 
@@ -113,7 +137,7 @@ def decode_agrees(place: Place) -> Iterator[Finding]:
     for at in sorted({0, 1, L // 3, L // 2, L - 2, L - 1}):
         n = at + 1
         alone = attention(q[at:n], k[:n], v[:n], cu_seqlens_q=ends(1), cu_seqlens_k=ends(n))
-        yield {"what": f"query {at} of {L}", "holds": torch.equal(alone, whole[at:n])}
+        yield Finding(f"query {at} of {L}", partial(torch.equal, alone, whole[at:n]))
 
 
 CHECKS: Final = MappingProxyType[str, Callable[[Place], Iterator[Finding]]](

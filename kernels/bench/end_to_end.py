@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.ops import Case, Place
+from bench.ops import Calls, Case, Place
 
 __all__ = ["answers_of", "decode_steps"]
 
@@ -72,9 +73,26 @@ def decode_steps(place: Place) -> Iterator[Case]:
     """A step of continuous batching once all prompts are read."""
     shape = TINY if place.is_quick else LLAMA_8B
     for B, L in ((2, 48),) if place.is_quick else ((1, 1024), (1, 8192), (16, 1024), (64, 1024), (64, 4096)):
-        step = _step(place, shape, B, L)
         what = f"B={B} L={L} layers={shape.layers} hidden={shape.hidden}"
-        yield Case("K8", "decode step", what, partial(ours, step), {"torch": partial(stock, step)})
+        yield Case("K8", "decode step", what, partial(_build, place, shape, B, L), ("torch", "torch.compile"))
+
+
+def _build(place: Place, shape: Shape, B: int, L: int) -> Calls:
+    """Ours, torch's operations and what torch's compiler makes of them, all in the same caches."""
+    step = _step(place, shape, B, L)
+    return {
+        "ours": partial(ours, step),
+        "torch": partial(stock, step),
+        "torch.compile": partial(_compiled(place), step),
+    }
+
+
+@functools.cache
+def _compiled(place: Place) -> Callable[[Step], Tensor]:
+    """Of a GPU by Inductor; elsewhere its times say nothing, and it is traced alone."""
+    backend = "inductor" if place.device.type == "cuda" else "aot_eager"
+    found: Callable[[Step], Tensor] = torch.compile(stock, fullgraph=True, dynamic=False, backend=backend)
+    return found
 
 
 def _step(place: Place, shape: Shape, B: int, L: int) -> Step:
@@ -147,8 +165,8 @@ def _rotated(x: Tensor, step: Step) -> Tensor:
 
 
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────────
-def answers_of(place: Place) -> dict[str, Any]:
-    """Distinct answers to 1,000 identical requests among random neighbours, of torch's kernels and of ours.
+def answers_of(place: Place, name: str) -> dict[str, Any]:
+    """Distinct answers to 1,000 identical requests among random neighbours, of `ours` or of `torch`'s kernels.
 
     Greedy, transformers' continuous batching; random weights in the shape of an 8B model, fewer layers. An answer is
     its tokens and the probability of each, bit by bit.
@@ -159,13 +177,13 @@ def answers_of(place: Place) -> dict[str, Any]:
     copies, neighbours, new_tokens = (4, 3, 2) if place.is_quick else (1000, 200, 32)
     model = tiny_model(KINDS[0]) if place.is_quick else _model(place)
     wanted, crowd = crowd_of(copies, neighbours)
-    found: dict[str, Any] = {"row": "K8", "requests": copies, "neighbours": neighbours, "new_tokens": new_tokens}
-    for name in ("ours", "torch"):
-        context: AbstractContextManager[Any] = enable(model) if name == "ours" else nullcontext()
-        with context:
-            given = answers(model, crowd, wanted, new_tokens=new_tokens, batch_tokens=2048, blocks=256)
-        found[name] = {"answers": len(set(given)), "texts": len({each.tokens for each in given}), "of": len(given)}
-    return found
+    context: AbstractContextManager[Any] = enable(model) if name == "ours" else nullcontext()
+    with context:
+        given = answers(model, crowd, wanted, new_tokens=new_tokens, batch_tokens=2048, blocks=256)
+    return {
+        "answers": len(set(given)), "texts": len({each.tokens for each in given}), "of": len(given),
+        "requests": copies, "neighbours": neighbours, "new_tokens": new_tokens,
+    }  # fmt: skip
 
 
 def _model(place: Place) -> Any:

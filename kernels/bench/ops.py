@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import MappingProxyType
@@ -12,13 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spanreplay_kernels.arch import ARCHS, Arch, arch_of
+from bench.anchors import SDPA, decode_anchors, product_anchors, sdpa_calls
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.plans.arch import ARCHS, Arch, arch_of
 
 __all__ = ["SECTIONS", "Case", "Place"]
 
 Call = Callable[[], object]
 Calls = dict[str, Call]
+
+
+_ROWS_BYTES_MAX: Final = 6 * 2**30
+"""Of a case's input; its results take twice that."""
 
 
 class Case(NamedTuple):
@@ -28,12 +32,18 @@ class Case(NamedTuple):
     """Of the requirements: `K1`."""
     op: str
     shape: str
-    ours: Call
-    others: Calls
-    """Name → the same by another library; the first is what the requirement compares with."""
+    build: Callable[[], Calls]
+    """Makes operands, anew each time, and gives `ours` and the same by others; nothing is made before it is called."""
+    rivals: tuple[str, ...]
+    """Of the others, those whose fastest the requirement compares with."""
     bytes: int = 0
     """That have to be moved, where that is what limits."""
     flops: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its own within its section."""
+        return f"{self.op} {self.shape}"
 
 
 class Place(NamedTuple):
@@ -49,36 +59,26 @@ class Place(NamedTuple):
     @property
     def arch(self) -> Arch | None:
         """Of the GPU; one that has all where kernels are interpreted; None where none can run."""
-        if self.device.type == "cuda":
+        if self.device.type in ("cuda", "meta"):
             return arch_of(self.device)
         return ARCHS["sm_90"] if IS_INTERPRETED else None
 
 
-def _persistent() -> Callable[..., Tensor] | None:
-    """thinking-machines-lab/batch_invariant_ops, where it is installed."""
-    try:
-        found: Callable[..., Tensor] = importlib.import_module("batch_invariant_ops").matmul_persistent
-    except ImportError:
-        return None
-    return found
-
-
 def _products(row: str, place: Place, sizes: tuple[int, ...]) -> Iterator[Case]:
-    from spanreplay_kernels.ops.matmul import linear
-
-    persistent = _persistent()
     shapes = ((4096, 4096), (6144, 4096), (28_672, 4096), (4096, 14_336), (1024, 4096), (151_936, 4096))
     for N, K in ((96, 128),) if place.is_quick else shapes:
-        w = place.normal(N, K)
         for M in sizes:
-            x = place.normal(M, K)
-            others: Calls = {"torch.mm": partial(torch.mm, x, w.t())}
-            if persistent is not None:
-                others["batch_invariant_ops"] = partial(persistent, x, w.t())
             yield Case(
-                row, "matmul", f"M={M} N={N} K={K}", partial(linear, x, w), others,
+                row, "matmul", f"M={M} N={N} K={K}", partial(_product, place, M, N, K), ("torch.mm",),
                 2 * (M * K + N * K + M * N), 2 * M * N * K,
             )  # fmt: skip
+
+
+def _product(place: Place, M: int, N: int, K: int) -> Calls:
+    from spanreplay_kernels.ops.matmul import linear
+
+    x, w = place.normal(M, K), place.normal(N, K)
+    return {"ours": partial(linear, x, w), "torch.mm": partial(torch.mm, x, w.t()), **product_anchors(x, w)}
 
 
 def many_rows(place: Place) -> Iterator[Case]:
@@ -92,20 +92,25 @@ def few_rows(place: Place) -> Iterator[Case]:
 
 
 def norms(place: Place) -> Iterator[Case]:
-    """K3: the norm with its residual sum."""
+    """K3: the norm, with its residual sum and without."""
+    for width in (64,) if place.is_quick else (2048, 4096, 8192, 16_384):
+        for M in (3,) if place.is_quick else (16, 512, 4096, 16_384):
+            at = f"M={M} width={width}"
+            moved = 2 * 4 * M * width
+            yield Case("K3", "rms_norm_residual", at, partial(_norm, place, M, width, True), ("torch",), moved)
+            yield Case("K3", "rms_norm", at, partial(_norm, place, M, width, False), ("torch",), moved // 2)
+
+
+def _norm(place: Place, M: int, width: int, has_residual: bool) -> Calls:
     from spanreplay_kernels.ops.rms_norm import rms_norm, rms_norm_residual
 
-    for width in (64,) if place.is_quick else (2048, 4096, 8192, 16_384):
-        weight = place.normal(width)
-        for M in (3,) if place.is_quick else (16, 512, 4096, 16_384):
-            x, residual = place.normal(M, width), place.normal(M, width)
-            at = f"M={M} width={width}"
-            yield Case(
-                "K3", "rms_norm_residual", at, partial(rms_norm_residual, x, residual, weight, 1e-6),
-                {"torch": partial(_norm_of_sum, x, residual, weight)}, 2 * 4 * M * width,
-            )  # fmt: skip
-            stock: Calls = {"torch": partial(functional.rms_norm, x, (width,), weight, 1e-6)}
-            yield Case("K3", "rms_norm", at, partial(rms_norm, x, weight, 1e-6), stock, 2 * 2 * M * width)
+    x, weight = place.normal(M, width), place.normal(width)
+    if not has_residual:
+        stock = partial(functional.rms_norm, x, (width,), weight, 1e-6)
+        return {"ours": partial(rms_norm, x, weight, 1e-6), "torch": stock}
+    residual = place.normal(M, width)
+    ours = partial(rms_norm_residual, x, residual, weight, 1e-6)
+    return {"ours": ours, "torch": partial(_norm_of_sum, x, residual, weight)}
 
 
 def _norm_of_sum(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,22 +120,29 @@ def _norm_of_sum(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, T
 
 def rows(place: Place) -> Iterator[Case]:
     """K4: softmax, log-probabilities and means."""
+    for width in (100,) if place.is_quick else (4096, 32_000, 151_936):
+        for M in (3,) if place.is_quick else (512, 16_384):
+            size = M * width * 2
+            if size > _ROWS_BYTES_MAX:
+                continue
+            for op, count in (("softmax", 2), ("log_softmax", 2), ("mean", 1), ("gather_logprob", 1)):
+                build = partial(_row, place, op, M, width)
+                yield Case("K4", op, f"M={M} width={width}", build, ("torch",), count * size)
+
+
+def _row(place: Place, op: str, M: int, width: int) -> Calls:
     from spanreplay_kernels.ops.mean import mean
     from spanreplay_kernels.ops.softmax import gather_logprob, log_softmax, softmax
 
-    for width in (100,) if place.is_quick else (4096, 32_000, 151_936):
-        M = 3 if place.is_quick else 512
-        x = place.normal(M, width)
-        ids = torch.randint(0, width, (M, 1), device=place.device)
-        at, size = f"M={M} width={width}", x.numel() * 2
-        pairs: dict[str, tuple[Call, Call, int]] = {
-            "softmax": (partial(softmax, x), partial(torch.softmax, x, -1), 2 * size),
-            "log_softmax": (partial(log_softmax, x), partial(torch.log_softmax, x, -1), 2 * size),
-            "mean": (partial(mean, x, -1), partial(torch.mean, x, -1), size),
-            "gather_logprob": (partial(gather_logprob, x, ids), partial(_gather, x, ids), size),
-        }
-        for op, (ours, stock, count) in pairs.items():
-            yield Case("K4", op, at, ours, {"torch": stock}, count)
+    x = place.normal(M, width)
+    ids = torch.randint(0, width, (M, 1), device=place.device)
+    ours, stock = {
+        "softmax": (partial(softmax, x), partial(torch.softmax, x, -1)),
+        "log_softmax": (partial(log_softmax, x), partial(torch.log_softmax, x, -1)),
+        "mean": (partial(mean, x, -1), partial(torch.mean, x, -1)),
+        "gather_logprob": (partial(gather_logprob, x, ids), partial(_gather, x, ids)),
+    }[op]
+    return {"ours": ours, "torch": stock}
 
 
 def _gather(x: Tensor, ids: Tensor) -> Tensor:
@@ -140,72 +152,87 @@ def _gather(x: Tensor, ids: Tensor) -> Tensor:
 
 def decode(place: Place) -> Iterator[Case]:
     """K5: one query a sequence against pages of keys."""
-    from spanreplay_kernels.ops.attention import paged_attention
-
-    heads, kv_heads, D, page = (4, 2, 16, 16) if place.is_quick else (32, 8, 128, 16)
+    heads, kv_heads, D = (4, 2, 16) if place.is_quick else (32, 8, 128)
     for B in (1, 2) if place.is_quick else (1, 8, 64):
         for L in (40,) if place.is_quick else (4096, 16_384):
-            pages = -(-L // page)
-            cache = [place.normal(B * pages, page, kv_heads, D) for _ in range(2)]
-            table = torch.arange(B * pages, device=place.device, dtype=torch.int32).view(B, pages)
-            lengths = torch.full((B,), L, device=place.device, dtype=torch.int32)
-            q = place.normal(B, heads, D)
-            dense = [each.view(B, pages * page, kv_heads, D)[:, :L].transpose(1, 2) for each in cache]
-            others: Calls = {"sdpa": partial(_sdpa, q[:, :, None], *dense, is_causal=False)}
-            ours = partial(paged_attention, q, cache[0], cache[1], table, lengths, max_len_k=L)
             shape = f"B={B} L={L} heads={heads}/{kv_heads} D={D}"
-            yield Case("K5", "paged_attention", shape, ours, others, 2 * 2 * B * L * kv_heads * D)
+            build = partial(_decode, place, B, L, heads, kv_heads, D)
+            rivals = ("sdpa", *SDPA, "FlashAttention-3", "FlashInfer")
+            yield Case("K5", "paged_attention", shape, build, rivals, 2 * 2 * B * L * kv_heads * D)
+
+
+def _decode(place: Place, B: int, L: int, heads: int, kv_heads: int, D: int, page: int = 16) -> Calls:
+    from spanreplay_kernels.ops.attention import paged_attention
+
+    pages = -(-L // page)
+    keys, values = (place.normal(B * pages, page, kv_heads, D) for _ in range(2))
+    table = torch.arange(B * pages, device=place.device, dtype=torch.int32).view(B, pages)
+    lengths = torch.full((B,), L, device=place.device, dtype=torch.int32)
+    q = place.normal(B, heads, D)
+    dense = [each.view(B, pages * page, kv_heads, D)[:, :L].transpose(1, 2) for each in (keys, values)]
+    return {
+        "ours": partial(paged_attention, q, keys, values, table, lengths, max_len_k=L),
+        **sdpa_calls(q[:, :, None], *dense, is_causal=False),
+        **decode_anchors(q, (keys, values), table, lengths, L),
+    }
 
 
 def prefill(place: Place) -> Iterator[Case]:
     """K6: whole sequences, packed."""
-    from spanreplay_kernels.ops.attention import attention
-
     heads, kv_heads, D = (4, 2, 16) if place.is_quick else (32, 8, 128)
     for B, L in ((2, 40),) if place.is_quick else ((1, 4096), (4, 4096), (16, 1024), (1, 16_384)):
-        q, k, v = (place.normal(B * L, h, D) for h in (heads, kv_heads, kv_heads))
-        ends = torch.arange(B + 1, device=place.device, dtype=torch.int32) * L
-        dense = [each.view(B, L, -1, D).transpose(1, 2) for each in (q, k, v)]
-        others: Calls = {"sdpa": partial(_sdpa, *dense, is_causal=True)}
-        ours = partial(attention, q, k, v, cu_seqlens_q=ends, cu_seqlens_k=ends, max_len_k=L)
         shape = f"B={B} L={L} heads={heads}/{kv_heads} D={D}"
-        yield Case("K6", "attention", shape, ours, others, 0, 2 * B * L * L * heads * D)
+        build = partial(_prefill, place, B, L, heads, kv_heads, D)
+        yield Case("K6", "attention", shape, build, ("sdpa", *SDPA), 0, 2 * B * L * L * heads * D)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
-    result: Tensor = functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
-    return result
+def _prefill(place: Place, B: int, L: int, heads: int, kv_heads: int, D: int) -> Calls:
+    from spanreplay_kernels.ops.attention import attention
+
+    q, k, v = (place.normal(B * L, h, D) for h in (heads, kv_heads, kv_heads))
+    ends = torch.arange(B + 1, device=place.device, dtype=torch.int32) * L
+    dense = [each.view(B, L, -1, D).transpose(1, 2) for each in (q, k, v)]
+    ours = partial(attention, q, k, v, cu_seqlens_q=ends, cu_seqlens_k=ends, max_len_k=L)
+    return {"ours": ours, **sdpa_calls(dense[0], dense[1], dense[2], is_causal=True)}
 
 
 def experts(place: Place) -> Iterator[Case]:
     """K7: products of groups of rows."""
+    E, N, K, top_k = (4, 32, 64, 2) if place.is_quick else (128, 1536, 2048, 8)
+    for tokens in (3,) if place.is_quick else (1, 16, 64, 512, 4096):
+        shape = f"tokens={tokens} experts={top_k}/{E} N={N} K={K}"
+        build = partial(_experts, place, tokens, E, N, K, top_k)
+        yield Case("K7", "grouped_mm", shape, build, ("torch._grouped_mm",), 0, 2 * tokens * top_k * N * K)
+
+
+def _experts(place: Place, tokens: int, E: int, N: int, K: int, top_k: int) -> Calls:
     from spanreplay_kernels.ops.grouped import grouped_mm
 
-    E, N, K, top_k = (4, 32, 64, 2) if place.is_quick else (128, 1536, 2048, 8)
     w = place.normal(E, N, K).transpose(1, 2)
-    for tokens in (3,) if place.is_quick else (1, 16, 64, 512, 4096):
-        chosen = torch.stack([torch.randperm(E)[:top_k] for _ in range(tokens)]).flatten()
-        ends = torch.bincount(chosen, minlength=E).cumsum(0).to(torch.int32).to(place.device)
-        x = place.normal(tokens * top_k, K)
-        others: Calls = {"torch._grouped_mm": partial(torch._grouped_mm, x, w, ends)}
-        shape = f"tokens={tokens} experts={top_k}/{E} N={N} K={K}"
-        yield Case("K7", "grouped_mm", shape, partial(grouped_mm, x, w, ends), others, 0, 2 * x.shape[0] * N * K)
+    chosen = torch.stack([torch.randperm(E)[:top_k] for _ in range(tokens)]).flatten()
+    ends = torch.bincount(chosen, minlength=E).cumsum(0).to(torch.int32).to(place.device)
+    x = place.normal(tokens * top_k, K)
+    return {"ours": partial(grouped_mm, x, w, ends), "torch._grouped_mm": partial(torch._grouped_mm, x, w, ends)}
 
 
 def fp8(place: Place) -> Iterator[Case]:
     """Products of fp8 with a scale for each row, few and many; of no requirement of their own."""
-    from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm
-
     if place.arch is not None and place.arch.capability < 89:
         return
     N, K = (32, 256) if place.is_quick else (4096, 4096)
-    w, w_scale = quantize_weight(place.normal(K, N))
     for M in (3,) if place.is_quick else (1, 16, 64, 1024, 4096):
-        x, scale = quantize(place.normal(M, K))
-        stock = partial(torch._scaled_mm, x, w, scale, w_scale.contiguous(), out_dtype=torch.bfloat16)
-        ours = partial(scaled_mm, x, w, scale, w_scale)
         moved = M * K + N * K + 2 * M * N
-        yield Case("fp8", "scaled_mm", f"M={M} N={N} K={K}", ours, {"torch._scaled_mm": stock}, moved, 2 * M * N * K)
+        build = partial(_fp8, place, M, N, K)
+        yield Case("fp8", "scaled_mm", f"M={M} N={N} K={K}", build, ("torch._scaled_mm",), moved, 2 * M * N * K)
+
+
+def _fp8(place: Place, M: int, N: int, K: int) -> Calls:
+    from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm
+
+    w, w_scale = quantize_weight(place.normal(K, N))
+    x, scale = quantize(place.normal(M, K))
+    stock = partial(torch._scaled_mm, x, w, scale, w_scale.contiguous(), out_dtype=torch.bfloat16)
+    return {"ours": partial(scaled_mm, x, w, scale, w_scale), "torch._scaled_mm": stock}
 
 
 SECTIONS: Final = MappingProxyType(

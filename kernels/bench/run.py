@@ -1,22 +1,22 @@
-"""One run on one GPU: checks what only a GPU can show, then measures K1–K8 beside torch, within a few minutes.
+"""One run on one GPU: checks what only a GPU can show, then measures K1–K8 beside torch and others.
 
-    python kernels/bench/run.py                        # about 8 minutes on an H100; writes results/GPU-COMMIT.json
+    python kernels/bench/run.py --plan                 # five commands of at most nine minutes, for a GPU that is lent
+    python kernels/bench/run.py                        # all of it; writes results/GPU-COMMIT-TIME.json
+    python kernels/bench/run.py --resume               # what the newest report of this GPU and commit does not hold
     python kernels/bench/run.py --device cpu --quick   # a minute anywhere: whether all of it runs
 
-Nothing stops the run: what fails is recorded where it failed, and the file is written again after every section.
+Nothing stops the run: what fails is recorded where it failed, and the file is written again before and after each case.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
-from collections.abc import Callable
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -30,111 +30,73 @@ import torch  # noqa: E402 -- after the path
 from bench.checks import CHECKS, certificates  # noqa: E402
 from bench.end_to_end import answers_of, decode_steps  # noqa: E402
 from bench.ops import SECTIONS, Case, Place  # noqa: E402
-from bench.tiles import measure_tiles  # noqa: E402
-from bench.timing import Clock, Timing  # noqa: E402
+from bench.parts import PARTS, commands  # noqa: E402
+from bench.prepare import prepare  # noqa: E402
+from bench.report import Fill, Report, is_broken, load_report  # noqa: E402
+from bench.tiles import trials, try_tile  # noqa: E402
+from bench.timing import SHORT_US, TOGETHER, Clock, Timing, ratios  # noqa: E402
+from spanreplay_kernels.errors import UnsupportedInput  # noqa: E402
+from spanreplay_kernels.proof.certify import certify  # noqa: E402
 
 _MEASURED: Final = {**SECTIONS, "K8": decode_steps}
-Fill = Callable[[dict[str, Any]], None]
-"""Fills a section's part of the report, so that what it found before an error is in it."""
 RATIO_DIGITS = 3
-_TRACE_LINES = 12
-
-
-class Report:
-    """What was found so far; on disk after every section."""
-
-    def __init__(self, path: Path, head: dict[str, Any], seconds_max: float) -> None:
-        self.path = path
-        self.content: dict[str, Any] = {"format": 1, **head, "sections": {}}
-        self._started = time.monotonic()
-        self._seconds_max = seconds_max
-
-    @property
-    def seconds_left(self) -> float:
-        """Of those that the run may take."""
-        return self._seconds_max - (time.monotonic() - self._started)
-
-    def section(self, name: str, fill: Fill) -> None:
-        """Run one section; its error is part of the report, and so is that there was no time for it."""
-        part: dict[str, Any] = {}
-        self.content["sections"][name] = part
-        if self.seconds_left <= 0:
-            part["error"] = "not run: out of time"
-            self.write()
-            return
-        started = time.monotonic()
-        try:
-            fill(part)
-        except Exception as exc:  # noqa: BLE001 -- a GPU's minutes are not lost to one section
-            part["error"] = f"{type(exc).__name__}: {exc}"[:2000]
-            part["trace"] = traceback.format_exc().splitlines()[-_TRACE_LINES:]
-        part["seconds"] = round(time.monotonic() - started, 1)
-        self.write()
-        sys.stderr.write(f"{name}: {part['seconds']} s{', ' + part['error'] if 'error' in part else ''}\n")
-
-    def write(self) -> None:
-        """The whole file, anew."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.content, indent=1, ensure_ascii=False) + "\n")
 
 
 def certify_all(report: Report, place: Place, part: dict[str, Any]) -> None:
-    """Certificates, as many as a third of the time allows."""
-    part["certificates"] = []
-    least_left = report.seconds_left * 2 / 3
-    for each in certificates(place):
-        part["certificates"].append(each)
-        report.write()
-        if report.seconds_left < least_left:
-            part["stopped"] = "the other sections need the time that is left"
-            return
+    """Certificates, the most useful first."""
+    made = part.setdefault("certificates", [])
+    for each in report.left(part, certificates(place), lambda each: each.name):
+        made.append(certify(each.op, each.shape, each.dtype, str(place.device), each.extent))
 
 
-def check(name: str, place: Place, part: dict[str, Any]) -> None:
+def check(report: Report, name: str, place: Place, part: dict[str, Any]) -> None:
     """One family of invariants: how many were tried, and those that do not hold."""
-    found = list(CHECKS[name](place))
-    part["tried"] = len(found)
-    part["broken"] = [each for each in found if not each["holds"]]
+    broken = part.setdefault("broken", [])
+    for each in report.left(part, CHECKS[name](place), lambda each: each.what):
+        if not each.holds():
+            broken.append(each.what)
+    part["tried"] = len(part["done"])
 
 
-def measure(name: str, place: Place, clock: Clock, copy_gb_s: float, part: dict[str, Any]) -> None:
+def measure(report: Report, name: str, place: Place, clock: Clock, copy_gb_s: float, part: dict[str, Any]) -> None:
     """The cases of one requirement; a case that fails does not end its section."""
-    part["rows"] = []
-    for case in _MEASURED[name](place):
-        part["rows"].append(_measure(case, clock, copy_gb_s))
+    rows = part.setdefault("rows", [])
+    for case in report.left(part, _MEASURED[name](place), lambda case: case.name):
+        rows.append(_measure(case, clock, copy_gb_s))
+        if "errors" in rows[-1] and clock.is_lost():
+            report.write()
+            raise SystemExit(f"{case.name}: its error ended this process's work on the GPU; --resume goes on")
 
 
-def count_answers(place: Place, part: dict[str, Any]) -> None:
+def count_answers(report: Report, place: Place, part: dict[str, Any]) -> None:
     """How many answers identical requests have; ours are one."""
-    part["found"] = found = answers_of(place)
+    found = part.setdefault("found", {})
+    for name in report.left(part, ("ours", "torch"), str):
+        found[name] = answers_of(place, name)
     ours = found["ours"]
-    part["broken"] = [] if (ours["answers"], ours["of"]) == (1, found["requests"]) else [ours]
+    part["broken"] = [] if (ours["answers"], ours["of"]) == (1, ours["requests"]) else [ours]
 
 
-def try_tiles(place: Place, clock: Clock, part: dict[str, Any]) -> None:
+def try_tiles(report: Report, place: Place, clock: Clock, part: dict[str, Any]) -> None:
     """The last section: what other tiles would take."""
-    part["tiles"] = []
-    for each in measure_tiles(place, clock):
-        part["tiles"].append(each)
-    part["broken"] = [each for each in part["tiles"] if not each.get("holds", True)]
+    tiles = part.setdefault("tiles", [])
+    for each in report.left(part, trials(place), lambda each: each.name):
+        tiles.append(try_tile(each, clock))
+    part["broken"] = [each for each in tiles if not each.get("holds", True)]
 
 
 def _measure(case: Case, clock: Clock, copy_gb_s: float) -> dict[str, Any]:
-    row: dict[str, Any] = {"row": case.row, "op": case.op, "shape": case.shape}
-    times: dict[str, Timing] = {}
-    for name, call in {"ours": case.ours, **case.others}.items():
-        try:
-            times[name] = clock.measure(call)
-        except Exception as exc:  # noqa: BLE001 -- recorded beside the others' times
-            row.setdefault("errors", {})[name] = f"{type(exc).__name__}: {exc}"[:500]
+    row: dict[str, Any] = {
+        "row": case.row, "op": case.op, "shape": case.shape, "name": case.name, "bytes": case.bytes,
+        "rivals": list(case.rivals),
+    }  # fmt: skip
+    times = _times(case, clock, row)
     row["us"] = {name: timing.microseconds for name, timing in times.items()}
     row["spread"] = {name: timing.spread for name, timing in times.items()}
     row["how"] = {name: timing.how for name, timing in times.items()}
+    row["ratio"] = ratios(times)
     if "ours" in times:
         ours = times["ours"].microseconds
-        row["ratio"] = {
-            name: round(each.microseconds / ours, RATIO_DIGITS) for name, each in times.items() if name != "ours"
-        }
         if case.bytes:
             row["of_copy"] = round(case.bytes / ours / 1e3 / copy_gb_s, RATIO_DIGITS)
         if case.flops:
@@ -142,15 +104,37 @@ def _measure(case: Case, clock: Clock, copy_gb_s: float) -> dict[str, Any]:
     return row
 
 
+def _times(case: Case, clock: Clock, row: dict[str, Any]) -> dict[str, Timing]:
+    """Of each call alone; of all that can be, `TOGETHER` if one is short."""
+    calls = case.build()
+    times: dict[str, Timing] = {}
+
+    def time_all(sets: list[dict[str, Any]]) -> None:
+        for name in list(sets[0]):
+            try:
+                times[name] = clock.measure(*(each[name] for each in sets))
+            except Exception as exc:  # noqa: BLE001 -- recorded beside the others' times
+                row.setdefault("errors", {})[name] = f"{type(exc).__name__}: {exc}"[:500]
+                times.pop(name, None)
+
+    time_all([calls])
+    if any(each.microseconds < SHORT_US for each in times.values()):
+        some = {name: call for name, call in calls.items() if name in times}
+        time_all([some, *(case.build() for _ in range(TOGETHER - 1))])
+    return times
+
+
 def _commit() -> str:
+    """Of the sources; `…-dirty` where files differ from it, empty where there is no git to ask."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=HERE, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
     except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        return ""
+    return done.stdout.strip()
 
 
-def _head(device: torch.device, commit: str) -> dict[str, Any]:
+def _head(device: torch.device, commit: str, *, is_quick: bool) -> dict[str, Any]:
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
     try:
         import triton
@@ -158,8 +142,9 @@ def _head(device: torch.device, commit: str) -> dict[str, Any]:
         versions["triton"] = triton.__version__
     except ImportError:
         versions["triton"] = None
+    both = {"commit": commit, "versions": versions, "is_quick": is_quick}
     if device.type != "cuda":
-        return {"device": "cpu", "commit": commit, "versions": versions, "threads": torch.get_num_threads()}
+        return {"device": "cpu", **both, "threads": torch.get_num_threads()}
     known = torch.cuda.get_device_properties(device)
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm,power.limit", "--format=csv,noheader"]
     try:
@@ -167,51 +152,97 @@ def _head(device: torch.device, commit: str) -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired):
         driver = "unknown"
     return {
-        "device": known.name, "commit": commit, "versions": versions, "driver, clock, power": driver,
+        "device": known.name, **both, "driver, clock, power": driver,
         "multiprocessors": known.multi_processor_count, "memory_gib": round(known.total_memory / 2**30),
     }  # fmt: skip
 
 
-def main(arguments: list[str]) -> int:
-    """0 if every section ran, and nothing that has to hold is broken; the report says the rest."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="tiny shapes and few repeats: whether all of it runs")
-    parser.add_argument("--seconds", type=float, default=480, help="after which no section is begun (default: 480)")
+    parser.add_argument("--seconds", type=float, default=7200, help="after which no case is begun (default: 7200)")
     parser.add_argument("--only", action="append", default=[], help="sections, e.g. K1; repeatable (default: all)")
+    parser.add_argument(
+        "--part", type=int, choices=range(1, len(PARTS) + 1), help="the sections of one of --plan's calls"
+    )
+    parser.add_argument("--plan", action="store_true", help="print the calls for a GPU that is lent, and do nothing")
+    parser.add_argument(
+        "--resume", action="store_true", help="measure what the report at --out, or the newest one, lacks"
+    )
+    parser.add_argument(
+        "--compile", metavar="ARCH", help="compile for e.g. sm_90 into Triton's cache, and do nothing else"
+    )
     parser.add_argument("--commit", default="", help="where there is no git to ask")
-    parser.add_argument("--out", type=Path, help="default: results/GPU-COMMIT.json beside this file")
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
-    head = _head(device, options.commit or _commit())
+    parser.add_argument("--results", type=Path, help="folder of the reports (default: results beside this file)")
+    parser.add_argument("--out", type=Path, help="the report itself (default: GPU-COMMIT-TIME.json in that folder)")
+    return parser
+
+
+def _place_of(options: argparse.Namespace, head: dict[str, Any]) -> Path:
+    """Where the report is written: a new file, or the one that is continued."""
+    if options.out:
+        found: Path = options.out
+        return found
+    folder: Path = options.results or (HERE / "results" if head["device"] != "cpu" else Path(tempfile.gettempdir()))
     name = re.sub(r"[^a-z0-9]+", "-", f"{head['device']}-{head['commit']}".lower())
-    folder = HERE / "results" if device.type == "cuda" else Path(tempfile.gettempdir())
-    report = Report(options.out or folder / f"{name}.json", head, options.seconds)
-    place = Place(device, options.quick)
-    clock = Clock(device, 5 if options.quick else 50)
-    report.content["copy_gb_s"] = copy_gb_s = round(clock.copy_gb_s(), 1)
-    sections: dict[str, Fill] = {each: partial(check, each, place) for each in CHECKS}
-    sections["certificates"] = partial(certify_all, report, place)
-    sections |= {each: partial(measure, each, place, clock, copy_gb_s) for each in _MEASURED}
-    sections["answers"] = partial(count_answers, place)
-    sections["tiles"] = partial(try_tiles, place, clock)
-    for each, fill in sections.items():
-        if not options.only or each in options.only:
-            report.section(each, fill)
-    report.content["seconds"] = round(options.seconds - report.seconds_left, 1)
-    report.write()
+    if options.resume:
+        earlier = sorted(folder.glob(f"{name}-*.json"))
+        if earlier:
+            return earlier[-1]
+    return folder / f"{name}-{datetime.now(timezone.utc):%Y%m%dt%H%M%Sz}.json"
+
+
+def main(arguments: list[str]) -> int:
+    """0 if every section ran, and nothing that has to hold is broken; the report says the rest. 2 for a refusal."""
+    options = _parser().parse_args(arguments)
+    commit = options.commit or _commit()
+    wanted = {*options.only, *(PARTS[options.part - 1].sections if options.part else ())}
+    names = [each for part in PARTS for each in part.sections if not wanted or each in wanted]
+    if options.plan:
+        sys.stdout.write("\n".join(commands(commit or "COMMIT", options.results)) + "\n")
+        return 0
+    if options.compile:
+        made = prepare(names, options.compile, is_quick=options.quick, processes=os.cpu_count() or 1)
+        sys.stdout.write(f"{made['kernels']} kernels in {made['seconds']} s\n")
+        sys.stderr.writelines(f"{where}: {problem}\n" for where, problem in made["failed"].items())
+        return 1 if made["failed"] else 0
+    device = torch.device(options.device)
+    if not commit:
+        sys.stderr.write("no git here: a figure without its commit is none; pass --commit HASH\n")
+        return 2
+    head = _head(device, commit, is_quick=options.quick)
+    path = _place_of(options, head)
+    try:
+        earlier = load_report(path, head) if options.resume and path.exists() else None
+    except ValueError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 2
+    report = Report(path, head, options.seconds, earlier)
+    _fill(report, Place(device, options.quick), names)
     sys.stdout.write(f"{report.path}\n")
-    return 1 if _is_broken(report.content["sections"]) else 0
+    return 1 if is_broken({name: report.content["sections"][name] for name in names}) else 0
 
 
-def _is_broken(sections: dict[str, Any]) -> bool:
-    """Whether a section did not end, an invariant does not hold, or a certificate failed."""
-    failed = [
-        each for part in sections.values() for each in part.get("certificates", []) if each["verdict"] == "failed"
-    ]
-    return bool(failed) or any("error" in part or part.get("broken") for part in sections.values())
+def _fill(report: Report, place: Place, names: list[str]) -> None:
+    """Compile, then run the sections in the order of their names."""
+    if place.device.type == "cuda" and place.arch is not None:
+        made = prepare(names, place.arch.name, is_quick=place.is_quick, processes=os.cpu_count() or 1)
+        report.content["compiled"] = made
+    clock = Clock(place.device, 5 if place.is_quick else 50)
+    report.content["copy_gb_s"] = copy_gb_s = round(clock.copy_gb_s(), 1)
+    sections: dict[str, Fill] = {each: partial(check, report, each, place) for each in CHECKS}
+    sections["certificates"] = partial(certify_all, report, place)
+    sections |= {each: partial(measure, report, each, place, clock, copy_gb_s) for each in _MEASURED}
+    sections["answers"] = partial(count_answers, report, place)
+    sections["tiles"] = partial(try_tiles, report, place, clock)
+    for each in names:
+        report.section(each, sections[each])
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UnsupportedInput as refused:
+        sys.exit(f"{refused}")

@@ -2,45 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from bench.ops import Place
 from bench.timing import Clock
 from spanreplay_kernels.ops import matmul as product
 from spanreplay_kernels.ops._matmul_tma import is_readable
-from spanreplay_kernels.ops.matmul import Tile, matmul_triton, tile_for
-from spanreplay_kernels.plan import MatmulPlan, plan_matmul
+from spanreplay_kernels.ops.matmul import SPLIT_ROWS_MAX, Tile, matmul_triton, tile_for
+from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
 
-__all__ = ["measure_tiles"]
+__all__ = ["Trial", "trials", "try_tile"]
 
-_SHAPES: Final = ((28_672, 4096, 4096), (4096, 4096, 4096), (1024, 4096, 4096), (4096, 4096, 256), (4096, 4096, 1))
+_SHAPES: Final = (
+    (1024, 4096, 1024), (1024, 4096, 512), (1024, 4096, 256), (4096, 4096, 256),
+    (28_672, 4096, 4096), (4096, 4096, 4096), (1024, 4096, 4096), (4096, 4096, 1),
+)  # fmt: skip
 """(N, K, M)."""
 
 
-def measure_tiles(place: Place, clock: Clock) -> Iterator[dict[str, Any]]:
-    """The chosen tile, then each candidate: its time, or why it cannot run, and whether its bits are the same."""
+class Trial(NamedTuple):
+    """One tile at one shape."""
+
+    shape: str
+    tile: Tile
+    ours: Callable[[], Tensor]
+    """The product by the chosen tile."""
+    call: Callable[[], Tensor]
+    """By this one."""
+
+    @property
+    def name(self) -> str:
+        """Its own within the section."""
+        return f"{self.shape} {self.tile._asdict()}"
+
+
+def trials(place: Place) -> Iterator[Trial]:
+    """The chosen tile, then each candidate."""
     arch = place.arch
     if arch is None:
         return
-    for N, K, M in ((64, 1024, 3), (64, 128, 300)) if place.is_quick else _SHAPES:
+    for N, K, M in ((64, 1024, 3), (64, 128, 300), (64, 2048, 70)) if place.is_quick else _SHAPES:
         plan = plan_matmul(N, K, "bfloat16", arch)
         x, w = place.normal(1, M, K), place.normal(1, N, K).transpose(1, 2)
-        expected = matmul_triton(x, w, None, plan)
-        candidates = list(_candidates(M, plan))[: 2 if place.is_quick else None]
-        for tile in (tile_for(M, plan, by_tma=is_readable(w, plan)), *candidates):
-            found: dict[str, Any] = {"shape": f"M={M} N={N} K={K}", "tile": tile._asdict()}
-            try:
-                with mock.patch.object(product, "tile_for", partial(_always, tile)):
-                    found["holds"] = torch.equal(matmul_triton(x, w, None, plan), expected)
-                    found["us"] = clock.measure(partial(matmul_triton, x, w, None, plan)).microseconds
-            except Exception as exc:  # noqa: BLE001 -- a tile that does not fit is a finding
-                found["error"] = f"{type(exc).__name__}: {exc}"[:300]
-            yield found
+        chosen = tile_for(M, plan, by_tma=is_readable(w, plan))
+        ours = partial(_by, chosen, x, w, plan)
+        candidates = [each for each in _candidates(M, plan) if each != chosen][: 2 if place.is_quick else None]
+        for tile in (chosen, *candidates):
+            yield Trial(f"M={M} N={N} K={K}", tile, ours, partial(_by, tile, x, w, plan))
+
+
+def try_tile(trial: Trial, clock: Clock) -> dict[str, Any]:
+    """Its time, or why it cannot run, and whether its bits are those of the chosen one."""
+    found: dict[str, Any] = {"shape": trial.shape, "tile": trial.tile._asdict()}
+    try:
+        found["holds"] = torch.equal(trial.call(), trial.ours())
+        found["us"] = clock.measure(trial.call).microseconds
+    except Exception as exc:  # noqa: BLE001 -- a tile that does not fit is a finding
+        found["error"] = f"{type(exc).__name__}: {exc}"[:300]
+    return found
+
+
+def _by(tile: Tile, x: Tensor, w: Tensor, plan: MatmulPlan) -> Tensor:
+    with mock.patch.object(product, "tile_for", partial(_always, tile)):
+        return matmul_triton(x, w, None, plan)
 
 
 def _always(tile: Tile, *_: object, **__: object) -> Tile:
@@ -48,11 +78,19 @@ def _always(tile: Tile, *_: object, **__: object) -> Tile:
 
 
 def _candidates(M: int, plan: MatmulPlan) -> Iterator[Tile]:
-    if M <= 256:
-        m = 16 if M <= 16 else 128
+    if M <= SPLIT_ROWS_MAX:
+        m = 16 if M <= 16 else 64
         for stages in (3, 4, 6, 8, 12):
             for n in (plan.tile_n_min, 2 * plan.tile_n_min):
                 yield Tile(m, n, 4, stages, plan.segments > 1)
+        return
+    if M <= 1024:
+        # Between few and many: whether tiles add their own segments, and how small they are
+        for m in (32, 64, 128):
+            for stages in (4, 6, 8):
+                yield Tile(m, plan.tile_n_min, 4, stages)
+                if plan.segments > 1:
+                    yield Tile(m, plan.tile_n_min, 4, stages, is_split=True)
         return
     for m, n in ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256)):
         for stages in (3, 4, 5):

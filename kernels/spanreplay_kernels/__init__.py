@@ -15,7 +15,12 @@ from typing import Any, Final
 __all__ = ["compile_model", "engaged", "invariant", "is_invariant"]
 
 _HOMES: Final = MappingProxyType(
-    {"compile_model": "compiled", "engaged": "mode", "invariant": "mode", "is_invariant": "mode"}
+    {
+        "compile_model": "switch.compiled",
+        "engaged": "switch.registry",
+        "invariant": "switch.mode",
+        "is_invariant": "switch.registry",
+    }
 )
 """Public name → its module, imported at first use: a plan or a manifest is read without torch."""
 

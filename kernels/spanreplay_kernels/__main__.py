@@ -9,8 +9,9 @@ from typing import Final
 
 COMMANDS: Final = MappingProxyType(
     {
-        "certify": ("spanreplay_kernels.certify", "try whether an operation gives a row its bits in every batch"),
-        "aot": ("spanreplay_kernels.aot_matrix", "compile every kernel for every architecture, without a GPU"),
+        "certify": ("spanreplay_kernels.proof.certify", "try whether an operation gives a row its bits in every batch"),
+        "audit": ("spanreplay_kernels.audit_model", "list what a model runs, and what of it has no kernel of ours"),
+        "aot": ("spanreplay_kernels.proof.aot_matrix", "compile every kernel for every architecture, without a GPU"),
         "serve": ("spanreplay_kernels.serve", "serve a model to OpenAI clients, its bits independent of the load"),
     }
 )

@@ -2,14 +2,16 @@
 
 A tiny model with random weights, dense and as a mixture of experts, in fp32 on this machine's processor, under
 transformers' continuous batching. What is counted is distinct answers to one prompt: its tokens and the probability of
-each, bit by bit. A small model rarely changes a token over the last bit of a probability; a large one, in thousands of
-tokens, does.
+each, bit by bit, and texts: its tokens alone. A large model's text changes where two tokens are nearly equally likely,
+once in some thousand tokens. So that a few tokens of a tiny model show it, every second token of its head is nearly the
+one before: each weight differs by a part in four million.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import logging
 import random
 import sys
@@ -27,7 +29,7 @@ from transformers import (
 )
 
 from spanreplay_kernels.engines.transformers import enable
-from spanreplay_kernels.mode import engaged
+from spanreplay_kernels.switch.registry import engaged
 
 __all__ = ["KINDS", "Answer", "answers", "crowd_of", "distinct_so_far", "main", "tiny_model"]
 
@@ -35,6 +37,8 @@ KINDS: Final = ("dense", "mixture of experts")
 _VOCABULARY: Final = 512
 _COPIES, _NEIGHBOURS, _NEW_TOKENS = 32, 32, 16
 _PROMPT_TOKENS, _NEIGHBOUR_TOKENS_MAX = 24, 60
+_LONG_PROMPT_TOKENS = 60
+_NEARLY: Final = 2.0**-22
 
 
 class Answer(NamedTuple):
@@ -44,8 +48,11 @@ class Answer(NamedTuple):
     logprobs: tuple[float, ...]
 
 
-def tiny_model(kind: str, *, seed: int = 0) -> PreTrainedModel:
-    """A Qwen3 of two layers with random weights; `kind` one of `KINDS`."""
+def tiny_model(kind: str, *, seed: int = 0, has_near_ties: bool = False) -> PreTrainedModel:
+    """A Qwen3 of two layers with random weights; `kind` one of `KINDS`.
+
+    has_near_ties: the head's rows come in pairs whose weights differ by a part in four million.
+    """
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
         "vocab_size": _VOCABULARY, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
@@ -56,7 +63,12 @@ def tiny_model(kind: str, *, seed: int = 0) -> PreTrainedModel:
         config: Any = Qwen3Config(**shape)
     else:
         config = Qwen3MoeConfig(**shape, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=128)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+    if has_near_ties:
+        head = model.lm_head.weight.detach()
+        signs = torch.randint(0, 2, head[::2].shape) * 2.0 - 1.0
+        head[1::2] = head[::2] * (1.0 + signs * _NEARLY)
+    return model
 
 
 def answers(
@@ -68,10 +80,10 @@ def answers(
     batch_tokens: what one step computes at most; longer prompts are cut. blocks: of 256 tokens that the cache holds;
     0 for as many as there are prompts.
     """
-    batching = ContinuousBatchingConfig(
-        return_logprobs=True, auto_switch_to_flash=False, num_blocks=blocks or len(prompts) + 2,
-        max_batch_tokens=batch_tokens,
-    )  # fmt: skip
+    options = {"return_logprobs": True, "num_blocks": blocks or len(prompts) + 2, "max_batch_tokens": batch_tokens}
+    if "auto_switch_to_flash" in inspect.signature(ContinuousBatchingConfig).parameters:
+        options["auto_switch_to_flash"] = False  # of transformers 5.18 and later; before, nothing switches
+    batching = ContinuousBatchingConfig(**options)
     greedy = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
     outputs = model.generate_batch(
         prompts, generation_config=greedy, continuous_batching_config=batching, progress_bar=False
@@ -85,14 +97,14 @@ def distinct_so_far(found: list[Answer]) -> list[int]:
     return [len(set(found[: at + 1])) for at in range(len(found))]
 
 
-def crowd_of(copies: int, neighbours: int) -> tuple[list[int], list[list[int]]]:
+def crowd_of(copies: int, neighbours: int, prompt_tokens: int = _PROMPT_TOKENS) -> tuple[list[int], list[list[int]]]:
     """One prompt, and a shuffled crowd of its copies and of random prompts of random lengths."""
     source = random.Random(0)  # noqa: S311 -- a demonstration is the same each time
 
     def draw(tokens: int) -> list[int]:
         return [source.randrange(2, _VOCABULARY) for _ in range(tokens)]
 
-    wanted = draw(_PROMPT_TOKENS)
+    wanted = draw(prompt_tokens)
     crowd = [list(wanted) for _ in range(copies)]
     crowd += [draw(source.randrange(1, _NEIGHBOUR_TOKENS_MAX)) for _ in range(neighbours)]
     source.shuffle(crowd)
@@ -108,10 +120,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--picture", type=Path, help="where to draw the curves: .svg or .png")
     options = parser.parse_args(arguments)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    wanted, crowd = crowd_of(options.copies, options.neighbours)
+    wanted, crowd = crowd_of(options.copies, options.neighbours, _LONG_PROMPT_TOKENS)
     curves: dict[str, list[int]] = {}
     for kind in KINDS:
-        model = tiny_model(kind)
+        model = tiny_model(kind, has_near_ties=True)
         for name, context in (("stock", contextlib.nullcontext()), ("spanreplay", enable(model))):
             with context:
                 alone = answers(model, [wanted], wanted, new_tokens=options.new_tokens)

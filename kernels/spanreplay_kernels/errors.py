@@ -3,6 +3,7 @@
 KernelError
 ├── UnsupportedInput   a dtype, device, shape or architecture that no plan exists for
 ├── UncoveredOp        a reduction ran that batch invariance does not cover
+├── UnsupportedEngine  an engine's release, configuration or code that its plug-in does not cover
 └── NotInvariant       a certificate found two results for one row
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["KernelError", "NotInvariant", "UncoveredOp", "UnsupportedInput"]
+__all__ = ["KernelError", "NotInvariant", "UncoveredOp", "UnsupportedEngine", "UnsupportedInput"]
 
 
 class KernelError(Exception):
@@ -33,6 +34,14 @@ class UncoveredOp(KernelError, RuntimeError):
         shapes = ", ".join(describe(t) for t in tensors)
         super().__init__(f"{op} is not covered by batch-invariant kernels{f' ({shapes})' if shapes else ''}; {hint}")
         self.op = op
+
+
+class UnsupportedEngine(KernelError, RuntimeError):
+    """An engine that the plug-in cannot make batch-invariant as it is; the message says what to change."""
+
+    def __init__(self, engine: str, problem: str, *, hint: str) -> None:
+        super().__init__(f"{engine}: {problem}; {hint}")
+        self.engine = engine
 
 
 class NotInvariant(KernelError, AssertionError):

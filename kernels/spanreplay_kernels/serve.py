@@ -7,8 +7,9 @@ tokens are greedy or drawn by its own seed, and each response says by what it wa
 from __future__ import annotations
 
 import argparse
-import json
+import logging
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final
@@ -16,7 +17,7 @@ from typing import Any, Final
 import torch
 import transformers
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from transformers import ContinuousBatchingConfig, ContinuousBatchingManager, GenerationConfig, PreTrainedModel
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
@@ -28,26 +29,20 @@ from transformers.cli.serving.systemone import SystemOneHandler
 from transformers.cli.serving.transcription import TranscriptionHandler
 from transformers.cli.serving.utils import GenerationState
 
+from spanreplay_kernels.admission import Asked, Refused, read_request, refusal
+from spanreplay_kernels.answers import answer_errors, fingerprinted
 from spanreplay_kernels.engines.draws import Draw, seeded
 from spanreplay_kernels.engines.transformers import check_continuous_batching, enable
-from spanreplay_kernels.errors import KernelError, UnsupportedInput
-from spanreplay_kernels.fingerprint import HEADER, fingerprint, revision_of
+from spanreplay_kernels.errors import KernelError
+from spanreplay_kernels.proof.fingerprint import HEADER, fingerprint, revision_of
 
 __all__ = ["build_app", "main"]
 
+logger = logging.getLogger(__name__)
+
 _NEW_TOKENS_DEFAULT: Final = 1024
-_REFUSED: Final[dict[str, tuple[Any, ...]]] = {
-    "n": (None, 1),
-    "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "logit_bias": (None, {}),
-    "generation_config": (None,),
-}
-"""What a request may say of how tokens are chosen, besides a draw's values: nothing that would be left out silently."""
-_CLOSED: Final = ("/load_model", "/reset", "/v1/audio/transcriptions", "/v1/systemone")
-"""Routes that would load, unload or run what no audit has seen."""
-_draw: ContextVar[Draw] = ContextVar("draw")  # set by the middleware
+_STARTED: Final = int(time.time())
+_asked: ContextVar[Asked] = ContextVar("asked")  # set by the middleware
 """Of the request that is being answered."""
 
 
@@ -94,38 +89,102 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def build_app(model: PreTrainedModel, model_id: str, manager: ModelManager, options: argparse.Namespace) -> FastAPI:
     """transformers' application over one model, with the fingerprint in each response. For use within `enable`."""
-    batching = ContinuousBatchingConfig(
-        auto_switch_to_flash=False, max_batch_tokens=options.max_batch_tokens, num_blocks=options.cache_blocks
-    )
-    state = GenerationState(continuous_batching=True, cb_config=batching)
+    processor = manager.loaded_models[model_id].processor
+    revision = revision_of(options.model, getattr(model.config, "_commit_hash", None))
+    engine = f"transformers-{transformers.__version__}"
+    line = fingerprint(model, engine=engine, revision=revision, tokenizer=processor)
+    state = GenerationState(continuous_batching=True, cb_config=_batching(options))
     # Before the first request could: transformers takes how tokens are chosen from whoever comes first
-    state.get_manager(model_id, use_cb=True)._cb = _started(
-        model.init_continuous_batching(generation_config=_greedy(model), continuous_batching_config=batching)
-    )
-    serving = {"model_manager": manager, "generation_state": state}
+    front = state.get_manager(model_id, use_cb=True)
+    front._cb = _started(
+        model.init_continuous_batching(
+            generation_config=_greedy(model), continuous_batching_config=_batching(options)
+        )
+    )  # fmt: skip
+    _limit(front, positions_of(model, options))
+    manager.get_gen_models = lambda: [_listed(manager)]
+    handlers = (ChatCompletionHandler, CompletionHandler, ResponseHandler)
+    chat, text, responses = (fingerprinted(each, line)(manager, state) for each in handlers)
     app: FastAPI = build_server(
         manager,
-        ChatCompletionHandler(**serving),
-        completion_handler=CompletionHandler(**serving),
-        response_handler=ResponseHandler(**serving),
+        chat,
+        completion_handler=text,
+        response_handler=responses,
         transcription_handler=TranscriptionHandler(manager, state),
-        systemone_handler=SystemOneHandler(**serving),
+        systemone_handler=SystemOneHandler(manager, state),
         generation_state=state,
     )
     app.state.stop = state.shutdown
-    revision = revision_of(options.model, getattr(model.config, "_commit_hash", None))
-    line = fingerprint(model, engine=f"transformers-{transformers.__version__}", revision=revision)
-    app.middleware("http")(_stating(line))
+    answer_errors(app)
+
+    @app.get("/v1/models/{name:path}")
+    def retrieve_model(name: str) -> JSONResponse:
+        if name != manager.force_model:
+            raise HTTPException(404, f"this server has the one model {manager.force_model!r}")
+        return JSONResponse(_listed(manager))
+
+    app.middleware("http")(_stating(line, str(getattr(processor, "chat_template", None) or "")))
     return app
+
+
+def _batching(options: argparse.Namespace) -> ContinuousBatchingConfig:
+    return ContinuousBatchingConfig(
+        auto_switch_to_flash=False, max_batch_tokens=options.max_batch_tokens, num_blocks=options.cache_blocks
+    )
+
+
+def _listed(manager: ModelManager) -> dict[str, Any]:
+    """The one model, under the name that a request has to give; a hub's cache holds others, which are not served."""
+    return {"id": manager.force_model, "object": "model", "created": _STARTED, "owned_by": "spanreplay"}
+
+
+def positions_of(model: PreTrainedModel, options: argparse.Namespace) -> int | None:
+    """How many tokens a request may have, prompt and answer together; None for as many as memory holds."""
+    limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None)]
+    if options.cache_blocks:
+        limits.append(options.cache_blocks * _batching(options).page_size)
+    return min((limit for limit in limits if limit), default=None)
+
+
+def _limit(front: Any, positions: int | None) -> None:
+    """Refuse what has no room, and let an answer of no stated length have the room that there is."""
+
+    def fit(inputs: dict[str, Any], config: GenerationConfig) -> None:
+        prompt, wanted = len(inputs["input_ids"]), _asked.get().tokens
+        if not prompt:
+            raise Refused("", "the prompt has no tokens")
+        if positions is not None:
+            if prompt + (wanted or 1) > positions:
+                more = f" and {wanted} more are asked for" if wanted else ""
+                raise Refused("", f"the prompt has {prompt} tokens{more}; {positions} is the most of both together")
+            if wanted is None:
+                # transformers reads from it, too, whether an answer ended by its length
+                config.max_new_tokens = min(_NEW_TOKENS_DEFAULT, positions - prompt)
+
+    streaming, whole = front.generate_streaming, front.generate_non_streaming
+
+    def generate_streaming(model: Any, processor: Any, inputs: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        fit(inputs, config)
+        return streaming(model, processor, inputs, config, *args, **kwargs)
+
+    async def generate_non_streaming(model: Any, processor: Any, inputs: Any, config: Any, **kwargs: Any) -> Any:
+        fit(inputs, config)
+        return await whole(model, processor, inputs, config, **kwargs)
+
+    front.generate_streaming, front.generate_non_streaming = generate_streaming, generate_non_streaming
 
 
 def _started(batching: ContinuousBatchingManager) -> ContinuousBatchingManager:
     """The manager at work, each request drawn as the call that is being answered says."""
     seeded(batching)
     add_request = batching.add_request
-    batching.add_request = lambda *args, **kwargs: add_request(*args, **kwargs, **_draw.get()._asdict())
+    batching.add_request = lambda *args, **kwargs: add_request(*args, **kwargs, **_drawn(_asked.get())._asdict())
     batching.start()
     return batching
+
+
+def _drawn(asked: Asked) -> Draw:
+    return Draw(asked.temperature, asked.top_p, asked.seed)
 
 
 def _greedy(model: PreTrainedModel) -> GenerationConfig:
@@ -140,52 +199,25 @@ def _greedy(model: PreTrainedModel) -> GenerationConfig:
     return config
 
 
-def _stating(line: str) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
-    """A middleware that reads how tokens are chosen, and puts the fingerprint into every response."""
+def _stating(
+    line: str, template: str
+) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
+    """A middleware that reads what is asked for, and puts the fingerprint into every response."""
 
     async def state(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         try:
-            _draw.set(await _draw_of(request))
-        except (TypeError, KernelError) as error:
-            detail = {"message": str(error), "type": "invalid_request_error", "code": "not_deterministic"}
-            response: Response = JSONResponse({"error": detail}, status_code=400)
-        else:
+            raw = await request.body()
+            asked = read_request(request.url.path, request.method, raw, template=template)
+            _drawn(asked).check()
+            _asked.set(asked)
             response = await call_next(request)
+        except (TypeError, KernelError) as error:
+            response = JSONResponse(refusal(error), status_code=400)
+        except Exception as error:
+            logger.exception("a request failed")
+            detail = {"message": f"{type(error).__name__}, see the log", "type": "server_error"}
+            response = JSONResponse({"error": {**detail, "param": None, "code": None}}, status_code=500)
         response.headers[HEADER] = line
         return response
 
     return state
-
-
-async def _draw_of(request: Request) -> Draw:
-    """How the tokens of a request are chosen: greedily, unless it names a temperature or top_p; seed 0 by default.
-
-    Raises: UnsupportedInput, TypeError for what this server does not do, or would do without saying so.
-    """
-    path = request.url.path
-    if path in _CLOSED:
-        raise UnsupportedInput(path, "it is closed on this server", hint="use the one model that was audited")
-    if request.method != "POST":
-        return Draw()
-    try:
-        body = json.loads(await request.body())
-    except ValueError:
-        return Draw()  # transformers answers what it cannot read
-    if not isinstance(body, dict):
-        return Draw()
-    for name, allowed in _REFUSED.items():
-        if body.get(name) not in allowed:
-            hint = "leave it out, and send a request for each answer with a seed of its own"
-            raise UnsupportedInput(name, f"{repr(body[name])[:60]} is not supported", hint=hint)
-    top_p = _number(body.get("top_p"), 1.0)
-    temperature = _number(body.get("temperature"), 0.0 if top_p == 1 else 1.0)
-    draw = Draw(temperature, top_p, 0 if body.get("seed") is None else body["seed"])
-    draw.check()
-    return draw
-
-
-def _number(value: Any, default: float) -> Any:
-    """JSON has one kind of numbers; anything else stays, to be refused."""
-    if type(value) is int:
-        return float(str(value))  # of a huge one infinite, where float(value) would raise
-    return default if value is None else value

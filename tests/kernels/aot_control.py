@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from spanreplay_kernels.aot import specialisation
-from spanreplay_kernels.arch import ARCHS
-from spanreplay_kernels.launch import captured, launch
+from spanreplay_kernels.plans.arch import ARCHS
+from spanreplay_kernels.plans.launch import captured, launch
+from spanreplay_kernels.proof.aot import specialisation
 
 
 @triton.jit

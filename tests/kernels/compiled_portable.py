@@ -12,14 +12,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spanreplay_kernels.aot import _targeting
-from spanreplay_kernels.arch import ARCHS, CPU, Arch
-from spanreplay_kernels.launch import captured
 from spanreplay_kernels.ops.activation import silu_mul_triton
 from spanreplay_kernels.ops.permute import combine_triton
 from spanreplay_kernels.ops.route import route_triton
 from spanreplay_kernels.ops.sampling import sample_triton
-from spanreplay_kernels.plan import plan_rows
+from spanreplay_kernels.plans.arch import ARCHS, CPU, Arch
+from spanreplay_kernels.plans.launch import captured
+from spanreplay_kernels.plans.plan import plan_rows
+from spanreplay_kernels.proof.aot import targeting
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -59,7 +59,7 @@ def instructions(start: Callable[[Arch], object], arch: Arch, *, is_fused: bool 
     found: set[str] = set()
     for each in launches:
         options = {**each.options, "enable_fp_fusion": True} if is_fused else each.options
-        with _targeting(arch):
+        with targeting(arch):
             made = each.kernel.warmup(*each.args, grid=each.grid, **options)
         found.update(re.findall(r"\b([a-z][a-z0-9.]*\.f32)\b", made.asm["ptx"]))
     return sorted(found)

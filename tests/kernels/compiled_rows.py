@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from kernels.rows import plan_of
-from spanreplay_kernels.aot import compile_launch, specialisation
-from spanreplay_kernels.arch import ARCHS
-from spanreplay_kernels.launch import Launch, captured, launch
 from spanreplay_kernels.ops.activation import silu_mul_triton
 from spanreplay_kernels.ops.mean import sum_kernel, sum_triton
 from spanreplay_kernels.ops.rms_norm import rms_norm_triton
 from spanreplay_kernels.ops.rope import rope_triton
 from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
+from spanreplay_kernels.plans.arch import ARCHS
+from spanreplay_kernels.plans.launch import Launch, captured, launch
+from spanreplay_kernels.proof.aot import compile_launch, specialisation
 
 ARCH = ARCHS["sm_90"]
 # Above the number of rows up to which blocks are split

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kernels.samples import EDGES, normal, with_hostile_neighbours
-from spanreplay_kernels.arch import ARCHS
-from spanreplay_kernels.operands import dtype_name
-from spanreplay_kernels.plan import RowPlan, plan_rows
+from spanreplay_kernels.plans.arch import ARCHS
+from spanreplay_kernels.plans.operands import dtype_name
+from spanreplay_kernels.plans.plan import RowPlan, plan_rows
 
 Op = Callable[[Tensor], Tensor]
 WIDTHS = (1, 7, 100, 257)

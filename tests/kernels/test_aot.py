@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from spanreplay_kernels.aot import Compiled, find_problems
-from spanreplay_kernels.aot_matrix import CASES, DTYPES, GPUS, _find_respecialised
-from spanreplay_kernels.arch import ARCHS, Mma
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import Launch
+from spanreplay_kernels.plans.arch import ARCHS, Mma
+from spanreplay_kernels.plans.launch import Launch
+from spanreplay_kernels.proof.aot import Compiled, find_problems
+from spanreplay_kernels.proof.aot_matrix import CASES, DTYPES, GPUS, _find_respecialised
 
 IS_WHOLE = os.environ.get("SPANREPLAY_TEST_MATRIX") == "1"
 TIMEOUT_S = 3600 if IS_WHOLE else 600
@@ -61,6 +61,7 @@ def test_k11_every_operation_is_compiled_for_every_architecture(records: list[di
     """Nothing of the table is left out: each operation, architecture and dtype, over all numbers of rows."""
     compiled = {(each["op"], each["arch"]) for each in records}
     assert compiled == {(case.op, arch.name) for case in CASES for arch in GPUS if arch.capability >= case.since}
+    assert {each["arch"] for each in records} == {"sm_80", "sm_89", "sm_90", "sm_100", "sm_120"}
     assert {each["dtype"] for each in records} == {str(dtype)[6:] for dtype in DTYPES}
 
 
@@ -176,7 +177,7 @@ def test_k11_same_options_twice_are_a_kernel_that_tells_batches_apart() -> None:
 
 def test_interpreting_process_compiles_nothing() -> None:
     """Where TRITON_INTERPRET is set the command says so, in place of passing."""
-    from spanreplay_kernels.aot_matrix import main
+    from spanreplay_kernels.proof.aot_matrix import main
 
     with pytest.raises(UnsupportedInput, match="TRITON_INTERPRET is set, nothing would be compiled; unset it"):
         main([])

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
 
 from kernels.samples import DTYPES, normal
-from spanreplay_kernels.arch import ARCHS
-from spanreplay_kernels.audit import STEADY, Kind, audit
 from spanreplay_kernels.errors import UncoveredOp
-from spanreplay_kernels.mode import invariant
 from spanreplay_kernels.ops.mean import sum_triton
-from spanreplay_kernels.plan import plan_rows
+from spanreplay_kernels.plans.arch import ARCHS
+from spanreplay_kernels.plans.plan import plan_rows
+from spanreplay_kernels.switch.audit import STEADY, Kind, audit
+from spanreplay_kernels.switch.mode import invariant
 
 UNCOVERED: dict[str, Callable[[Tensor], object]] = {
     "var.correction": lambda x: x.var(-1),

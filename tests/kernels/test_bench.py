@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,11 +29,24 @@ def load(name: str) -> ModuleType:
     return module
 
 
+def command(out: Path, *arguments: str) -> list[str]:
+    """A quick run on the CPU."""
+    given = [] if "--commit" in arguments else ["--commit", "abc"]
+    return [
+        sys.executable, str(BENCH / "run.py"), "--device", "cpu", "--quick", "--out", str(out), *given, *arguments,
+    ]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """In which kernels are compiled, not interpreted."""
+    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+
 def run(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Exit status and report of a quick run on the CPU."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, str(BENCH / "run.py"), "--device", "cpu", "--quick", "--out", str(out), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command(out, *arguments), env=environment(), capture_output=True, text=True, timeout=600, check=False
+    )  # fmt: skip
     assert done.stdout.strip() == str(out), done.stderr
     return done.returncode, json.loads(out.read_text())
 
@@ -43,12 +59,17 @@ def test_every_section_runs_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
     assert {name: part["error"] for name, part in sections.items() if "error" in part} == {}
     names = {f"K{n}" for n in range(1, 9)}
     assert names <= set(sections)
+    assert all(part["is_whole"] and part["at"] for part in sections.values())
     for name in names:
         for row in sections[name]["rows"]:
             assert "errors" not in row, row
-            assert set(row["ratio"]) == set(row["us"]) - {"ours"}
+            assert {name for name in row["us"] if name != "ours" and row["how"][name] == row["how"]["ours"]} == set(
+                row["ratio"]
+            )
+            assert any(rival in row["ratio"] for rival in row["rivals"]), row
     assert [each["differences"] for each in sections["certificates"]["certificates"]] == [0, 0]
-    assert sections["answers"]["found"]["ours"] == {"answers": 1, "texts": 1, "of": 4}
+    ours = sections["answers"]["found"]["ours"]
+    assert (ours["answers"], ours["texts"], ours["of"], ours["requests"]) == (1, 1, 4, 4)
     assert (status, report["commit"], report["device"]) == (0, "abc", "cpu")
 
 
@@ -60,9 +81,11 @@ def test_what_only_kernels_can_show_runs_interpreted(monkeypatch: pytest.MonkeyP
     place = bench["ops"].Place(torch.device("cpu"), True)
     found = list(bench["checks"].reading_agrees(place))
     assert len(found) == 8
-    tiles = list(bench["tiles"].measure_tiles(place, bench["timing"].Clock(place.device, 1)))
-    assert len(tiles) == 6
-    assert [each for each in (*found, *tiles) if not each.get("holds") or "error" in each] == []
+    assert [each.what for each in found if not each.holds()] == []
+    clock = bench["timing"].Clock(place.device, 1)
+    tiles = [bench["tiles"].try_tile(each, clock) for each in bench["tiles"].trials(place)]
+    assert len(tiles) == 9
+    assert [each for each in tiles if not each.get("holds") or "error" in each] == []
 
 
 def test_k8_a_decoded_token_is_the_same_work_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +105,163 @@ def test_section_that_was_not_reached_says_so(tmp_path: Path) -> None:
     status, report = run(tmp_path / "report.json", "--seconds", "0", "--only", "K1", "--only", "K3")
     assert status == 1
     assert {name: part["error"] for name, part in report["sections"].items()} == {
-        "K1": "not run: out of time", "K3": "not run: out of time",
+        "K1": "out of time; --resume measures what is left", "K3": "out of time; --resume measures what is left",
     }  # fmt: skip
+
+
+def test_killed_call_loses_nothing_that_was_measured(tmp_path: Path) -> None:
+    """SIGKILL in the middle of a section: what it had found is on disk; --resume measures the rest, and that alone."""
+    out = tmp_path / "report.json"
+    sections = ("--only", "answers", "--only", "K1")
+    process = subprocess.Popen(
+        command(out, *sections), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 300
+    done: list[str] = []
+    while done != ["ours"]:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, done
+        done = json.loads(out.read_text())["sections"].get("answers", {}).get("done", []) if out.exists() else []
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = json.loads(out.read_text())["sections"]
+    assert not before["answers"].get("is_whole")
+    status, report = run(out, *sections, "--resume")
+    after = report["sections"]
+    assert status == 0, after
+    assert [row["name"] for row in after["K1"]["rows"]] == ["matmul M=40 N=96 K=128"]
+    assert after["K1"] == before["K1"]
+    assert after["answers"]["found"]["ours"] == before["answers"]["found"]["ours"]
+    assert (after["answers"]["done"], after["answers"]["begun"]) == (["ours", "torch"], {})
+
+
+def test_report_of_another_commit_is_not_continued(tmp_path: Path) -> None:
+    """What was measured at one commit says nothing of another: refused, and the file stays as it was."""
+    out = tmp_path / "report.json"
+    run(out, "--only", "K3")
+    before = out.read_text()
+    other = command(out, "--only", "K3", "--resume", "--commit", "def")
+    done = subprocess.run(other, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert "commit: 'abc' there, 'def' here" in done.stderr
+    assert out.read_text() == before
+
+
+def test_case_that_ends_its_process_twice_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end every later call too: after the second time the others are measured, and the report is not whole."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    module = importlib.import_module("bench.report")
+    earlier: dict[str, Any] = {}
+    for _ in range(2):
+        report = module.Report(tmp_path / "report.json", {}, 60.0, earlier)
+        part = report.content["sections"].setdefault("K1", {})
+        next(report.left(part, ["kills", "harmless"], str))
+        earlier = json.loads((tmp_path / "report.json").read_text())
+    report = module.Report(tmp_path / "report.json", {}, 60.0, earlier)
+    report.section("K1", lambda part: part.update(rows=list(report.left(part, ["kills", "harmless"], str))))
+    found = json.loads((tmp_path / "report.json").read_text())["sections"]
+    assert (found["K1"]["rows"], found["K1"]["given_up"]) == (["harmless"], ["kills"])
+    assert module.is_broken(found)
+
+
+def test_row_without_our_time_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of ours may be the end of a process's GPU; one of another's kernel is what it is."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    module = importlib.import_module("bench.report")
+    rows = [
+        {"name": "a", "errors": {"ours": "illegal memory access"}},
+        {"name": "b", "errors": {"sdpa cuDNN": "no kernel"}},
+    ]
+    earlier = {"sections": {"K5": {"rows": rows, "done": ["a", "b"], "is_whole": True}}}
+    report = module.Report(tmp_path / "report.json", {}, 60.0, earlier)
+    asked: list[str] = []
+    report.section("K5", lambda part: asked.extend(report.left(part, ["a", "b"], str)))
+    assert asked == ["a"]
+
+
+def test_plan_is_of_calls_that_a_lent_gpu_has_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every section once, nine minutes a call and thirty together, each command continuing what an earlier one left."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    parts, run_module = importlib.import_module("bench.parts"), load("run")
+    sections = [name for part in parts.PARTS for name in part.sections]
+    assert sorted(sections) == sorted({*run_module.CHECKS, *run_module._MEASURED, "answers", "certificates", "tiles"})
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "run.py"), "--plan", "--commit", "abc", "--results", "out dir"],
+        env=environment(), capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    lines = [shlex.split(line) for line in done.stdout.splitlines() if not line.startswith("#")]
+    limits = [int(line[line.index("KILL") + 1]) for line in lines]
+    assert len(lines) == len(parts.PARTS) == 5
+    assert max(limits) <= 9 * 60
+    assert sum(limits) <= 30 * 60
+    for number, (line, limit) in enumerate(zip(lines, limits, strict=True), 1):
+        options = run_module._parser().parse_args(line[line.index("kernels/bench/run.py") + 1 :])
+        assert (options.part, options.resume, options.commit) == (number, True, "abc")
+        assert options.results == Path("out dir")
+        assert options.seconds < limit
+
+
+def test_without_git_a_commit_has_to_be_named(tmp_path: Path) -> None:
+    """A figure that belongs to no sources is not measured."""
+    done = subprocess.run(
+        command(tmp_path / "report.json", "--commit", ""),
+        env={**environment(), "PATH": str(tmp_path)}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "pass --commit HASH" in done.stderr
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_ratio_is_of_times_that_were_taken_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph's time is not compared with one that Python's launches are part of, nor one call's with twenty's."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    timing = importlib.import_module("bench.timing")
+    times = {
+        "ours": timing.Timing(10.0, 0.0, "graph of 20"), "torch": timing.Timing(9.0, 0.0, "graph of 20"),
+        "eager": timing.Timing(90.0, 0.0, "eager of 20"), "alone": timing.Timing(12.0, 0.0, "graph"),
+    }  # fmt: skip
+    assert timing.ratios(times) == {"torch": 0.9}
+    assert timing.ratios({"torch": times["torch"]}) == {}
+
+
+def test_short_calls_are_timed_together_on_operands_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty sets of operands, for ours and for every other; long calls are timed alone, on one."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    module, ops, timing = load("run"), importlib.import_module("bench.ops"), importlib.import_module("bench.timing")
+    torch = importlib.import_module("torch")
+    clock = timing.Clock(torch.device("cpu"), 2)
+    built: list[object] = []
+
+    def build(size: int) -> dict[str, Any]:
+        x = torch.ones(size)
+        built.append(x)
+        return {"ours": x.clone, "torch": x.sin}
+
+    for size, sets, how in ((1, timing.TOGETHER, "cpu of 20"), (2**22, 1, "cpu")):
+        built.clear()
+        case = ops.Case("K0", "copy", f"size={size}", lambda size=size: build(size), ("torch",))
+        row = module._measure(case, clock, 1.0)
+        assert (len(built), set(row["how"].values())) == (sets, {how})
+        assert set(row["ratio"]) == {"torch"}
+
+
+@pytest.mark.slow
+def test_kernels_of_a_call_are_compiled_ahead(tmp_path: Path) -> None:
+    """Each specialisation once, by several processes; whoever compiles the same again finds it on disk."""
+
+    def compile_them() -> tuple[str, set[str]]:
+        done = subprocess.run(
+            [sys.executable, str(BENCH / "run.py"), "--compile", "sm_90", "--quick", "--only", "K1", "--only", "K2"],
+            env={**environment(), "TRITON_CACHE_DIR": str(tmp_path)},
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout, {str(path) for path in tmp_path.rglob("*.cubin")}
+
+    said, made = compile_them()
+    assert said.startswith(f"{len(made)} kernels in ")
+    assert len(made) > 1
+    assert compile_them()[1] == made
 
 
 def test_error_costs_its_own_section_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,29 +282,73 @@ def test_error_costs_its_own_section_alone(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_table_is_blank_where_no_gpu_measured(tmp_path: Path) -> None:
-    """No results, no figures; a CPU's are none."""
+    """No results, no figures; a CPU's are none, nor are those of tiny shapes."""
     table = load("table")
     (tmp_path / "cpu.json").write_text(json.dumps({"device": "cpu", "commit": "abc", "sections": {}}))
+    quick = {"device": "GPU", "commit": "abc", "is_quick": True, "sections": {}}
+    (tmp_path / "quick.json").write_text(json.dumps(quick))
     lines = table.make_table(table.load_runs(tmp_path)).splitlines()
     assert lines[0] == "| | | wanted | measured |"
-    assert [line.split("|")[4].strip() for line in lines[2:]] == [""] * 9
+    assert {line.split("|")[4].strip() for line in lines[2:]} == {""}
+    assert table.make_table([]) in (BENCH.parents[1] / "docs" / "kernels.md").read_text() or list(
+        (BENCH / "results").glob("*.json")
+    )
+
+
+def row_of(shape: str, moved: int = 0, of_copy: float = 0.0, **ratio: float) -> dict[str, Any]:
+    """A measurement beside two rivals and an anchor."""
+    return {"shape": shape, "bytes": moved, "of_copy": of_copy, "ratio": ratio, "rivals": ["torch", "other"]}
+
+
+def write(folder: Path, name: str, commit: str, **sections: dict[str, Any]) -> None:
+    """A report of one GPU."""
+    (folder / name).write_text(json.dumps({"device": "GPU", "commit": commit, "sections": sections}))
 
 
 def test_table_has_mean_and_worst_of_each_gpu(tmp_path: Path) -> None:
-    """One column a GPU; small batches count where the requirement names them."""
+    """One column a GPU; the fastest rival counts, no anchor; small batches where the requirement names them."""
     table = load("table")
     rows = [
-        {"shape": "M=1 N=4 K=4", "ratio": {"torch.mm": 0.5}},
-        {"shape": "M=64 N=4 K=4", "ratio": {"torch.mm": 2.0}},
-        {"shape": "M=128 N=4 K=4", "ratio": {"torch.mm": 9.0}},
-    ]
+        row_of("M=1 N=4 K=4", torch=0.5, anchor=0.1), row_of("M=64 N=4 K=4", torch=2.5, other=2.0),
+        row_of("M=128 N=4 K=4", torch=9.0),
+    ]  # fmt: skip
+    large, small = 2**28, 2**28 - 1
+    norms = [row_of("M=9", large, 0.9, torch=3.0), row_of("M=1", small, 0.1, torch=1.5)]
     found = {"ours": {"answers": 1}, "torch": {"answers": 80}}
-    run_of_gpu = {"device": "GPU", "commit": "abc", "sections": {"K2": {"rows": rows}, "answers": {"found": found}}}
-    (tmp_path / "gpu.json").write_text(json.dumps(run_of_gpu))
+    write(
+        tmp_path, "gpu.json", "abc", K2={"rows": rows, "is_whole": True}, K3={"rows": norms},
+        answers={"found": found, "is_whole": True},
+    )  # fmt: skip
     text = table.make_table(table.load_runs(tmp_path))
     assert "| K2 | matmul, M ≤ 64 | ≥ 0.95× torch.mm | 1.00 (worst 0.50, 2 shapes) |" in text
+    assert "≥ 256 MB moved | ≥ 90 % of copy bandwidth | 0.90 (worst 0.90, 1 shapes, others not measured) |" in text
+    assert "| RMSNorm, less moved | beside torch | 1.50 (worst 1.50, 1 shapes, others not measured) |" in text
     assert "| K8 | 1,000 identical requests among random neighbours | 1 answer | 1 (torch: 80) |" in text
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- kernels -->\nold\n<!-- /kernels -->\nafter\n")
     assert table.main(["--into", str(readme), "--results", str(tmp_path)]) == 0
     assert readme.read_text() == f"before\n<!-- kernels -->\n{text}\n<!-- /kernels -->\nafter\n"
+
+
+def test_table_merges_the_calls_of_one_commit_and_no_others(tmp_path: Path) -> None:
+    """Of a section the newest report that has it whole; sections of an older commit are not beside the newer's."""
+    table = load("table")
+
+    def part(ratio: float, at: str, **more: Any) -> dict[str, Any]:
+        return {"rows": [row_of("M=1", torch=ratio)], "at": at, **more}
+
+    write(tmp_path, "z.json", "old", K1=part(9.0, "2026-01-01"), K6=part(9.0, "2026-01-01", is_whole=True))
+    write(tmp_path, "b.json", "new", K1=part(1.0, "2026-02-01", is_whole=True))
+    write(tmp_path, "c.json", "new", K1=part(2.0, "2026-02-02", is_whole=True), K5=part(3.0, "2026-02-02"))
+    write(tmp_path, "a.json", "new", K1=part(4.0, "2026-02-03"))
+    (run,) = table.load_runs(tmp_path)
+    assert run["commit"] == "new"
+    assert {name: part["rows"][0]["ratio"]["torch"] for name, part in run["sections"].items()} == {"K1": 2.0, "K5": 3.0}
+
+
+@pytest.mark.parametrize("commit", ["", "unknown", "0123456789ab-dirty"])
+def test_table_refuses_a_report_of_no_commit(commit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody could look up what was measured."""
+    write(tmp_path, "gpu.json", commit)
+    assert load("table").main(["--results", str(tmp_path)]) == 2
+    assert f"gpu.json says commit {commit!r}" in capsys.readouterr().err

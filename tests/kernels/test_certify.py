@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spanreplay_kernels import certify, subjects
+from spanreplay_kernels import subjects
 from spanreplay_kernels.__main__ import main
-from spanreplay_kernels.arch import CPU
-from spanreplay_kernels.certify import EVERY_OFFSET, FULL, Extent, Verdict, require
 from spanreplay_kernels.errors import NotInvariant, UnsupportedInput
-from spanreplay_kernels.plan import hash_plans, plan_matmul
+from spanreplay_kernels.plans.arch import CPU
+from spanreplay_kernels.plans.plan import hash_plans, plan_matmul
+from spanreplay_kernels.proof import certify
+from spanreplay_kernels.proof.certify import EVERY_OFFSET, FULL, Extent, Verdict, require
 
 SMALL = Extent((1, 2, 3, 16, 17), 3, 2)
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
 
 from kernels.samples import normal
-from spanreplay_kernels.compiled import BACKENDS, compile_model
-from spanreplay_kernels.custom_ops import TWINS, attention, combine, masked_attention, permute, scaled_product
 from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
-from spanreplay_kernels.mode import engaged, invariant, overridden
+from spanreplay_kernels.switch.compiled import BACKENDS, compile_model
+from spanreplay_kernels.switch.custom_ops import TWINS, attention, combine, masked_attention, permute, scaled_product
+from spanreplay_kernels.switch.mode import invariant
+from spanreplay_kernels.switch.registry import engaged, overridden
 
 # What torch says of torch while it imports its compiler
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
@@ -33,6 +34,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "sum.dim_IntList": (X, [0]),
     "sum": (X,),
     "native_layer_norm": (X, [24], None, X[0], 1e-5),
+    "linalg_vector_norm": (X, 2, [-1]),
     "_fused_rms_norm": (X, [24], X[0], 1e-5),
     "scaled_dot_product_attention": (X.view(1, 2, 3, 24), X.view(1, 2, 3, 24), X.view(1, 2, 3, 24)),
     "_grouped_mm": (X, W[None].repeat(2, 1, 1), torch.tensor([2, 6], dtype=torch.int32)),

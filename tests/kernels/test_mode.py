@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,11 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
 
 from kernels.samples import DTYPES, name_of, normal
-from spanreplay_kernels.audit import Kind, audit
-from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.mode import engaged, invariant, is_invariant, overridden
+from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
 from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm
-from spanreplay_kernels.overrides import IN_BLOCKS, OVERRIDES
+from spanreplay_kernels.switch.audit import Kind, audit
+from spanreplay_kernels.switch.mode import invariant
+from spanreplay_kernels.switch.overrides import IN_BLOCKS, OVERRIDES, REFUSED
+from spanreplay_kernels.switch.registry import engaged, is_invariant, overridden
 
 SIZES = (1, 3, 8, 15, 17, 33, 64, 100, 257, 1001, 4096, 4099, 8191, 8193, 32_704, 34_001)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -253,6 +256,56 @@ def test_k9_ties_keep_their_order() -> None:
         assert torch.equal(values, x.gather(1, indices))
         assert torch.topk(x[:1], 3, largest=False).indices.tolist() == [[0, 6, 12]]
         assert torch.sort(x[0], descending=True).indices[:3].tolist() == [1, 3, 5]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("order", [0, 1, 2, math.inf])
+def test_k10_norms_of_rows_do_not_depend_on_the_batch(dtype: torch.dtype, order: float) -> None:
+    """Every way in which torch spells it: a row's norm is its own, and that of fp64 within a rounding."""
+    x = normal(97, 1003, dtype=dtype)
+    spelt: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda each: torch.linalg.vector_norm(each, order, -1),
+        lambda each: torch.norm(each, order, -1, keepdim=True),
+        lambda each: each.norm(order, 1),
+        lambda each: F.normalize(each, order, -1),
+    )
+    with torch.inference_mode(), invariant():
+        for function in spelt:
+            whole = function(x)
+            for first, end in ((0, 1), (5, 21), (3, 4), (40, 97)):
+                part = function(x[first:end])
+                assert torch.equal(part.reshape(-1), whole[first:end].reshape(-1)), (first, end)
+        found = torch.linalg.vector_norm(x, order, -1)
+    expected = torch.linalg.vector_norm(x.double(), order, -1)
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=0.0)
+
+
+def test_k10_norms_without_a_kernel_are_refused() -> None:
+    """Of another power, and of fp64: by name."""
+    x = normal(4, 8, dtype=torch.float32)
+    with invariant():
+        for refused, order in ((x, 3.0), (x.double(), 2.0)):
+            with pytest.raises(UnsupportedInput, match="linalg_vector_norm"):
+                torch.linalg.vector_norm(refused, order, -1)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_k10_what_has_no_kernel_is_refused_without_an_audit(name: str) -> None:
+    """Products into another dtype, newer products of fp8, older spellings of norms: none varies in silence."""
+    base, _, overload = name.partition(".")
+    operation = getattr(getattr(torch.ops.aten, base), overload or "default")
+    x = normal(4, 4, dtype=torch.bfloat16)
+    given = {
+        "Tensor": x, "Tensor[]": [x], "Optional[Tensor]": None, "ScalarType": torch.float32, "number": 2,
+        "List[int]": [0], "List[Tensor]": [x], "bool": False, "int": 2, "Optional[number]": 2, "Optional[int]": None,
+    }  # fmt: skip
+    needed = [each for each in operation._schema.arguments if not each.has_default_value()]
+    values = {each.name: given[str(each.type)] for each in needed}
+    before = torch._C._dispatch_dump(f"aten::{name}")
+    with invariant(), pytest.raises(UncoveredOp, match=rf"{re.escape(name)} is not covered"):
+        operation(**values)
+    assert torch._C._dispatch_dump(f"aten::{name}") == before
 
 
 def test_integers_and_empty_tensors_stay_with_aten() -> None:

@@ -11,8 +11,9 @@ from torch.nn import functional as F  # noqa: N812 -- as everyone calls it
 
 from kernels.samples import normal
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.mode import engaged, invariant
-from spanreplay_kernels.packing import Span, masked_attention, spans_of
+from spanreplay_kernels.ops.packing import Span, masked_attention, spans_of
+from spanreplay_kernels.switch.mode import invariant
+from spanreplay_kernels.switch.registry import engaged
 
 
 def causal_mask(keys: int, queries: int, padding: tuple[int, ...], window: int | None = None) -> Tensor:

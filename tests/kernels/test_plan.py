@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from spanreplay_kernels.arch import ARCHS, CPU, Arch, Mma
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.plan import AttentionPlan, MatmulPlan, RowPlan, hash_plans, plan, plan_matmul, plan_rows
+from spanreplay_kernels.plans.arch import ARCHS, CPU, Arch, Mma
+from spanreplay_kernels.plans.plan import AttentionPlan, MatmulPlan, RowPlan, hash_plans, plan, plan_matmul, plan_rows
 
 
 @pytest.mark.parametrize("kind", [MatmulPlan, RowPlan, AttentionPlan])

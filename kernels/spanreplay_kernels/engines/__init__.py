@@ -1,1 +1,5 @@
-"""What plugs the kernels into an engine; each module imports its engine, and nothing else imports it."""
+"""What plugs the kernels into an engine.
+
+`transformers` imports its engine. `vllm` and `sglang` are entry points of theirs, and import nothing until they are
+called by name; modules with an underscore subclass what an engine brings.
+"""

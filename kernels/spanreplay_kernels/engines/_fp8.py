@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers.integrations import finegrained_fp8
 
-from spanreplay_kernels.custom_ops import combine, permute, scaled_product
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.nesting import shared
 from spanreplay_kernels.ops.scaled import quantize
-from spanreplay_kernels.plan import FP8_GROUP
+from spanreplay_kernels.plans.plan import FP8_GROUP
+from spanreplay_kernels.switch.custom_ops import combine, permute, scaled_product
+from spanreplay_kernels.switch.nesting import shared
 
 __all__ = ["fp8_experts_forward", "fp8_is_ours", "fp8_linear"]
 

@@ -7,6 +7,7 @@ are counted from the request's first token, whoever else is there.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -18,13 +19,13 @@ from transformers.integrations.finegrained_fp8 import FP8ExpertsInterface
 from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
 from transformers.masking_utils import sdpa_mask
 
-from spanreplay_kernels.audit import Report, audit
-from spanreplay_kernels.custom_ops import attention, experts, masked_attention
 from spanreplay_kernels.engines._experts import refusal_of
 from spanreplay_kernels.engines._fp8 import fp8_experts_forward, fp8_is_ours
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.mode import invariant
-from spanreplay_kernels.nesting import shared
+from spanreplay_kernels.switch.audit import Report, audit
+from spanreplay_kernels.switch.custom_ops import attention, experts, masked_attention
+from spanreplay_kernels.switch.mode import invariant
+from spanreplay_kernels.switch.nesting import shared
 
 __all__ = ["NAME", "attention_forward", "check", "check_continuous_batching", "enable", "register"]
 
@@ -32,6 +33,8 @@ NAME: Final = "spanreplay"
 """Of ours in transformers' registries: `attn_implementation="spanreplay"`, `experts_implementation="spanreplay"`."""
 _SDPA: Final = "sdpa"
 """The name under which continuous batching takes it: transformers 5.23 refuses names that it does not know there."""
+_SDPA_NAMES: Final = (_SDPA, "paged|sdpa")
+"""All under which transformers' `sdpa` is called: the second by continuous batching before 5.18."""
 _PROBE_TOKENS: Final = 3
 _NO_HINT: Final = "use a model whose attention is softmax(q · k) · v under a causal mask"
 
@@ -75,8 +78,8 @@ def _attention_is_ours() -> Iterator[None]:
     The registry is the process's.
     """
     registry = AttentionInterface._global_mapping
-    originals = {name: each for name, each in registry.items() if name == _SDPA or "flash" in name}
-    registry.update({name: attention_forward if name == _SDPA else _refuse_flash for name in originals})
+    originals = {name: each for name, each in registry.items() if name in _SDPA_NAMES or "flash" in name}
+    registry.update({name: attention_forward if name in _SDPA_NAMES else _refuse_flash for name in originals})
     try:
         yield
     finally:
@@ -88,16 +91,17 @@ def _refuse_flash(module: torch.nn.Module, query: Tensor, *_args: Any, **_kwargs
     raise UnsupportedInput("attention", "flash attention was asked for, whose order is not ours", query, hint=hint)
 
 
-def check(model: PreTrainedModel) -> Report:
+def check(model: PreTrainedModel, *, fail: bool = True) -> Report:
     """What the model runs for a few tokens, all of it covered; for use within `enable`.
 
+    With fail=False what is uncovered is listed too.
     Raises: UncoveredOp, UnsupportedInput as `enable`.
     """
     if model.config._attn_implementation not in (_SDPA, NAME):
         raise UnsupportedInput(type(model).__name__, "its attention cannot be replaced", hint=_NO_HINT)
     ids = torch.zeros((1, _PROBE_TOKENS), dtype=torch.int64, device=model.device)
     inputs = {"input_ids": ids} if model.main_input_name == "input_ids" else dict(model.dummy_inputs)
-    with torch.inference_mode(), audit() as report:
+    with torch.inference_mode(), audit(fail=fail) as report:
         model(**inputs, use_cache=False)
     return report
 
@@ -160,8 +164,13 @@ def _packed(
         problem = "a sliding window, or a block table, under continuous batching"
         raise UnsupportedInput("attention", problem, query, hint="use generate(), or a model of full attention")
     update: Callable[..., tuple[Tensor, Tensor]] = kwargs["cache"].update
-    key, value = update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    new = {"key_states": key, "value_states": value, "layer_idx": module.layer_idx}
+    if "kwargs" in inspect.signature(update).parameters:
+        k, v = (x[0].transpose(0, 1) for x in update(**new, kwargs=kwargs))
+    else:  # before transformers 5.18
+        k, v = update(**new, read_index=kwargs["read_index"], write_index=kwargs["write_index"])
+    q = query[0].transpose(0, 1)
     lengths = (kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"])
-    out = attention(q, k, v, *lengths, scale=scaling, max_len_k=kwargs["max_length_k"])
+    longest = kwargs["max_length_k"] if "max_length_k" in kwargs else kwargs["max_seqlen_k"]
+    out = attention(q, k, v, *lengths, scale=scaling, max_len_k=longest)
     return out[None]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spanreplay_kernels.plan import AttentionPlan
-from spanreplay_kernels.vendor import vendor_bmm
+from spanreplay_kernels.plans.plan import AttentionPlan
+from spanreplay_kernels.plans.vendor import vendor_bmm
 
 __all__ = ["attention_cpu"]
 

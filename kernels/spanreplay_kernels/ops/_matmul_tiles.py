@@ -7,9 +7,9 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from spanreplay_kernels.arch import ARCHS, Mma
 from spanreplay_kernels.ops._tile import dot, rounded
-from spanreplay_kernels.plan import MatmulPlan
+from spanreplay_kernels.plans.arch import ARCHS, Mma
+from spanreplay_kernels.plans.plan import MatmulPlan
 
 __all__ = [
     "GROUP_TILES",
@@ -66,7 +66,11 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
         m = small or 128
         is_wide = not by_tma and (is_ragged or plan.mma is Mma.TCGEN05)
         warps = 8 if is_wide or (m == 128 and (not by_tma or plan.mma is Mma.TCGEN05)) else 4
-        return Tile(m, plan.tile_n_min, warps, _stages(m, plan), _may_split(rows, m, plan, batch))
+        is_split = _pays_to_split(rows, m, plan, batch)
+        if m == 128 and plan.mma is Mma.TCGEN05 and plan.segments > 1 and not is_split:
+            # Two sums of 128 rows would not stay within the registers
+            return _tile_of_many(plan, rows, by_tma=by_tma)
+        return Tile(m, plan.tile_n_min, warps, _stages(m, plan), is_split)
     return _tile_of_many(plan, rows, by_tma=by_tma)
 
 
@@ -86,6 +90,16 @@ def registers_for(plan: MatmulPlan) -> dict[str, int]:
 def _may_split(rows: int, m: int, plan: MatmulPlan, batch: int) -> bool:
     """There is more than one segment, and a grid has room for every tile of rows."""
     return plan.segments > 1 and batch * triton.cdiv(rows, m) <= _GRID_Z_MAX
+
+
+def _pays_to_split(rows: int, m: int, plan: MatmulPlan, batch: int) -> bool:
+    """With few rows always; above, while tiles that add their own segments would leave most of the GPU idle.
+
+    Sums go through memory twice, in fp32: at 1,024 rows and columns, K = 4096, 67 MB beside 19 MB of operands.
+    """
+    tiles = batch * triton.cdiv(rows, m) * triton.cdiv(plan.n, plan.tile_n_min)
+    is_idle = tiles * 5 < ARCHS[plan.arch].multiprocessors * 2
+    return (rows <= SPLIT_ROWS_MAX or is_idle) and _may_split(rows, m, plan, batch)
 
 
 def _stages(m: int, plan: MatmulPlan) -> int:

@@ -12,10 +12,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from spanreplay_kernels.arch import ARCHS, Mma
 from spanreplay_kernels.ops._matmul_tiles import Tile, finish, place, store_sums
 from spanreplay_kernels.ops._tile import dot
-from spanreplay_kernels.plan import MatmulPlan
+from spanreplay_kernels.plans.arch import ARCHS, Mma
+from spanreplay_kernels.plans.plan import MatmulPlan
 
 __all__ = ["descriptors", "is_readable", "matmul_tma_kernel", "split_tma_kernel"]
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.operands import FLOATS
+from spanreplay_kernels.plans.operands import FLOATS
 
 __all__ = ["exp_cpu", "in_chunks", "load_rows", "normal_dim", "read_as", "store_rows", "sum_cpu"]
 

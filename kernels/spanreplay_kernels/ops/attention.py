@@ -17,14 +17,14 @@ import torch
 import triton
 from torch import Tensor
 
-from spanreplay_kernels.arch import CPU, Mma, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch, programs
-from spanreplay_kernels.operands import aligned, check_dtype, dtype_name
 from spanreplay_kernels.ops._attention_cpu import attention_cpu
 from spanreplay_kernels.ops._attention_kernels import MERGED_ROWS, attention_kernel, merge_kernel, split_kernel
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
-from spanreplay_kernels.plan import AttentionPlan, plan_attention
+from spanreplay_kernels.plans.arch import CPU, Mma, arch_of
+from spanreplay_kernels.plans.launch import launch, programs
+from spanreplay_kernels.plans.operands import aligned, check_dtype, dtype_name
+from spanreplay_kernels.plans.plan import AttentionPlan, plan_attention
 
 __all__ = ["attention", "attention_ref", "attention_triton", "paged_attention"]
 
@@ -142,7 +142,7 @@ def paged_attention(
     _check_integers("paged_attention", "seq_lens", seq_lens, q, dims=1)
     size, sequences = k_cache.shape[1], seq_lens.shape[0]
     if size & (size - 1) or size == 0:
-        raise UnsupportedInput("paged_attention", f"page_size {size} is no power of two", k_cache, hint="use 16")
+        raise UnsupportedInput("paged_attention", f"page_size {size} is not a power of two", k_cache, hint="use 16")
     if k_cache.stride() != v_cache.stride() or k_cache.stride(-1) != 1 or _is_unaligned(k_cache, v_cache):
         hint = "keep keys and values alike, dense in D, from a 16-byte boundary; a cache is not copied"
         raise UnsupportedInput("paged_attention", "the cache's layout has no kernel", k_cache, v_cache, hint=hint)

@@ -14,10 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch, programs
-from spanreplay_kernels.operands import aligned, check_dtype, dense_rows, dtype_name
 from spanreplay_kernels.ops._matmul_tiles import (
     GROUP_TILES,
     SPLIT_ROWS_MAX,
@@ -30,7 +27,10 @@ from spanreplay_kernels.ops._matmul_tiles import (
 from spanreplay_kernels.ops._matmul_tma import descriptors, is_readable, sum_read
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
 from spanreplay_kernels.ops.matmul import add_segments_kernel, is_even, matmul_cpu, matmul_ref, within_32_bits
-from spanreplay_kernels.plan import MatmulPlan, plan_matmul
+from spanreplay_kernels.plans.arch import ARCHS, CPU, Mma, arch_of
+from spanreplay_kernels.plans.launch import launch, programs
+from spanreplay_kernels.plans.operands import aligned, check_dtype, dense_rows, dtype_name
+from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
 
 __all__ = ["GROUPS_MAX", "grouped_mm", "grouped_mm_ref", "grouped_mm_triton"]
 
@@ -225,7 +225,8 @@ def tile_for(rows: int, plan: MatmulPlan) -> Tile:
         few = rows <= 16 or plan.mma is Mma.TCGEN05
         return Tile(16 if few else 32, plan.tile_n_min, 8, 3 if plan.mma is Mma.FMA else 2)
     if plan.mma is Mma.FMA:
-        return Tile(16 if rows <= 16 else 32, 64, 4, 2)
+        # With 4 warps Triton 3.6 spills where there are 32 rows
+        return Tile(16, 64, 4, 2) if rows <= 16 else Tile(32, 64, 8, 2)
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
     small = next((m for m in (16, 32, 64) if rows <= m), 0)
     if small:

@@ -15,10 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch, programs
-from spanreplay_kernels.operands import aligned, check_dtype, check_same, dtype_name
 from spanreplay_kernels.ops import _matmul_tma as tma
 from spanreplay_kernels.ops._matmul_tiles import (
     GROUP_TILES,
@@ -33,8 +30,11 @@ from spanreplay_kernels.ops._matmul_tiles import (
     tile_for,
 )
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
-from spanreplay_kernels.plan import MatmulPlan, plan_matmul
-from spanreplay_kernels.vendor import vendor_mm
+from spanreplay_kernels.plans.arch import ARCHS, CPU, Mma, arch_of
+from spanreplay_kernels.plans.launch import launch, programs
+from spanreplay_kernels.plans.operands import aligned, check_dtype, check_same, dtype_name
+from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
+from spanreplay_kernels.plans.vendor import vendor_mm
 
 __all__ = [
     "GROUP_TILES",

@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import CPU, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch
-from spanreplay_kernels.operands import check_dtype, dense_rows, dtype_name
 from spanreplay_kernels.ops._rows import load_rows, normal_dim, read_as, sum_cpu
 from spanreplay_kernels.ops._tile import IS_INTERPRETED, rounded
-from spanreplay_kernels.plan import RowPlan, plan_rows
+from spanreplay_kernels.plans.arch import CPU, arch_of
+from spanreplay_kernels.plans.launch import launch
+from spanreplay_kernels.plans.operands import check_dtype, dense_rows, dtype_name
+from spanreplay_kernels.plans.plan import RowPlan, plan_rows
 
 __all__ = ["mean", "mean_ref", "sum_rows", "sum_triton"]
 

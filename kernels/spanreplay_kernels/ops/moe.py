@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.operands import check_dtype, check_same
 from spanreplay_kernels.ops.activation import silu_mul
 from spanreplay_kernels.ops.grouped import grouped_mm
 from spanreplay_kernels.ops.matmul import matmul
 from spanreplay_kernels.ops.permute import combine, permute
 from spanreplay_kernels.ops.route import route
+from spanreplay_kernels.plans.operands import check_dtype, check_same
 
 __all__ = ["experts", "moe", "moe_ref"]
 

@@ -13,12 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import CPU, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch
-from spanreplay_kernels.operands import check_dtype
 from spanreplay_kernels.ops._tile import IS_INTERPRETED, rounded
 from spanreplay_kernels.ops.grouped import GROUPS_MAX
+from spanreplay_kernels.plans.arch import CPU, arch_of
+from spanreplay_kernels.plans.launch import launch
+from spanreplay_kernels.plans.operands import check_dtype
 
 __all__ = ["Permutation", "combine", "combine_ref", "combine_triton", "permute", "permute_ref", "permute_triton"]
 

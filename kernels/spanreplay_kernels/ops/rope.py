@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import CPU, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch
-from spanreplay_kernels.operands import FLOATS, check_dtype
 from spanreplay_kernels.ops._tile import IS_INTERPRETED, rounded
+from spanreplay_kernels.plans.arch import CPU, arch_of
+from spanreplay_kernels.plans.launch import launch
+from spanreplay_kernels.plans.operands import FLOATS, check_dtype
 
 __all__ = ["rope", "rope_ref", "rope_triton"]
 
@@ -53,7 +53,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
 def _check(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     hint = "pass q (B, H, S, D), k (B, H_k, S, D), cos and sin (B, S, D), D even"
     if q.dim() != 4 or k.dim() != 4 or cos.dim() != 3 or cos.shape != sin.shape:
-        raise UnsupportedInput("rope", "these are no heads and angles", q, k, cos, sin, hint=hint)
+        raise UnsupportedInput("rope", "these are not heads and angles", q, k, cos, sin, hint=hint)
     B, _, S, D = q.shape
     if k.shape[0] != B or k.shape[2:] != q.shape[2:] or tuple(cos.shape) not in ((B, S, D), (1, S, D)) or D % 2:
         raise UnsupportedInput("rope", "these shapes do not fit", q, k, cos, sin, hint=hint)

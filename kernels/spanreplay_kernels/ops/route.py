@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import CPU, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch
-from spanreplay_kernels.operands import check_dtype, dense_rows, dtype_name
 from spanreplay_kernels.ops._portable import exp, exp_in_kernel, sum_in_kernel
 from spanreplay_kernels.ops._rows import sum_cpu
-from spanreplay_kernels.plan import RowPlan, plan_rows
+from spanreplay_kernels.plans.arch import CPU, arch_of
+from spanreplay_kernels.plans.launch import launch
+from spanreplay_kernels.plans.operands import check_dtype, dense_rows, dtype_name
+from spanreplay_kernels.plans.plan import RowPlan, plan_rows
 
 __all__ = ["EXPERTS_MAX", "TOP_K_MAX", "route", "route_ref", "route_triton"]
 

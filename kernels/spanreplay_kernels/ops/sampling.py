@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import CPU, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch
-from spanreplay_kernels.operands import check_dtype, dense_rows
 from spanreplay_kernels.ops._philox import philox, philox_in_kernel
 from spanreplay_kernels.ops._portable import exp, log, log_in_kernel
+from spanreplay_kernels.plans.arch import CPU, arch_of
+from spanreplay_kernels.plans.launch import launch
+from spanreplay_kernels.plans.operands import check_dtype, dense_rows
 
 __all__ = ["TEMPERATURE_MAX", "sample", "sample_ref", "sample_triton"]
 

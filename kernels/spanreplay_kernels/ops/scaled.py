@@ -14,14 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch
-from spanreplay_kernels.operands import FLOATS, aligned, dtype_name
 from spanreplay_kernels.ops._matmul_tiles import GROUP_TILES, SPLIT_ROWS_MAX, Tile, finish, place, store_sums
 from spanreplay_kernels.ops._tile import IS_INTERPRETED, dot
 from spanreplay_kernels.ops.matmul import add_segments_kernel, matmul_cpu
-from spanreplay_kernels.plan import FP8_GROUP, MatmulPlan, plan_matmul, plan_scaled
+from spanreplay_kernels.plans.arch import ARCHS, CPU, Mma, arch_of
+from spanreplay_kernels.plans.launch import launch
+from spanreplay_kernels.plans.operands import FLOATS, aligned, dtype_name
+from spanreplay_kernels.plans.plan import FP8_GROUP, MatmulPlan, plan_matmul, plan_scaled
 
 __all__ = ["quantize", "quantize_weight", "scaled_mm", "scaled_mm_ref", "scaled_mm_triton"]
 
@@ -119,7 +119,7 @@ def _check(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor 
     if x.dtype != _DTYPE or w.dtype != _DTYPE or out_dtype not in FLOATS:
         refuse("these dtypes have no plan", "pass float8_e4m3fn, and out_dtype bfloat16, float16 or float32", x, w)
     if K % _MULTIPLE or N % _MULTIPLE:
-        refuse("K or N is no multiple of 16", "pad the weight", x, w)
+        refuse("K or N is not a multiple of 16", "pad the weight", x, w)
     groups = -(-K // FP8_GROUP)
     if x_scale.numel() == 1 and M != 1:
         hint = "pass one a row (M, 1): one of all rows may have been taken from all of them"

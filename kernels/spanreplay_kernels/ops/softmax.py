@@ -16,13 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spanreplay_kernels.arch import CPU, arch_of
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import launch
-from spanreplay_kernels.operands import aligned, check_dtype, dense_rows, dtype_name
 from spanreplay_kernels.ops._rows import exp_cpu, in_chunks, load_rows, normal_dim, read_as, store_rows, sum_cpu
 from spanreplay_kernels.ops._tile import IS_INTERPRETED, rounded
-from spanreplay_kernels.plan import RowPlan, plan_rows
+from spanreplay_kernels.plans.arch import CPU, arch_of
+from spanreplay_kernels.plans.launch import launch
+from spanreplay_kernels.plans.operands import aligned, check_dtype, dense_rows, dtype_name
+from spanreplay_kernels.plans.plan import RowPlan, plan_rows
 
 __all__ = [
     "gather_logprob",
@@ -103,7 +103,7 @@ def gather_logprob(logits: Tensor, token_ids: Tensor) -> Tensor:
     """
     if logits.dim() == 0 or token_ids.dtype not in (torch.int32, torch.int64) or token_ids.device != logits.device:
         hint = "pass logits (…, V) and integer ids on the same device"
-        raise UnsupportedInput("gather_logprob", "these are no logits and tokens", logits, token_ids, hint=hint)
+        raise UnsupportedInput("gather_logprob", "these are not logits and tokens", logits, token_ids, hint=hint)
     leading, V = logits.shape[:-1], logits.shape[-1]
     if token_ids.shape[: len(leading)] != leading or token_ids.dim() > logits.dim():
         hint = "pass ids (…) or (…, T) for logits (…, V)"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spanreplay_kernels.arch import Arch
-from spanreplay_kernels.plan import Plan
+from spanreplay_kernels.plans.arch import Arch
+from spanreplay_kernels.plans.plan import Plan
 
 __all__ = ["Function", "Subject", "chosen_by_value", "count_parts", "in_parts", "plant"]
 

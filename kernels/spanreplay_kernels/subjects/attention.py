@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spanreplay_kernels.arch import Arch
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.attention import attention, paged_attention
-from spanreplay_kernels.plan import Plan, plan_attention
+from spanreplay_kernels.plans.arch import Arch
+from spanreplay_kernels.plans.plan import Plan, plan_attention
 from spanreplay_kernels.subjects._subject import Subject, chosen_by_value, in_parts
 
 __all__ = ["attention_subject"]

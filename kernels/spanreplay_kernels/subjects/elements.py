@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spanreplay_kernels.arch import Arch
 from spanreplay_kernels.ops.activation import silu_mul
 from spanreplay_kernels.ops.rope import rope
 from spanreplay_kernels.ops.sampling import sample, sample_ref
-from spanreplay_kernels.plan import Plan
+from spanreplay_kernels.plans.arch import Arch
+from spanreplay_kernels.plans.plan import Plan
 from spanreplay_kernels.subjects._subject import Function, Subject, chosen_by_value
 
 __all__ = ["rope_subject", "sample_subject", "silu_mul_subject"]

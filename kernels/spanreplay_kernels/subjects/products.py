@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spanreplay_kernels.arch import Arch
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.grouped import grouped_mm
 from spanreplay_kernels.ops.matmul import matmul
 from spanreplay_kernels.ops.moe import experts
 from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm
-from spanreplay_kernels.plan import FP8, FP8_GROUP, Plan, plan_matmul, plan_scaled
+from spanreplay_kernels.plans.arch import Arch
+from spanreplay_kernels.plans.plan import FP8, FP8_GROUP, Plan, plan_matmul, plan_scaled
 from spanreplay_kernels.subjects._subject import Function, Subject, chosen_by_value, count_parts
 
 __all__ = ["experts_subject", "grouped_subject", "matmul_subject", "scaled_blocks_subject", "scaled_subject"]

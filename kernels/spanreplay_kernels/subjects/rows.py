@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spanreplay_kernels.arch import Arch
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.mean import mean
 from spanreplay_kernels.ops.rms_norm import rms_norm
 from spanreplay_kernels.ops.route import route
 from spanreplay_kernels.ops.softmax import gather_logprob, log_softmax, softmax
-from spanreplay_kernels.plan import Plan, plan_rows
+from spanreplay_kernels.plans.arch import Arch
+from spanreplay_kernels.plans.plan import Plan, plan_rows
 from spanreplay_kernels.subjects._subject import Subject, chosen_by_value, in_parts
 
 __all__ = [

@@ -17,7 +17,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen  # noqa: E4
 
 from spanreplay_kernels.engines._experts import experts_forward  # noqa: E402
 from spanreplay_kernels.errors import UnsupportedInput  # noqa: E402
-from spanreplay_kernels.mode import invariant  # noqa: E402
+from spanreplay_kernels.switch.mode import invariant  # noqa: E402
 
 NAME = "spanreplay-test"
 

@@ -11,15 +11,15 @@ from transformers import AutoModelForCausalLM, FineGrainedFP8Config, Qwen3Config
 from transformers.integrations import finegrained_fp8
 
 from kernels.samples import normal
-from spanreplay_kernels.audit import Kind
 from spanreplay_kernels.demo import Answer, answers
 from spanreplay_kernels.engines._fp8 import fp8_linear
 from spanreplay_kernels.engines.transformers import enable
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.fingerprint import plans_of
-from spanreplay_kernels.mode import engaged
 from spanreplay_kernels.ops.scaled import quantize_weight
-from spanreplay_kernels.plan import FP8
+from spanreplay_kernels.plans.plan import FP8
+from spanreplay_kernels.proof.fingerprint import plans_of
+from spanreplay_kernels.switch.audit import Kind
+from spanreplay_kernels.switch.registry import engaged
 
 SIZES: dict[str, Any] = {
     "vocab_size": 128, "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4,

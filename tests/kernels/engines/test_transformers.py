@@ -23,12 +23,12 @@ from transformers import (
 )
 
 from kernels.samples import normal
-from spanreplay_kernels.audit import Kind
-from spanreplay_kernels.compiled import compile_model
 from spanreplay_kernels.demo import KINDS, Answer, answers, tiny_model
 from spanreplay_kernels.engines.transformers import NAME, attention_forward, check_continuous_batching, enable, register
 from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
-from spanreplay_kernels.mode import engaged, is_invariant
+from spanreplay_kernels.switch.audit import Kind
+from spanreplay_kernels.switch.compiled import compile_model
+from spanreplay_kernels.switch.registry import engaged, is_invariant
 
 SMALL: dict[str, Any] = {
     "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

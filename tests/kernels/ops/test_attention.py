@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from kernels.samples import DTYPES, name_of, normal
-from spanreplay_kernels.arch import ARCHS, CPU
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops._attention_cpu import attention_cpu
 from spanreplay_kernels.ops.attention import attention, attention_ref, attention_triton, paged_attention
-from spanreplay_kernels.plan import AttentionPlan, plan_attention
+from spanreplay_kernels.plans.arch import ARCHS, CPU
+from spanreplay_kernels.plans.plan import AttentionPlan, plan_attention
 
 D = 16
 SCALE = 0.3
@@ -318,7 +318,7 @@ def test_wrong_operands_are_refused() -> None:
     with pytest.raises(UnsupportedInput, match="a sequence is longer than max_len_k or its pages, 3 keys"):
         attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_len_k=3)
     pages, table, lengths = k[None], torch.zeros(4, 1, dtype=torch.int32), torch.ones(4, dtype=torch.int32)
-    with pytest.raises(UnsupportedInput, match="page_size 3 is no power of two"):
+    with pytest.raises(UnsupportedInput, match="page_size 3 is not a power of two"):
         paged_attention(q, pages[:, :3], pages[:, :3], table, lengths)
     with pytest.raises(UnsupportedInput, match="a sequence is longer than max_len_k or its pages, 4 keys"):
         paged_attention(q, pages, pages, table, lengths + 4)

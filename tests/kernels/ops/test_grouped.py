@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from kernels.samples import DTYPES, HOSTILE, name_of, normal
-from spanreplay_kernels.arch import ARCHS
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops._matmul_tma import is_readable
 from spanreplay_kernels.ops.grouped import grouped_mm, grouped_mm_ref, grouped_mm_triton
 from spanreplay_kernels.ops.matmul import matmul, matmul_triton
-from spanreplay_kernels.plan import MatmulPlan, plan_matmul
+from spanreplay_kernels.plans.arch import ARCHS
+from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
 
 N, K = 72, 250
 """Two tiles with ragged ends, and two segments with a ragged end."""

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from kernels.samples import DTYPES, EDGES, name_of, normal, ulps_from, with_hostile_neighbours
-from spanreplay_kernels.arch import ARCHS, CPU
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops import _matmul_tma as tma
 from spanreplay_kernels.ops.matmul import bmm, linear, matmul, matmul_ref, matmul_triton, tile_for
-from spanreplay_kernels.plan import plan_matmul
+from spanreplay_kernels.plans.arch import ARCHS, CPU
+from spanreplay_kernels.plans.plan import plan_matmul
 
 SHAPES = ((72, 1100), (64, 96))
 """(N, K): two segments and two tiles with ragged ends; exactly one tile."""

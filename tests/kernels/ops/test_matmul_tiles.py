@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.samples import DTYPES, name_of, normal
-from spanreplay_kernels.arch import ARCHS, CPU, Arch, Mma
-from spanreplay_kernels.launch import Launch, captured
 from spanreplay_kernels.ops.matmul import matmul_triton, tile_for
-from spanreplay_kernels.plan import MatmulPlan, plan_matmul
+from spanreplay_kernels.plans.arch import ARCHS, CPU, Arch, Mma
+from spanreplay_kernels.plans.launch import Launch, captured
+from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
 
 GPUS = [arch for arch in ARCHS.values() if arch is not CPU]
 SEGMENT_K_MIN = 512
@@ -57,6 +57,17 @@ def test_k1_many_rows_fill_the_gpu_by_tiles_alone(N: int, arch: Arch) -> None:
         assert tiles * 4 >= arch.multiprocessors * 3
         assert tile_for(rows, plan, by_tma=arch.has_tma).is_persistent
         assert options["SEGMENTS"] == plan.segments
+
+
+@pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
+def test_k1_tiles_that_fill_two_fifths_of_the_gpu_add_their_own_segments(arch: Arch) -> None:
+    """Above 64 rows fp32 sums are moved through memory only where most of the GPU would be idle without."""
+    for rows, is_split in ((65, True), (128, True), (1000, False), (1024, False)):
+        plan, launches = launches_of(rows, 1024, 4096, torch.bfloat16, arch)
+        assert plan.segments > 1
+        assert tile_for(rows, plan, by_tma=arch.has_tma).is_split is is_split
+        assert len(launches) == (2 if is_split else 1)
+        assert launches[0].options["SEGMENTS"] == plan.segments
 
 
 any_weight = st.tuples(st.integers(1, 200_000), st.integers(1, 60_000))

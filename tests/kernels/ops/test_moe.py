@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kernels.samples import DTYPES, name_of, normal, with_hostile_neighbours
-from spanreplay_kernels.arch import ARCHS
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.activation import silu_mul_triton
 from spanreplay_kernels.ops.grouped import grouped_mm_triton
@@ -17,7 +16,8 @@ from spanreplay_kernels.ops.matmul import matmul_triton
 from spanreplay_kernels.ops.moe import experts, moe, moe_ref
 from spanreplay_kernels.ops.permute import combine_triton, permute_triton
 from spanreplay_kernels.ops.route import route, route_triton
-from spanreplay_kernels.plan import MatmulPlan, plan_matmul, plan_rows
+from spanreplay_kernels.plans.arch import ARCHS
+from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul, plan_rows
 
 E, H, WIDTH, TOP_K = 6, 40, 24, 3
 

@@ -127,7 +127,7 @@ def test_wrong_operands_of_rope_are_refused() -> None:
     x, (cos, sin) = torch.ones(2, 3, 4, 8), angles(4, 8)
     with pytest.raises(UnsupportedInput, match=r"rope: these shapes do not fit .*float32\[1, 3, 8\].*D even"):
         rope(x, x, cos[:, :3], sin[:, :3])
-    with pytest.raises(UnsupportedInput, match="no heads and angles"):
+    with pytest.raises(UnsupportedInput, match="not heads and angles"):
         rope(x[0], x[0], cos, sin)
     with pytest.raises(UnsupportedInput, match="these shapes do not fit"):
         rope(x[..., :7], x[..., :7], cos[..., :7], sin[..., :7])

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from kernels.samples import DTYPES, name_of, normal, ulps_from, with_hostile_neighbours
-from spanreplay_kernels.arch import ARCHS
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops._portable import exp, log
 from spanreplay_kernels.ops.route import route, route_ref, route_triton
-from spanreplay_kernels.plan import plan_rows
+from spanreplay_kernels.plans.arch import ARCHS
+from spanreplay_kernels.plans.plan import plan_rows
 
 SHAPES = ((128, 8), (5, 5), (1, 1), (100, 2))
 """(E, top_k)."""

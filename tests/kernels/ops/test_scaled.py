@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from kernels.samples import normal, with_hostile_neighbours
-from spanreplay_kernels.arch import ARCHS, CPU
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops.scaled import quantize, quantize_weight, scaled_mm, scaled_mm_ref, scaled_mm_triton
-from spanreplay_kernels.plan import plan, plan_scaled
+from spanreplay_kernels.plans.arch import ARCHS, CPU
+from spanreplay_kernels.plans.plan import plan, plan_scaled
 
 FP8 = "float8_e4m3fn"
 GROUPS = (None, 128)

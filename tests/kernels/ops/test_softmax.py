@@ -13,7 +13,6 @@ from torch import Tensor
 from kernels.rows import BATCH, WIDTHS, assert_neighbours_change_nothing, assert_rows_keep_their_bits, batch, plan_of
 from kernels.samples import DTYPES, name_of, normal
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import captured
 from spanreplay_kernels.ops.softmax import (
     SPLIT_ROWS_MAX,
     gather_logprob,
@@ -24,6 +23,7 @@ from spanreplay_kernels.ops.softmax import (
     softmax_ref,
     softmax_triton,
 )
+from spanreplay_kernels.plans.launch import captured
 
 WIDE = 32_769
 """One element more than a row that is read once."""
@@ -237,7 +237,7 @@ def test_wrong_operands_of_a_softmax_are_refused() -> None:
         log_softmax(x, 2)
     with pytest.raises(UnsupportedInput, match=r"softmax: this dtype.*int64"):
         softmax(x.long())
-    with pytest.raises(UnsupportedInput, match=r"gather_logprob: these are no logits and tokens.*float32\[2\]"):
+    with pytest.raises(UnsupportedInput, match=r"gather_logprob: these are not logits and tokens.*float32\[2\]"):
         gather_logprob(x, torch.ones(2))
     with pytest.raises(UnsupportedInput, match=r"these shapes do not fit .*int64\[3\]"):
         gather_logprob(x, torch.ones(3).long())

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from spanreplay_kernels import subjects
-from spanreplay_kernels.arch import arch_of
 from spanreplay_kernels.errors import NotInvariant, UnsupportedInput
-from spanreplay_kernels.operands import dtype_name
-from spanreplay_kernels.plan import Plan, hash_plans
+from spanreplay_kernels.plans.arch import arch_of
+from spanreplay_kernels.plans.operands import dtype_name
+from spanreplay_kernels.plans.plan import Plan, hash_plans
 from spanreplay_kernels.subjects import SUBJECTS, Function, Subject, plant
 
 __all__ = ["EVERY_OFFSET", "FULL", "QUICK", "Extent", "Verdict", "certify", "main", "require"]

@@ -8,27 +8,21 @@ no more than its starter being within. The last one to leave puts aten's kernels
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
-from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.overrides import ON_CPU_ONLY, ORIGINALS, OVERRIDES, Function, original
-from spanreplay_kernels.stance import Stance
+from spanreplay_kernels.switch.overrides import ON_CPU_ONLY, ORIGINALS, REFUSED, original, refusal
+from spanreplay_kernels.switch.registry import SWITCH, counted, overridden
+from spanreplay_kernels.switch.stance import Stance
 
-__all__ = ["counted", "engaged", "invariant", "is_invariant", "overridden"]
+__all__ = ["invariant"]
 
-_lock = threading.RLock()
-_depth = 0
 _library: Any = None
 _precisions: list[tuple[Any, str, Any]] = []
-_calls: Counter[str] = Counter()
 _stance: Final = Stance()
 
 
@@ -49,27 +43,10 @@ def invariant() -> Iterator[None]:
         _leave()
 
 
-def is_invariant() -> bool:
-    """Whether some thread is within `invariant()`."""
-    return _depth > 0
-
-
-def engaged() -> dict[str, int]:
-    """How often each of our operations ran, by aten's name, since `invariant()` was last entered from outside."""
-    with _lock:
-        return dict(_calls)
-
-
-def overridden(key: str) -> Mapping[str, Function]:
-    """The overloads of aten that are ours within `invariant()` on a dispatch key, `CPU` or `CUDA`."""
-    return {**OVERRIDES, **ON_CPU_ONLY} if key == "CPU" else OVERRIDES
-
-
 def _enter() -> None:
-    global _depth
-    with _lock:
-        if _depth == 0:
-            _calls.clear()
+    with SWITCH.lock:
+        if SWITCH.depth == 0:
+            SWITCH.calls.clear()
             try:
                 _set_precisions()
                 _override()
@@ -77,14 +54,13 @@ def _enter() -> None:
             except BaseException:
                 _restore()
                 raise
-        _depth += 1
+        SWITCH.depth += 1
 
 
 def _leave() -> None:
-    global _depth
-    with _lock:
-        _depth -= 1
-        if _depth == 0:
+    with SWITCH.lock:
+        SWITCH.depth -= 1
+        if SWITCH.depth == 0:
             _restore()
 
 
@@ -112,30 +88,14 @@ def _override() -> None:
         for key in keys:
             for name, function in overridden(key).items():
                 _library.impl(name, counted(name, function), key)
+            for name in REFUSED:
+                _library.impl(name, refusal(name), key)
 
 
 @functools.lru_cache(maxsize=2)
 def _keep_originals(key: str) -> None:
     for name in (*ORIGINALS, *(ON_CPU_ONLY if key == "CPU" else ())):
         original(name, key)
-
-
-def counted(name: str, function: Function) -> Function:
-    """function, counted for `engaged`, and refused where a gradient is asked for: none is defined."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in args):
-            tensors = [each for each in args if isinstance(each, Tensor)]
-            hint = "run the model under torch.inference_mode() or torch.no_grad()"
-            raise UnsupportedInput(
-                name, "a gradient is required, and these kernels are forward only", *tensors, hint=hint
-            )
-        with _lock:
-            _calls[name] += 1
-        return function(*args, **kwargs)
-
-    return run
 
 
 def _set_precisions() -> None:

@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spanreplay_kernels.errors import UncoveredOp, describe
-from spanreplay_kernels.foreign import told_of_foreign_kernels
-from spanreplay_kernels.mode import is_invariant, overridden
+from spanreplay_kernels.switch.foreign import told_of_foreign_kernels
+from spanreplay_kernels.switch.registry import is_invariant, overridden
 
 __all__ = ["Kind", "Report", "Seen", "audit", "classify"]
 

@@ -50,7 +50,7 @@ class Stance:
     def _force(self) -> None:
         from torch._dynamo import eval_frame
 
-        from spanreplay_kernels.compiled import BACKENDS, compile_by_ours
+        from spanreplay_kernels.switch.compiled import BACKENDS, compile_by_ours
 
         stock = eval_frame._callback_from_stance
         ours = eval_frame._create_wrapped_callback(compile_by_ours)

@@ -15,14 +15,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from spanreplay_kernels.mode import counted, overridden
 from spanreplay_kernels.ops.attention import attention as attention_packed
 from spanreplay_kernels.ops.moe import experts as experts_of_tokens
+from spanreplay_kernels.ops.packing import masked_attention as attention_masked
 from spanreplay_kernels.ops.permute import combine as combine_rows
 from spanreplay_kernels.ops.permute import permute as permute_slots
 from spanreplay_kernels.ops.scaled import scaled_mm
-from spanreplay_kernels.overrides import Function
-from spanreplay_kernels.packing import masked_attention as attention_masked
+from spanreplay_kernels.switch.overrides import Function
+from spanreplay_kernels.switch.registry import counted, overridden
 
 __all__ = ["TWINS", "attention", "combine", "experts", "masked_attention", "permute", "scaled_product"]
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from spanreplay_kernels.nesting import shared
+from spanreplay_kernels.switch.nesting import shared
 
 __all__ = ["told_of_foreign_kernels"]
 
 Note = Callable[[str, list[Tensor]], None]
-_OURS: Final = __package__
+_OURS: Final = __name__.partition(".")[0]
 _STARTERS: Final[tuple[Any, ...]] = (JITFunction, InterpretedFunction)
 
 

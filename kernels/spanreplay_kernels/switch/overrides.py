@@ -8,6 +8,7 @@ where a caller puts its tokens on the right (`w @ x.t()`), N is the batch, and n
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,22 +16,23 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
 from spanreplay_kernels.ops.grouped import grouped_mm
 from spanreplay_kernels.ops.matmul import bmm, matmul
 from spanreplay_kernels.ops.mean import mean, sum_rows
+from spanreplay_kernels.ops.packing import masked_attention
 from spanreplay_kernels.ops.rms_norm import fused_rms_norm
 from spanreplay_kernels.ops.scaled import scaled_mm
 from spanreplay_kernels.ops.softmax import log_softmax, softmax
-from spanreplay_kernels.packing import masked_attention
 
-__all__ = ["IN_BLOCKS", "ON_CPU_ONLY", "ORIGINALS", "OVERRIDES", "Function", "original"]
+__all__ = ["IN_BLOCKS", "ON_CPU_ONLY", "ORIGINALS", "OVERRIDES", "REFUSED", "Function", "original", "refusal"]
 
 Function = Callable[..., Any]
 
 
 ORIGINALS: Final = (
     "mm", "addmm", "bmm", "baddbmm", "addmv", "mean.dim", "sum.dim_IntList", "native_layer_norm", "sort.stable",
+    "linalg_vector_norm",
 )  # fmt: skip
 """What overrides fall back to where no order is at stake."""
 
@@ -150,6 +152,26 @@ def _reduction(name: str, function: Function) -> Function:
 def _whole(function: Function) -> Function:
     """The overload without dimensions."""
     return lambda self, *, dtype=None: function(self, None, False, dtype=dtype)
+
+
+def _vector_norm(
+    self: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Of our sums, in fp32: of squares, of absolute values, of what is not zero; the largest is exact in any order."""
+    x = self if dtype is None else self.to(dtype)
+    if x.numel() == 0 or x.dim() == 0 or math.isinf(order):
+        return original("linalg_vector_norm", _key(x))(self, order, dim, keepdim, dtype=dtype)
+    kinds: dict[float, Function] = {0: _is_not_zero, 1: torch.abs, 2: torch.square}
+    terms = kinds.get(order)
+    if terms is None or x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        hint = "use ord 0, 1, 2 or inf, in bfloat16, float16 or float32"
+        raise UnsupportedInput("linalg_vector_norm", f"ord {order} of {x.dtype} has no kernel", self, hint=hint)
+    total = sum_rows(terms(x.float()), dim, keepdim)
+    return (total.sqrt() if order == 2 else total).to(x.dtype)
+
+
+def _is_not_zero(x: Tensor) -> Tensor:
+    return (x != 0).float()
 
 
 def _layer_norm(
@@ -303,9 +325,34 @@ OVERRIDES: Final = MappingProxyType(
             "sum": (_whole(_reduction("sum.dim_IntList", sum_rows)), ""),
             "_fused_rms_norm": (fused_rms_norm, ""),
             "native_layer_norm": (_layer_norm, ""),
+            "linalg_vector_norm": (_vector_norm, "linalg_vector_norm.out"),
             "scaled_dot_product_attention": (_attention, ""),
             "sort": (_sort, ""),
             "topk": (_topk, ""),
         }
     )
 )
+
+
+def refusal(name: str) -> Function:
+    """What stands in for an overload that adds something up and has no kernel here: it names itself."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        raise UncoveredOp(name, *tensors, hint="use a model without it")
+
+    return run
+
+
+_PRODUCTS_OF_OTHER_DTYPE: Final = ("mm", "addmm", "bmm", "baddbmm")
+_KNOWN: Final = frozenset(torch._C._dispatch_get_all_op_names())
+REFUSED: Final = tuple(
+    name
+    for name in (
+        *(f"{each}.{overload}" for each in _PRODUCTS_OF_OTHER_DTYPE for overload in ("dtype", "dtype_out")),
+        "_scaled_mm_v2", "_scaled_mm_v2.out", "_scaled_grouped_mm", "_scaled_grouped_mm_v2",
+        "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.out", "norm.dtype_out",
+    )
+    if f"aten::{name}" in _KNOWN
+)  # fmt: skip
+"""Overloads that are refused by name within `invariant()`, without an audit too; older releases of torch lack some."""

@@ -6,7 +6,10 @@ multiprocessors gives the bits of one with 132.
 
 from __future__ import annotations
 
+import contextvars
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -17,7 +20,7 @@ from spanreplay_kernels.errors import UnsupportedInput
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ARCHS", "CPU", "Arch", "Mma", "arch_of"]
+__all__ = ["ARCHS", "CPU", "Arch", "Mma", "arch_of", "arch_of_capability", "pretended"]
 
 
 class Mma(Enum):
@@ -67,6 +70,19 @@ ARCHS: Final = MappingProxyType(
 CPU: Final = ARCHS["cpu"]
 
 
+_pretended: contextvars.ContextVar[Arch | None] = contextvars.ContextVar("pretended", default=None)
+
+
+@contextmanager
+def pretended(arch: Arch) -> Iterator[None]:
+    """Within it, tensors of device `meta` are that family's: what would be started for them can be compiled."""
+    token = _pretended.set(arch)
+    try:
+        yield
+    finally:
+        _pretended.reset(token)
+
+
 def arch_of(device: torch.device) -> Arch:
     """The family of a device.
 
@@ -74,6 +90,9 @@ def arch_of(device: torch.device) -> Arch:
     """
     if device.type == "cpu":
         return CPU
+    meant = _pretended.get()
+    if device.type == "meta" and meant is not None:
+        return meant
     if device.type != "cuda":
         raise UnsupportedInput("arch_of", f"no kernels for {device.type}", hint="use a CPU or an NVIDIA GPU")
     return _cuda_arch(device.index if device.index is not None else -1)
@@ -83,7 +102,14 @@ def arch_of(device: torch.device) -> Arch:
 def _cuda_arch(index: int) -> Arch:
     import torch
 
-    major, minor = torch.cuda.get_device_capability(index if index >= 0 else None)
+    return arch_of_capability(*torch.cuda.get_device_capability(index if index >= 0 else None))
+
+
+def arch_of_capability(major: int, minor: int) -> Arch:
+    """The family of a compute capability, which an engine may know without touching the GPU.
+
+    Raises: UnsupportedInput for one without plans.
+    """
     # 8.6 runs what is made for 8.9's limits; a part newer than its family's entry shares the entry's instructions
     names = {(8, 0): "sm_80", (8, 6): "sm_89", (8, 9): "sm_89", (9, 0): "sm_90", (10, 0): "sm_100", (12, 0): "sm_120"}
     name = names.get((major, minor))

@@ -21,11 +21,7 @@ import torch
 import triton
 from torch import Tensor
 
-from spanreplay_kernels.aot import compile_launch, find_problems, specialisation
-from spanreplay_kernels.arch import ARCHS, CPU, Arch, Mma
 from spanreplay_kernels.errors import UnsupportedInput
-from spanreplay_kernels.launch import Launch, captured
-from spanreplay_kernels.operands import dtype_name
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
 from spanreplay_kernels.ops.activation import silu_mul_triton
 from spanreplay_kernels.ops.attention import attention_triton
@@ -39,7 +35,11 @@ from spanreplay_kernels.ops.route import route_triton
 from spanreplay_kernels.ops.sampling import sample_triton
 from spanreplay_kernels.ops.scaled import scaled_mm_triton
 from spanreplay_kernels.ops.softmax import gather_logprob_triton, softmax_triton
-from spanreplay_kernels.plan import FP8_GROUP, Plan, RowPlan, plan_attention, plan_matmul, plan_rows, plan_scaled
+from spanreplay_kernels.plans.arch import ARCHS, CPU, Arch, Mma
+from spanreplay_kernels.plans.launch import Launch, captured
+from spanreplay_kernels.plans.operands import dtype_name
+from spanreplay_kernels.plans.plan import FP8_GROUP, Plan, RowPlan, plan_attention, plan_matmul, plan_rows, plan_scaled
+from spanreplay_kernels.proof.aot import compile_launch, find_problems, specialisation
 
 __all__ = ["CASES", "Case", "main"]
 

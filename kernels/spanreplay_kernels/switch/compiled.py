@@ -16,9 +16,9 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_map_only
 
-from spanreplay_kernels.audit import Kind, classify
-from spanreplay_kernels.custom_ops import TWINS
 from spanreplay_kernels.errors import UncoveredOp, UnsupportedInput
+from spanreplay_kernels.switch.audit import Kind, classify
+from spanreplay_kernels.switch.custom_ops import TWINS
 
 __all__ = ["BACKENDS", "compile_model"]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from spanreplay_kernels.arch import Arch, Mma
-from spanreplay_kernels.launch import Launch, captured
+from spanreplay_kernels.plans.arch import Arch, Mma
+from spanreplay_kernels.plans.launch import Launch, captured
 
-__all__ = ["Compiled", "compile_launch", "compile_op", "find_problems", "specialisation"]
+__all__ = ["Compiled", "compile_launch", "compile_op", "find_problems", "specialisation", "targeting"]
 
 TENSOR_CORES: Final = (Mma.MMA_SYNC, Mma.WGMMA, Mma.TCGEN05)
 TMA: Final = "cp.async.bulk.tensor"
@@ -71,7 +71,8 @@ class _Target:
 
 
 @contextmanager
-def _targeting(arch: Arch) -> Iterator[None]:
+def targeting(arch: Arch) -> Iterator[None]:
+    """Within it, what Triton compiles is for that architecture, whatever GPU is here."""
     from triton.runtime.driver import driver
 
     before = driver._active
@@ -94,7 +95,7 @@ def specialisation(each: Launch, arch: Arch) -> str:
 
     Two starts of one specialisation run one machine code.
     """
-    with _targeting(arch):
+    with targeting(arch):
         *_, binder = each.kernel.device_caches[arch.capability]
         _, specialization, options = binder(*each.args, **each.options)
     text = f"{each.kernel.fn.__name__} {specialization} {options}"
@@ -106,7 +107,7 @@ def compile_launch(each: Launch, arch: Arch) -> Compiled:
 
     Raises: what Triton raises for a kernel that cannot be compiled, e.g. OutOfResources.
     """
-    with _targeting(arch):
+    with targeting(arch):
         made = each.kernel.warmup(*each.args, grid=each.grid, **each.options)
         ptx = made.asm["ptx"]
     counts = {name: len(re.findall(re.escape(name), ptx)) for name in _INSTRUCTIONS}

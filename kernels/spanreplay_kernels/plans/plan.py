@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Final
 
-from spanreplay_kernels.arch import CPU, Arch, Mma
 from spanreplay_kernels.errors import UnsupportedInput
+from spanreplay_kernels.plans.arch import CPU, Arch, Mma
 
 __all__ = ["AttentionPlan", "MatmulPlan", "Plan", "RowPlan", "hash_plans", "plan"]
 

@@ -1,0 +1,1 @@
+"""Plans of kernel launches: tiles, architectures, operands."""

@@ -1,0 +1,1 @@
+"""Proofs that kernels are batch-invariant: certificates, fingerprints, compiled kernels."""
