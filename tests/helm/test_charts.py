@@ -1,0 +1,399 @@
+"""What every chart renders: valid objects, whole references, restricted pods, exact network policies."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate.utils import SchemaNotFoundError
+
+from support.helm import (
+    CHARTS,
+    CRDS,
+    ROOT,
+    Object,
+    containers,
+    helm,
+    labels,
+    matches,
+    pods,
+    pretty,
+    refuse,
+    render,
+    value_files,
+)
+
+CHART = "spanreplay"
+INSTALLABLE = sorted(path.parent.name for path in CHARTS.glob("*/values.yaml"))
+CASES = [(chart, path) for chart in INSTALLABLE for path in value_files(chart)]
+VERSIONS = ("1.28", "1.31", "1.34", "1.37")
+OUTSIDE = re.compile(
+    r"registry-internal|pull|spanreplay-tls|spanreplay-tenants|spanreplay-token|tenants|clickhouse|phoenix-(key|keys|db|postgres|tls)"
+    r"|otlp-tls|more|hf-token|models"
+)
+"""Names of secrets and configs in the files of values that the user makes."""
+
+every_case = pytest.mark.parametrize(
+    ("chart", "values"), CASES, ids=[f"{chart}-{path.parent.name}-{path.stem}" for chart, path in CASES]
+)
+
+
+@pytest.mark.parametrize("chart", INSTALLABLE)
+def test_h2_lint_is_strict_and_silent(chart: str) -> None:
+    """`helm lint --strict` has nothing to say about any file of values."""
+    files = [word for path in value_files(chart) for word in ("--values", str(path))]
+    done = helm("lint", "--strict", str(CHARTS / chart), *files[-2:])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[WARNING]" not in done.stdout
+
+
+def test_h2_generated_files_are_current() -> None:
+    """Schema, README and every rendered file of values are those of the templates."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "charts.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@every_case
+def test_h2_objects_are_valid_in_every_kubernetes(chart: str, values: Path) -> None:
+    """Every object passes the strict schema of Kubernetes 1.28 to 1.37; a kind without one must be listed."""
+    for item in render(chart, values):
+        if item["kind"] in CRDS.get(item["apiVersion"], ()):
+            continue
+        for version in VERSIONS:
+            try:
+                kubernetes_validate.validate(item, version, strict=True)
+            except SchemaNotFoundError as exc:
+                raise AssertionError(f"{item['apiVersion']} {item['kind']} has no schema and is not listed") from exc
+
+
+@every_case
+def test_h2_pods_are_restricted(chart: str, values: Path) -> None:
+    """No root, no privilege, no capability, no writable root, no token; limits and requests everywhere."""
+    found = list(pods(render(chart, values)))
+    assert found or values.stem == "empty"
+    for name, pod in found:
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["enableServiceLinks"] is False, name
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        if values.stem != "openshift":
+            assert spec["securityContext"]["runAsUser"] > 0, name
+        else:
+            assert "runAsUser" not in spec["securityContext"], name
+        assert not any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")), name
+        assert not any("hostPath" in volume for volume in spec["volumes"]), name
+        for container in containers(pod):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, container["name"]
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), container["name"]
+            assert "memory" in container["resources"]["limits"], container["name"]
+            assert re.fullmatch(r".+:[\w.-]+(@sha256:[0-9a-f]{64})?", container["image"]), container["image"]
+            assert not container["image"].endswith(":latest")
+            mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+            claimed = {volume["name"] for volume in spec["volumes"]}
+            assert mounted <= claimed | _templates_of(chart, values, name), (name, container["name"])
+
+
+def _templates_of(chart: str, values: Path, name: str) -> set[str]:
+    """The volumes that a StatefulSet claims for its pods."""
+    for item in render(chart, values):
+        if f"{item['kind']}/{item['metadata']['name']}" == name:
+            return {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
+    return set()
+
+
+def _references(item: Any, path: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """(kind, name) of everything that an object names."""
+    found = []
+    if isinstance(item, list):
+        return [each for element in item for each in _references(element, path)]
+    if not isinstance(item, dict):
+        return []
+    for key, value in item.items():
+        if key in ("secretKeyRef", "secretRef"):
+            found.append(("Secret", value["name"]))
+        elif key in ("configMapKeyRef", "configMapRef"):
+            found.append(("ConfigMap", value["name"]))
+        elif key == "secretName":
+            found.append(("Secret", value))
+        elif key == "configMap":
+            found.append(("ConfigMap", value["name"]))
+        elif key == "claimName":
+            found.append(("PersistentVolumeClaim", value))
+        elif key == "serviceAccountName":
+            found.append(("ServiceAccount", value))
+        elif key == "imagePullSecrets":
+            found += [("Secret", each["name"]) for each in value]
+        elif key in ("serviceName",):
+            found.append(("Service", value))
+        elif key == "backendRefs":
+            found += [("Service", each["name"]) for each in value]
+        elif key == "service" and "name" in value:
+            found.append(("Service", value["name"]))
+        elif key == "scaleTargetRef":
+            found.append((value["kind"], value["name"]))
+        else:
+            found += _references(value, (*path, key))
+    return found
+
+
+@every_case
+def test_h2_references_lead_somewhere(chart: str, values: Path) -> None:
+    """Every secret, config, claim, account, service, port and selector that an object names exists."""
+    objects = render(chart, values)
+    existing = {(item["kind"], item["metadata"]["name"]) for item in objects}
+    keys = {item["metadata"]["name"]: set(item.get("data", {})) for item in objects if item["kind"] == "Secret"}
+    for item in objects:
+        for kind, name in _references(item):
+            assert (kind, name) in existing or OUTSIDE.fullmatch(name), (item["metadata"]["name"], kind, name)
+    for owner, pod in pods(objects):
+        for container in containers(pod):
+            for variable in container.get("env", []):
+                reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
+                if reference and reference["name"] in keys:
+                    assert reference["key"] in keys[reference["name"]], (owner, variable["name"])
+            ports = {port.get("name") for port in container.get("ports", [])}
+            numbers = {port["containerPort"] for port in container.get("ports", [])}
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                for action in (container.get(probe) or {}).values():
+                    if isinstance(action, dict) and "port" in action:
+                        assert action["port"] in ports | numbers, (owner, probe)
+    for service in (item for item in objects if item["kind"] == "Service"):
+        chosen = [pod for _, pod in pods(objects) if matches(service["spec"]["selector"], pod)]
+        assert chosen, service["metadata"]["name"]
+        names = {port["name"] for pod in chosen for c in containers(pod) for port in c.get("ports", [])}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= names, service["metadata"]["name"]
+    for item in objects:
+        if item["kind"] in ("Deployment", "StatefulSet"):
+            selector = item["spec"]["selector"]["matchLabels"]
+            assert matches(selector, item["spec"]["template"])
+            assert not any("version" in key or "chart" in key for key in selector), "a selector is for ever"
+        if item["kind"] == "PodDisruptionBudget":
+            assert any(matches(item["spec"]["selector"]["matchLabels"], pod) for _, pod in pods(objects))
+
+
+BAD_VALUES = {
+    "a key that does not exist": (["bogus=1"], "Additional property bogus is not allowed"),
+    "a key of a part that does not exist": (["collector.replica=1"], "Additional property replica is not allowed"),
+    "a word for a number": (["collector.replicas=\"two\""], "collector.replicas: Invalid type. Expected: integer"),
+    "no pod": (["collector.replicas=0"], "collector.replicas: Must be greater than or equal to 1"),
+    "an unknown store": (["clickhouse.mode=\"embedded\""], '"external", "operator", "demo"'),
+    "an unknown operator": (["clickhouse.operator.kind=\"other\""], '"official", "altinity"'),
+    "an unknown Phoenix": (["phoenix.mode=\"yes\""], '"disabled", "bundled", "external"'),
+    "a digest that is none": (["collector.image.digest=\"abc\""], "collector.image.digest: Does not match pattern"),
+    "a size without unit": (["clickhouse.size=\"10\""], "clickhouse.size: Does not match pattern"),
+    "a database name with a dash": (["clickhouse.database=\"my-db\""], "clickhouse.database: Does not match pattern"),
+    "a port out of range": (["clickhouse.external.port=70000"], "clickhouse.external.port: Must be less than"),
+    "resources that Kubernetes lacks": (["collector.resources.limit={}"], "Additional property limit is not allowed"),
+    "a memory limit that is none": (["collector.resources.limits.memory=\"1 GB\""], "Does not match pattern"),
+    "a variable without name": (["collector.extraEnv=[{\"value\": \"1\"}]"], "name is required"),
+    "a label that is no string": (["global.labels.a=1"], "global.labels.a: Invalid type. Expected: string"),
+    "an argument that is a number": (["replay.extraArgs=[1]"], "replay.extraArgs.0: Invalid type. Expected: string"),
+    "the tag latest": (["collector.image.tag=\"latest\""], "collector.image.tag"),
+    "an external store without host": (["clickhouse.mode=\"external\""], "clickhouse.external.host is required"),
+    "an external store without password": (
+        ["clickhouse.mode=\"external\"", "clickhouse.external.host=\"h\""],
+        "clickhouse.auth.existingSecret is required",
+    ),
+    "an operator that the cluster lacks": (["clickhouse.mode=\"operator\""], "install the ClickHouse operator"),
+    "an external Phoenix without address": (["phoenix.mode=\"external\""], "phoenix.external.url is required"),
+    "Postgres without address": (
+        ["phoenix.mode=\"bundled\"", "phoenix.storage.type=\"postgres\""],
+        "phoenix.storage.dsnSecret is required",
+    ),
+    "a client CA without certificate": (["tls.clientCa=true"], "tls.clientCa needs tls.existingSecret"),
+    "fewer pods at most than at least": (
+        ["replay.autoscaling.enabled=true", "replay.autoscaling.minReplicas=9"],
+        "replay.autoscaling.minReplicas (9) is larger than maxReplicas (8)",
+    ),
+    "a log larger than its volume": (["collector.log.size=\"1Gi\""], "must be below collector.log.size (1Gi)"),
+    "routes without a gateway": (["gateway.enabled=true"], "gateway.parentRefs is required"),
+    "an Ingress to no Phoenix": (["phoenix.ingress.enabled=true"], "phoenix.ingress.enabled needs phoenix.mode"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_VALUES)
+def test_h2_bad_values_are_refused_readably(case: str) -> None:
+    """Each bad value is refused before anything is sent, and the message names the key."""
+    sets, message = BAD_VALUES[case]
+    assert message in refuse(CHART, *sets)
+
+
+def _edges(objects: list[Object]) -> set[tuple[str, str, int]]:
+    """(from, to, port) that the policies allow: both sides must."""
+    policies = {
+        labels(item)["app.kubernetes.io/component"]: item["spec"] for item in objects if item["kind"] == "NetworkPolicy"
+    }
+    for component, spec in policies.items():
+        assert set(spec["policyTypes"]) == {"Ingress", "Egress"}, component
+    known = [(labels(pod).get("app.kubernetes.io/component", ""), pod) for _, pod in pods(objects)]
+
+    def peers(rule: Object, key: str) -> set[str]:
+        if key not in rule:
+            return {"anywhere"}
+        found = set()
+        for peer in rule[key]:
+            selector = peer["podSelector"].get("matchLabels") if set(peer) == {"podSelector"} else None
+            own = {name for name, pod in known if selector and matches(selector, pod)}
+            found |= own or {json.dumps(peer, sort_keys=True)}
+        return found
+
+    edges = set()
+    for component, spec in policies.items():
+        for rule in spec.get("ingress", []):
+            edges |= {(peer, component, port["port"]) for peer in peers(rule, "from") for port in rule["ports"]}
+        for rule in spec.get("egress", []):
+            edges |= {(component, peer, port["port"]) for peer in peers(rule, "to") for port in rule["ports"]}
+    both = set()
+    for source, target, port in edges:
+        if source in policies and target in policies:
+            rules = policies[source].get("egress", []), policies[target].get("ingress", [])
+            allowed = [
+                any(other in peers(rule, key) and any(p["port"] == port for p in rule["ports"]) for rule in side)
+                for side, other, key in ((rules[0], target, "to"), (rules[1], source, "from"))
+            ]
+            assert all(allowed), f"{source} -> {target}:{port} is open on one side only"
+        both.add((source, target, port))
+    return both
+
+
+DNS = '{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}'  # noqa: E501
+EVERYBODY = '{"namespaceSelector": {}}'
+NAMESPACE = '{"podSelector": {}}'
+
+
+def test_h2_network_policies_allow_exactly_the_declared_edges() -> None:
+    """The graph of the policies is the documented one, no edge more, and no edge is open on one side only."""
+    edges = _edges(render(CHART, CHARTS / CHART / "examples" / "demo.yaml"))
+    assert edges == {
+        *((EVERYBODY, "collector", port) for port in (4317, 4318)),
+        ("test", "collector", 4318),
+        (EVERYBODY, "replay", 4319),
+        ("test", "replay", 4319),
+        *((each, "clickhouse", 8123) for each in ("collector", "replay", "migrate")),
+        *((each, "phoenix", 6006) for each in ("collector", "replay", NAMESPACE)),
+        *((each, DNS, 53) for each in ("collector", "replay", "migrate", "test")),
+    }
+
+
+def test_h2_an_external_store_is_reached_at_its_port_alone() -> None:
+    """With stores outside, egress opens their ports and nothing else; every pod has a policy."""
+    objects = render(CHART, CHARTS / CHART / "examples" / "production.yaml")
+    ports = {
+        (source, port)
+        for source, target, port in _edges(objects)
+        if target not in (DNS, "collector", "replay", "phoenix")
+    }
+    assert ports == {*((each, 8123) for each in ("collector", "replay", "migrate")), ("phoenix", 5432)}
+    covered = [item["spec"]["podSelector"]["matchLabels"] for item in objects if item["kind"] == "NetworkPolicy"]
+    for name, pod in pods(objects):
+        assert any(matches(selector, pod) for selector in covered), name
+
+
+def _names(objects: list[Object]) -> set[tuple[str, str]]:
+    return {(item["kind"], item["metadata"]["name"]) for item in objects}
+
+
+@pytest.mark.parametrize("chart", INSTALLABLE)
+def test_h2_two_releases_share_a_namespace(chart: str) -> None:
+    """No object, selector or policy of one release touches another's, however alike their long names begin."""
+    values = CHARTS / chart / "ci" / "all.yaml"
+    long = "a-release-whose-name-has-exactly-fifty-three-letters-"
+    first, second = (render(chart, values, release=long[:52] + each) for each in "12")
+    assert not _names(first) & _names(second)
+    for item in first:
+        if item["kind"] == "Service":
+            assert not any(matches(item["spec"]["selector"], pod) for _, pod in pods(second))
+
+
+@pytest.mark.parametrize("chart", INSTALLABLE)
+def test_h2_names_of_53_characters_fit(chart: str) -> None:
+    """With the longest release name every name and label is one that Kubernetes takes, those of pods included."""
+    for item in render(chart, CHARTS / chart / "ci" / "all.yaml", release="r" * 53):
+        name = item["metadata"]["name"]
+        # A StatefulSet's pods carry its name, a dash and a hash of ten characters as a label
+        limit = 52 if item["kind"] == "StatefulSet" else 63
+        assert len(name) <= limit, name
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name), name
+        assert all(len(value) <= 63 for value in labels(item).values()), pretty(labels(item))
+
+
+def test_what_is_switched_off_is_not_there() -> None:
+    """Each part can be left out, and leaves nothing of itself behind."""
+    off = render(CHART, sets=("replay.enabled=false", "collector.enabled=false", "migrate.enabled=false"))
+    assert {labels(item)["app.kubernetes.io/component"] for item in off} == {"clickhouse", "auth", "all"}
+    assert not [
+        item for item in render(CHART, sets=("networkPolicy.enabled=false",)) if item["kind"] == "NetworkPolicy"
+    ]
+
+
+def test_user_arguments_come_last_and_survive() -> None:
+    """A user's arguments and variables win, byte for byte."""
+    odd = 'a "b" $(c) {{ d }} \\ é'
+    arguments, variables = json.dumps(["--host=::", odd]), json.dumps([{"name": "HOME", "value": odd}])
+    objects = render(CHART, sets=(f"collector.extraArgs={arguments}", f"collector.extraEnv={variables}"))
+    ((_, pod),) = [each for each in pods(objects) if "collector" in each[0] and each[0].startswith("StatefulSet")]
+    (container,) = containers(pod)
+    assert container["args"][-2:] == ["--host=::", odd]
+    assert container["env"][-1] == {"name": "HOME", "value": odd}
+
+
+def test_no_secret_is_drawn_where_one_is_named() -> None:
+    """With existing secrets the chart makes none."""
+    objects = render(CHART, CHARTS / CHART / "examples" / "production.yaml")
+    assert not [item for item in objects if item["kind"] == "Secret"]
+
+
+def test_clickhouse_configuration_is_xml_without_a_password() -> None:
+    """The demo server's files are XML, ask the environment for the password and close every other way in."""
+    (config,) = [item for item in render(CHART) if item["kind"] == "ConfigMap"]
+    users = ET.fromstring(config["data"]["users.xml"])  # noqa: S314 - ours
+    (password,) = users.iter("password")
+    assert (password.attrib, password.text) == ({"from_env": "CLICKHOUSE_PASSWORD"}, None)
+    server = ET.fromstring(config["data"]["server.xml"])  # noqa: S314 - ours
+    removed = {node.tag for node in server.iter() if "remove" in node.attrib}
+    assert {"tcp_port", "mysql_port", "postgresql_port", "interserver_http_port"} <= removed
+
+
+@pytest.mark.parametrize("chart", INSTALLABLE)
+def test_a_package_holds_what_it_needs_and_nothing_else(chart: str, tmp_path: Path) -> None:
+    """`helm package` takes the library along, and no file of tests or examples."""
+    done = helm("package", str(CHARTS / chart), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (package,) = tmp_path.glob("*.tgz")
+    assert package.stat().st_size < 200_000
+    done = helm("template", "demo", str(package), *_required(chart))
+    assert done.returncode == 0, done.stderr
+    import tarfile
+
+    with tarfile.open(package) as archive:
+        names = archive.getnames()
+    assert f"{chart}/charts/common/Chart.yaml" in names
+    assert not [name for name in names if "/ci/" in name or "/examples/" in name]
+
+
+def _required(chart: str) -> list[str]:
+    """A file of values where the defaults alone can't be installed."""
+    return [] if chart == CHART else ["--values", str(value_files(chart)[0])]
+
+
+def test_values_have_one_schema() -> None:
+    """Every leaf of values.yaml is described in the schema, and the schema describes nothing else."""
+    for chart in INSTALLABLE:
+        schema = json.loads((CHARTS / chart / "values.schema.json").read_text(encoding="utf-8"))
+        values = yaml.safe_load((CHARTS / chart / "values.yaml").read_text(encoding="utf-8"))
+        assert set(schema["properties"]) == {*values, "common"}
