@@ -9,19 +9,21 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from spanreplay.config import OTLP_GRPC_PORT, OTLP_HTTP_PORT
-from spanreplay.errors import ConfigError
-from spanreplay_collector import limits, loader, phoenix
+from spanreplay.model.config import OTLP_GRPC_PORT, OTLP_HTTP_PORT
+from spanreplay.model.errors import ConfigError
+from spanreplay_collector import limits, loader
 from spanreplay_collector.loader import Loader, SpanStore
-from spanreplay_collector.log import SegmentLog
+from spanreplay_collector.log.segment_log import SegmentLog
 from spanreplay_collector.metrics import Metrics
-from spanreplay_collector.phoenix import PhoenixFanout
+from spanreplay_collector.phoenix import fanout as phoenix
+from spanreplay_collector.phoenix.fanout import PhoenixFanout
 from spanreplay_collector.ports import check_free, open_listener, resolve_host
 from spanreplay_collector.receive.accept import Acceptor
 from spanreplay_collector.receive.admit import Admission
 from spanreplay_collector.receive.auth import Authenticator, TlsFiles, Token, check_exposure
 from spanreplay_collector.receive.grpc import GrpcReceiver
 from spanreplay_collector.receive.http import HttpReceiver
+from spanreplay_collector.receive.ready import Readiness
 
 __all__ = ["Collector", "CollectorSettings", "TlsFiles", "Token"]
 
@@ -127,13 +129,15 @@ class Collector:
         metrics.gauge("inflight_bytes", lambda: admission.inflight_bytes)
         metrics.gauge("log_bytes", lambda: log.bytes_on_disk)
         metrics.gauge("loader_lag_bytes", self._read_lag)
+        metrics.gauge("kept_apart_spans", lambda: self._store.apart_spans)
 
         grpc_receiver = GrpcReceiver(acceptor, resolve_host(settings.host)[1], settings.grpc_port, settings.tls)
         await grpc_receiver.start()
         parts.push_async_callback(grpc_receiver.stop)
         self.grpc_port = grpc_receiver.port
         self.http_port = listener.getsockname()[1]
-        http_receiver = HttpReceiver(acceptor, listener, settings.tls)
+        readiness = Readiness(log.find_trouble, self._store.ping)
+        http_receiver = HttpReceiver(acceptor, readiness, listener, settings.tls, settings.phoenix_url)
         http_receiver.start()
         parts.push_async_callback(http_receiver.stop)
 

@@ -17,12 +17,16 @@ ZSTD_SLICE_BYTES: Final = 1024
 PARSE_INLINE_BYTES_MAX: Final = 256 * 1024
 INFLATE_INLINE_BYTES_MAX: Final = 16 * 1024
 """Larger requests are checked and unpacked on a thread, so that small ones are not kept waiting."""
+PARSE_PIECE_BYTES: Final = 256 * 1024
+"""What protobuf parses at once while a request is checked: two bytes may become more than a hundred."""
 RETRY_AFTER_S: Final = 2
 """What a client is told to wait while too much is in flight."""
 RETRY_AFTER_DISK_S: Final = 15
 """What a client is told to wait while the disk is full."""
-JSON_BYTES_MAX: Final = 32 * MIB
-"""OTLP/JSON becomes many small Python objects: it may be half as large as protobuf."""
+JSON_BYTES_MAX: Final = 8 * MIB
+"""OTLP/JSON is held five times while it is read: as bytes, text, values, message and protobuf."""
+JSON_ITEMS_MAX: Final = 300_000
+"""Values in it, by its brackets and commas, also those in texts; each becomes 100 to 200 bytes of Python objects."""
 DISCARD_BYTES_MAX: Final = 256 * MIB
 """Unwanted bodies up to this size are read to the end, so that the client reads our answer."""
 DISCARD_STRANGER_BYTES_MAX: Final = 4 * MIB
@@ -30,6 +34,27 @@ DISCARD_STRANGER_BYTES_MAX: Final = 4 * MIB
 DISCARD_TIMEOUT_S: Final = 10.0
 GRPC_CALLS_MAX: Final = 1024
 STOP_GRACE_S: Final = 5.0
+
+# ── Connections ─────────────────────────────────────────────────────────────────────────────────────
+FILES_MAX: Final = 65_536
+"""Open files that a collector asks the system for."""
+FILES_RESERVED: Final = 1_024
+"""Of these, what is not for OTLP/HTTP: log, store, gRPC, the replay service."""
+HEADER_TIMEOUT_S: Final = 10
+"""How long a client may take to send the header of a request."""
+IDLE_S: Final = 75.0
+"""How long a connection may be silent; longer than a body may take, and than SDKs wait between two exports."""
+IDLE_CROWDED_S: Final = 10.0
+"""The same while more than IDLE_CROWD_SHARE of the connections that there may be are open."""
+IDLE_CROWD_SHARE: Final = 0.25
+IDLE_SCAN_S: Final = 5.0
+CLAIM_AHEAD_BYTES: Final = 64 * 1024
+"""Of a stated length, what is counted as in flight before it has come: who only states one holds nobody up."""
+READY_FRESH_S: Final = 1.0
+"""How long an answer of /readyz is good for all who ask."""
+READY_TIMEOUT_S: Final = 5.0
+READY_ROOM_BYTES: Final = 1 * MIB
+"""The log is ready while it takes at least so much more."""
 
 # ── Log ─────────────────────────────────────────────────────────────────────────────────────────────
 LOG_BYTES_MAX: Final = 4 * 1024 * MIB
@@ -47,6 +72,8 @@ TENANT_BYTES_MAX: Final = 128
 # ── Loader ──────────────────────────────────────────────────────────────────────────────────────────
 LOAD_BYTES_MAX: Final = 16 * MIB
 LOAD_RECORDS_MAX: Final = 4096
+LOAD_ROWS_MAX: Final = 8192
+"""Spans that are rows at one time, a few KiB each; a larger load is stored in several parts."""
 LOAD_LINGER_S: Final = 0.5
 """How long the loader waits for more before it loads a small batch."""
 LOAD_BACKOFF_S: Final = (0.1, 15.0)
@@ -68,6 +95,8 @@ PHOENIX_TEXT_BYTES_MAX: Final = 64 * 1024
 PHOENIX_HOLD_S: Final = 2.0
 """How long a trace waits for its root span, which names its project."""
 PHOENIX_HELD_BYTES_MAX: Final = 16 * MIB
+PHOENIX_SPAN_BYTES: Final = 1024
+"""What a span that waits takes in memory besides its bytes, about."""
 PHOENIX_TRACES_MAX: Final = 4096
 """Traces whose project is remembered."""
 PHOENIX_BACKOFF_S: Final = (0.5, 30.0)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from spanreplay.errors import StoreError
+from spanreplay.model.errors import StoreError
+from spanreplay.model.private import make_private
 from spanreplay_collector import limits
-from spanreplay_collector.log import Batch, Position, Record, SegmentLog
-from spanreplay_collector.log_segment import replace_file
+from spanreplay_collector.log.segment import replace_file
+from spanreplay_collector.log.segment_log import Batch, Position, Record, SegmentLog
 from spanreplay_collector.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,13 @@ CURSOR: Final = "loader"
 
 class SpanStore(Protocol):
     """What the collector needs of a store."""
+
+    @property
+    def apart_spans(self) -> int:
+        """How many spans were kept apart, because they came again with other content."""
+
+    def ping(self) -> None:
+        """Return if the store answers. Raises: StoreError."""
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
         """Store requests and count their spans; the same token a second time stores nothing.
@@ -216,7 +224,7 @@ class Loader:
 
     def _reject(self, tenant: str, record: Record, failure: _Failure) -> None:
         """Keep a record that the store will never take where a person can look at it."""
-        self._rejected_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._rejected_dir)
         kept = sum(path.stat().st_size for path in self._rejected_dir.iterdir())
         if kept + len(record.payload) > limits.REJECTED_BYTES_MAX:
             raise StoreError(f"{str(self._rejected_dir)!r} is full", hint="look at what the store refuses")

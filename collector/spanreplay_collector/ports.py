@@ -6,7 +6,7 @@ import contextlib
 import errno
 import socket
 
-from spanreplay.errors import ConfigError, PortTaken
+from spanreplay.model.errors import ConfigError, PortTaken
 
 _PROBE_TIMEOUT_S = 0.5
 _HINTS = {
@@ -23,7 +23,7 @@ def resolve_host(host: str) -> tuple[socket.AddressFamily, str]:
     try:
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0]
     except OSError as exc:
-        raise ConfigError(f"{host!r} is no address of this machine: {exc.strerror}") from exc
+        raise ConfigError(f"{host!r} is not an address of this machine: {exc.strerror}") from exc
     return family, str(address[0])
 
 

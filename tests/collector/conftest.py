@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spanreplay_collector.store import Store
+from spanreplay_collector.store.store import Store
 from support.stores import Front, fresh_chdb_url, fresh_database
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay.errors import DamagedRecording
-from spanreplay_collector.address import LITERAL_BYTES_MAX, PART_BYTES_MAX, address_span, cut_text, join
+from spanreplay.model.errors import DamagedRecording
+from spanreplay_collector.store.address import LITERAL_BYTES_MAX, PART_BYTES_MAX, address_span, cut_text, join
 from support.otlp_strategies import chat_bodies, spans, texts
 
 BLOB_PIECES = [

@@ -20,9 +20,9 @@ import grpc
 import httpx
 import pytest
 
-from spanreplay.errors import ConfigError, PortTaken
+from spanreplay.model.errors import ConfigError, PortTaken
 from spanreplay_collector.collector import Collector, CollectorSettings
-from spanreplay_collector.log import Position, SegmentLog
+from spanreplay_collector.log.segment_log import Position, SegmentLog
 from support.collector import WAIT_S, SwitchStore, make_payload, run_collector
 from support.collector_process import read_file_store
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay.catalog import RunQuery
-from spanreplay.otlp import build_recording
-from spanreplay_collector.store import Store
+from spanreplay.recording.catalog import RunQuery
+from spanreplay.recording.otlp.otlp import build_recording
+from spanreplay_collector.store.store import Store
 from support.collector import run_collector
 from support.recordings import make_incident, split_request
 from support.runs import make_request

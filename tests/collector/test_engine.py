@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from clickhouse_connect.driver import exceptions as driver
 
-from spanreplay.errors import ConfigError, SpanreplayError, StoreError, StoreLocked
-from spanreplay_collector.engine import CLIENTS_MAX, Engine, parse_address
-from spanreplay_collector.store import Store
+from spanreplay.model.errors import ConfigError, SpanreplayError, StoreError, StoreLocked
+from spanreplay_collector.store.engine import CLIENTS_MAX, Engine, parse_address
+from spanreplay_collector.store.store import Store
 from support.stores import PASSWORD, Front, chdb_directory, fresh_database, make_directory
 
 _OWNER = """
 import sys
-from spanreplay_collector.store import Store
+from spanreplay_collector.store.store import Store
 store = Store.open(sys.argv[1])
 print("open", flush=True)
 sys.stdin.read()
@@ -37,12 +37,12 @@ def test_open_directory_of_another_process_is_locked() -> None:
     )
     assert owner.stdout is not None
     assert owner.stdout.readline() == "open\n"
-    script = "import sys\nfrom spanreplay_collector.store import Store\nStore.open(sys.argv[1])"
+    script = "import sys\nfrom spanreplay_collector.store.store import Store\nStore.open(sys.argv[1])"
     second = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60)
     owner.communicate("")
     assert second.returncode == 1
     last = second.stderr.strip().splitlines()[-1]
-    assert last.startswith("spanreplay.errors.StoreLocked: another process has the store")
+    assert last.startswith("spanreplay.model.errors.StoreLocked: another process has the store")
     third = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60)
     assert third.returncode == 0, third.stderr
 
@@ -68,7 +68,7 @@ def test_open_a_file_is_no_store(tmp_path: Path) -> None:
 def test_open_makes_a_private_directory_of_that_name() -> None:
     """A new store's directory is readable by its owner only, whatever characters its name has."""
     url = f"chdb://{make_directory() / 'new 50%20 #1 ü'}"
-    script = "import sys\nfrom spanreplay_collector.store import Store\nStore.open(sys.argv[1]).migrate()"
+    script = "import sys\nfrom spanreplay_collector.store.store import Store\nStore.open(sys.argv[1]).migrate()"
     subprocess.run([sys.executable, "-c", script, url], check=True, timeout=60)
     assert Path(url.removeprefix("chdb://")).stat().st_mode & 0o777 == 0o700
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from spanreplay.errors import StoreError
+from spanreplay.model.errors import StoreError
 from spanreplay_collector import limits
 from spanreplay_collector.loader import Loader
-from spanreplay_collector.log import SegmentLog
+from spanreplay_collector.log.segment_log import SegmentLog
 from spanreplay_collector.metrics import Metrics
 from support.collector import WAIT_S, SwitchStore, make_payload, wait_until
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanreplay.errors import ConfigError
-from spanreplay_collector.log import LogUnavailable, Position, Record, SegmentLog
-from spanreplay_collector.log_segment import list_segments, segment_path
+from spanreplay.model.errors import ConfigError
+from spanreplay_collector.log.segment import list_segments, segment_path
+from spanreplay_collector.log.segment_log import LogUnavailable, Position, Record, SegmentLog
 from spanreplay_collector.metrics import Metrics
 from support.collector import wait_until
 

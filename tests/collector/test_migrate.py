@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spanreplay.catalog import RunQuery
-from spanreplay.errors import NewerSchema, StoreError
-from spanreplay_collector import engine as engine_module
+import spanreplay_collector
+from spanreplay.model.errors import NewerSchema, StoreError
+from spanreplay.recording.catalog import RunQuery
 from spanreplay_collector.cli import migrate as migrate_command
-from spanreplay_collector.engine import SCHEMA_DIR, Engine, parse_address
-from spanreplay_collector.migrate import Migration, migrate, read_migrations
-from spanreplay_collector.store import Store
+from spanreplay_collector.store.engine import SCHEMA_DIR, Engine, parse_address
+from spanreplay_collector.store.migrate import Migration, migrate, read_migrations
+from spanreplay_collector.store.store import Store
 from support.runs import make_payload, make_recording
 from support.stores import fresh_chdb_url
 
@@ -68,8 +68,9 @@ def test_migrate_goes_on_after_a_crash_in_the_middle(engine: Engine) -> None:
 
 def test_migrate_a_newer_store_is_refused(engine: Engine, store_url: str) -> None:
     """A store that newer code has migrated is neither migrated nor opened."""
-    migrate(engine, [*read_migrations(), _next("SELECT 1")])
-    with pytest.raises(NewerSchema, match=r"schema 2 \('added'\)") as caught:
+    newer = _next("SELECT 1")
+    migrate(engine, [*read_migrations(), newer])
+    with pytest.raises(NewerSchema, match=rf"schema {newer.number} \('added'\)") as caught:
         migrate(engine)
     assert "upgrade" in caught.value.hint
     with pytest.raises(NewerSchema):
@@ -112,8 +113,8 @@ def test_migrations_are_numbered_without_holes(tmp_path: Path) -> None:
 
 
 def test_migrations_are_part_of_the_package() -> None:
-    """The schema is read from beside the code, where an installed package has it too."""
-    assert SCHEMA_DIR.parent == Path(engine_module.__file__).parent
+    """The schema is read from within the package, where an installed one has it too."""
+    assert SCHEMA_DIR.parent == Path(spanreplay_collector.__file__).parent
     assert (SCHEMA_DIR / "chdb.xml").exists()
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from spanreplay import attributes as names
-from spanreplay.crossing import Spec
-from spanreplay.otlp import decode_value, encode_attributes
-from spanreplay.seams.aws_events import MEDIA_TYPE
-from spanreplay.seams.http_reply import HttpReply
-from spanreplay.seams.http_wire import encode_reply
-from spanreplay_collector.phoenix_boundary import SPAN_KIND, derive_attributes
+from spanreplay.model import attributes as names
+from spanreplay.recording.otlp.otlp import decode_value, encode_attributes
+from spanreplay.runtime.calls.spec import Spec
+from spanreplay.runtime.wire.aws_events import MEDIA_TYPE
+from spanreplay.runtime.wire.http_reply import HttpReply
+from spanreplay.runtime.wire.http_wire import encode_reply
+from spanreplay_collector.phoenix.boundary import SPAN_KIND, derive_attributes
 from support.dialect_samples import EVERY, MODELS, Sample
 from support.in_process import MemoryProcessor, make_run
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay import attributes as names
-from spanreplay.call import Recording
-from spanreplay.otlp import encode_attributes
-from spanreplay_collector.phoenix import PhoenixAnnotator, deep_link
+from spanreplay.model import attributes as names
+from spanreplay.model.call import Recording
+from spanreplay.recording.otlp.otlp import encode_attributes
+from spanreplay_collector.phoenix.fanout import PhoenixAnnotator, deep_link
 from support.collector import SwitchStore, make_payload, run_collector, wait_until
 from support.phoenix_server import PhoenixServer, start_phoenix
 from support.recordings import make_incident, split_request

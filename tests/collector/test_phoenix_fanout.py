@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay import attributes as names
-from spanreplay.errors import AccessDenied, ConfigError, ServiceError, ServiceUnavailable
-from spanreplay.otlp import decode_attributes
-from spanreplay_collector.log import SegmentLog
+from spanreplay.model import attributes as names
+from spanreplay.model.errors import AccessDenied, ConfigError, ServiceError, ServiceUnavailable
+from spanreplay.recording.otlp.otlp import decode_attributes
+from spanreplay_collector.log.segment_log import SegmentLog
 from spanreplay_collector.metrics import Metrics
-from spanreplay_collector.phoenix import PhoenixAnnotator, PhoenixFanout
+from spanreplay_collector.phoenix.fanout import PhoenixAnnotator, PhoenixFanout
 from support.collector import WAIT_S, SwitchStore, make_payload, run_collector, wait_until
 from support.phoenix_server import find_free_port
 
@@ -207,7 +207,7 @@ def test_c6_collector_acknowledges_and_loads_while_phoenix_is_away(tmp_path: Pat
         for number in range(1, 20):
             headers = {"content-type": "application/x-protobuf"}
             answer = client.post(running.http + "/v1/traces", content=make_payload(number), headers=headers)
-            assert answer.status_code == 200
+            assert (answer.status_code, answer.headers["x-spanreplay-phoenix"]) == (200, url)
         running.flush()
     assert len(store.payloads()) == 19
 

@@ -9,12 +9,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay import attributes as names
-from spanreplay.otlp import FiledSpan, decode_attributes, encode_attributes
-from spanreplay_collector.log import Position
-from spanreplay_collector.phoenix import deep_link
-from spanreplay_collector.phoenix_traces import ReadySpan, TraceBook
-from spanreplay_collector.phoenix_transform import Preview, build_request, present_span
+from spanreplay.model import attributes as names
+from spanreplay.recording.otlp.otlp import FiledSpan, decode_attributes, encode_attributes
+from spanreplay_collector.log.segment_log import Position
+from spanreplay_collector.phoenix.fanout import deep_link
+from spanreplay_collector.phoenix.traces import ReadySpan, TraceBook
+from spanreplay_collector.phoenix.transform import Preview, build_request, present_span
 
 RUN = "019f" + "0" * 24 + "0001"
 PLACE = Position(1, 9)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spanreplay.errors import AccessDenied, ConfigError
+from spanreplay.model.errors import AccessDenied, ConfigError
 from spanreplay_collector.receive.auth import (
     Authenticator,
     TlsFiles,

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from spanreplay_collector.collector import TlsFiles, Token
 from support.certificates import make_certificates
-from support.collector import RunningCollector, SwitchStore, count_spans, make_payload, run_collector
+from support.collector import RunningCollector, SwitchStore, count_spans, make_deep, make_payload, run_collector
 
 MIB = 1 << 20
 SERVICE = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -105,6 +105,11 @@ def refused(export: Export, body: bytes, **options: Any) -> Any:
     ("body", "compression", "code"),
     [
         pytest.param(b"\xff" * 40, None, "INVALID_ARGUMENT", id="garbage"),
+        pytest.param(make_payload(1)[:-3], None, "INVALID_ARGUMENT", id="cut off"),
+        pytest.param(
+            make_payload(1, text="zz").replace(b"zz", b"\xff\xfe"), None, "INVALID_ARGUMENT", id="invalid UTF-8"
+        ),
+        pytest.param(make_deep(5000), None, "INVALID_ARGUMENT", id="deep"),
         pytest.param(bytes(65 * MIB), None, "RESOURCE_EXHAUSTED", id="too large"),
         pytest.param(bytes(300 * MIB), grpc.Compression.Gzip, "RESOURCE_EXHAUSTED", id="gzip bomb"),
     ],
@@ -143,20 +148,23 @@ def test_grpc_other_signals_are_thrown_away_quietly(running: RunningCollector, s
 
 
 def test_r6_grpc_tokens(tmp_path: Path, store: SwitchStore) -> None:
-    """No token and a wrong one are UNAUTHENTICATED; a right one files spans under its tenant."""
-    with run_collector(tmp_path, store, tokens=(Token.of("s3cret", "acme"),)) as running:
+    """No token, a wrong one and an expired one are UNAUTHENTICATED; a right one files spans under its tenant."""
+    tokens = (Token.of("s3cret", "acme"), Token.of("0ther", "umbrella"), Token.of("old", "acme", expires_at_s=1.0))
+    with run_collector(tmp_path, store, tokens=tokens) as running:
         with open_channel(running.grpc) as channel:
             export = channel.unary_unary(SERVICE)
             wrong: list[tuple[tuple[str, str], ...]] = [
                 (),
                 (("authorization", "Bearer nope"),),
+                (("authorization", "Bearer old"),),
                 (("x-token", "s3cret"),),
             ]
             for metadata in wrong:
                 assert refused(export, make_payload(1), metadata=metadata).code().name == "UNAUTHENTICATED"
             export(make_payload(2), metadata=(("authorization", "Bearer s3cret"),))
+            export(make_payload(3), metadata=(("authorization", "Bearer 0ther"),))
         running.flush()
-        assert store.payloads() == store.payloads("acme") == [make_payload(2)]
+        assert (store.payloads("acme"), store.payloads("umbrella")) == ([make_payload(2)], [make_payload(3)])
 
 
 def test_r6_grpc_tls(tmp_path: Path, store: SwitchStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -29,7 +30,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from spanreplay_collector import limits
 from spanreplay_collector.collector import Token
-from support.collector import RunningCollector, SwitchStore, count_spans, make_payload, run_collector
+from support.collector import (
+    RunningCollector,
+    SwitchStore,
+    count_spans,
+    make_deep,
+    make_payload,
+    run_collector,
+    wait_until,
+)
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
@@ -63,6 +72,15 @@ def test_http_protobuf_is_stored_byte_for_byte(running: RunningCollector, store:
     answer = post(running, body, {"content-type": "application/x-protobuf; charset=utf-8"})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-protobuf")
     assert ExportTraceServiceResponse.FromString(answer.content) == ExportTraceServiceResponse()
+    running.flush()
+    assert store.payloads() == [body]
+
+
+def test_c7_http_nul_is_stored_byte_for_byte(running: RunningCollector, store: SwitchStore) -> None:
+    """NUL in a text and in a name is taken, not cut, and the process lives."""
+    body = make_payload(1, text="a\0b", attributes={"na\0me": "\0"})
+    assert post(running, body, PROTOBUF).status_code == 200
+    assert is_alive(running)
     running.flush()
     assert store.payloads() == [body]
 
@@ -125,8 +143,18 @@ REFUSED: dict[str, tuple[str, str, dict[str, str], bytes, int]] = {
     "unknown encoding": ("POST", "/v1/traces", {**PROTOBUF, "content-encoding": "br"}, b"xx", 415),
     "not gzip": ("POST", "/v1/traces", {**PROTOBUF, "content-encoding": "gzip"}, b"xx", 400),
     "garbage": ("POST", "/v1/traces", PROTOBUF, b"\xff" * 50, 400),
+    "cut off": ("POST", "/v1/traces", PROTOBUF, make_payload(1)[:-3], 400),
+    "invalid UTF-8": (
+        "POST",
+        "/v1/traces",
+        PROTOBUF,
+        make_payload(1, text="zzzz").replace(b"zzzz", b"\xff\xfe\xff\xfe"),
+        400,
+    ),
+    "deep": ("POST", "/v1/traces", PROTOBUF, make_deep(5000), 400),
     "garbage JSON": ("POST", "/v1/traces", JSON, b"{", 400),
     "too large": ("POST", "/v1/traces", PROTOBUF, bytes(65 * MIB), 413),
+    "deep JSON": ("POST", "/v1/traces", JSON, b"[" * 100_000 + b"]" * 100_000, 400),
     "too large JSON": ("POST", "/v1/traces", JSON, b" " * (33 * MIB), 413),
     "gzip bomb": (
         "POST",
@@ -284,16 +312,13 @@ def test_c6_http_too_much_at_once_says_when_to_come_back(tmp_path: Path, store: 
     """Beyond the bytes in flight: 429 with Retry-After, while a slow sender holds its share."""
     with run_collector(tmp_path, store, inflight_bytes_max=1_000_000) as running:
         body = make_payload(1, text="x" * 900_000)
-        slow = start_upload(running, body, part=100)
-        small = make_payload(2, text="x" * 200_000)
-        for _ in range(1000):  # the slow request may not have been seen yet
+        with contextlib.closing(start_upload(running, body, part=890_000)) as slow:
+            wait_until(lambda: "spanreplay_inflight_bytes 0" not in running.collector.metrics.render())
+            small = make_payload(2, text="x" * 200_000)
             answer = post(running, small, PROTOBUF)
-            if answer.status_code != 200:
-                break
-        assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (429, True)
-        slow.send(body[100:])
-        assert slow.getresponse().status == 200
-        slow.close()
+            assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (429, True)
+            slow.send(body[890_000:])
+            assert slow.getresponse().status == 200
         assert post(running, small, PROTOBUF).status_code == 200
 
 

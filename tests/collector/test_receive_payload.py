@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from spanreplay_collector import limits
 from spanreplay_collector.receive.payload import (
     BadRequest,
     TooLarge,
@@ -24,7 +25,7 @@ from spanreplay_collector.receive.payload import (
     check_protobuf,
     inflate,
 )
-from support.collector import make_payload
+from support.collector import make_deep, make_payload
 
 MIB = 1 << 20
 
@@ -167,31 +168,11 @@ def test_c7_spans_with_invalid_ids_are_refused_alone(case: str) -> None:
     assert checked.response().partial_success.rejected_spans == 1
 
 
-def nest(depth: int) -> bytes:
-    """A protobuf request with a value nested so deep, written by hand."""
-    value = b""
-    for _ in range(depth):
-        inner = b"\x0a" + _varint(len(value)) + value
-        value = b"\x2a" + _varint(len(inner)) + inner
-    key_value = b"\x0a\x01k\x12" + _varint(len(value)) + value
-    resource = b"\x0a" + _varint(len(key_value)) + key_value
-    batch = b"\x0a" + _varint(len(resource)) + resource
-    return b"\x0a" + _varint(len(batch)) + batch
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
 MALFORMED: dict[str, bytes] = {
     "text": b"hello",
     "truncated": make_payload(1)[:-3],
     "invalid UTF-8": make_payload(1, text="zzzz").replace(b"zzzz", b"\xff\xfe\xff\xfe"),
-    "deep": nest(5000),
+    "deep": make_deep(5000),
     "length beyond the end": b"\x0a\xff\xff\xff\xff\x07",
 }
 
@@ -272,3 +253,11 @@ def test_c7_bad_json_is_refused(case: str) -> None:
     """With one clear line, never with a crash."""
     with pytest.raises(BadRequest, match="JSON"):
         check_json(BAD_JSON[case])
+
+
+@pytest.mark.parametrize("item", [b"{}", b"[]", b"0"], ids=["objects", "lists", "numbers"])
+def test_r6_json_of_very_many_values_is_refused_unread(item: bytes) -> None:
+    """A body of small values that would become twenty times its size in memory is not even parsed."""
+    with pytest.raises(TooLarge, match="values"):
+        check_json(b"{%b" % item + b',"a":[' + b",".join([item] * (limits.JSON_ITEMS_MAX + 1)))
+    assert check_json(b'{"resourceSpans":[' + b",".join([b"{}"] * (limits.JSON_ITEMS_MAX // 3)) + b"]}").spans == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -9,15 +10,16 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay import attributes as names
-from spanreplay.errors import DamagedRecording
-from spanreplay.otlp import encode_attributes
-from spanreplay_collector.rows import (
+from spanreplay.model import attributes as names
+from spanreplay.model.errors import DamagedRecording
+from spanreplay.recording.otlp.otlp import encode_attributes
+from spanreplay_collector.store.rows import (
     BLOB_COLUMNS,
     BOUNDARY_COLUMNS,
     NO_DAY,
     SPAN_COLUMNS,
-    build_batch,
+    Batch,
+    build_batches,
     day_of_run,
     derive_run_id,
     parse_run_id,
@@ -37,8 +39,13 @@ def _payload(resource: dict[str, Any], attributes: dict[str, Any], **span: Any) 
     return request.SerializeToString()
 
 
+def _build(payloads: Sequence[bytes]) -> Batch:
+    (batch,) = build_batches("t", payloads)
+    return batch
+
+
 def _run_of(payload: bytes) -> bytes:
-    (run_id,) = {row[1] for row in build_batch("t", [payload]).spans}
+    (run_id,) = {row[1] for row in _build([payload]).spans}
     assert isinstance(run_id, bytes)
     return run_id
 
@@ -101,7 +108,7 @@ def test_parse_run_id_refuses_what_is_none(text: object) -> None:
 def test_rows_of_odd_attributes_fit_their_columns(kind: str, odd: dict[str, Any]) -> None:
     """A span with values that no recorder writes still makes rows of the right width."""
     attributes = {names.SCHEMA: "1", names.KIND: kind, names.RUN_ID: make_run_id(), **odd}
-    batch = build_batch("t", [_payload({}, attributes)])
+    batch = _build([_payload({}, attributes)])
     (span,), (boundary,) = batch.spans, batch.boundaries
     assert len(span) == len(SPAN_COLUMNS)
     assert len(boundary) == len(BOUNDARY_COLUMNS)
@@ -117,7 +124,7 @@ def test_rows_of_odd_attributes_fit_their_columns(kind: str, odd: dict[str, Any]
 def test_spans_with_invalid_ids_do_not_replace_each_other(span_ids: tuple[bytes, bytes]) -> None:
     """Spans whose ids are no ids are all kept: their content tells them apart."""
     payloads = [_payload({}, {"n": n}, span_id=span_id) for n, span_id in enumerate(span_ids)]
-    rows = build_batch("t", payloads).spans
+    rows = _build(payloads).spans
     assert len({row[5] for row in rows}) == 2
     assert all(len(row[5]) == 8 for row in rows)
 
@@ -125,4 +132,27 @@ def test_spans_with_invalid_ids_do_not_replace_each_other(span_ids: tuple[bytes,
 def test_build_batch_foreign_bytes_are_named() -> None:
     """A payload that is no OTLP request is refused by its position and size, without its content."""
     with pytest.raises(DamagedRecording, match=r"payload 1 of 2 \(6 bytes\)"):
-        build_batch("t", [b"", b"secret"])
+        _build([b"", b"secret"])
+
+
+def test_c5_batches_are_bounded_and_hold_every_span() -> None:
+    """A load larger than a batch may be comes in several, the same ones each time, with no span lost or doubled."""
+    payloads = [
+        _payload({"service.name": "a"}, {"place": place, "text": "x" * 1000}, span_id=place.to_bytes(8, "big"))
+        for place in range(1, 26)
+    ]
+    joined = b"".join(payloads[:20])
+    for limit in ({"rows_max": 4}, {"bytes_max": 4 * 1100}):
+        batches = list(build_batches("t", [joined, *payloads[20:]], **limit))
+        assert [len(batch.spans) for batch in batches] == [4] * 6 + [1]
+        assert [row[5] for batch in batches for row in batch.spans] == [n.to_bytes(8, "big") for n in range(1, 26)]
+        assert batches == list(build_batches("t", [joined, *payloads[20:]], **limit))
+        for batch in batches:  # a batch stands alone: whatever its rows refer to is in it
+            assert {row[-5] for row in batch.spans} <= set(batch.blobs[batch.spans[0][1]])
+
+
+def test_c5_no_batch_comes_before_all_payloads_were_checked() -> None:
+    """A payload that is no request spoils the load before the first row, not in its middle."""
+    good = _payload({}, {})
+    with pytest.raises(DamagedRecording, match="payload 1 of 2"):
+        next(build_batches("t", [good, b"\xff"], rows_max=1))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spanreplay import otlp
-from spanreplay.call import Outcome, Recording
-from spanreplay.catalog import RunQuery, matches, summarize
-from spanreplay.errors import AmbiguousRun, RunNotFound
-from spanreplay_collector.store import Store
+from spanreplay.model.call import Outcome, Recording
+from spanreplay.model.errors import AmbiguousRun, RunNotFound
+from spanreplay.recording.catalog import RunQuery, matches, summarize
+from spanreplay.recording.otlp import otlp
+from spanreplay_collector.store.store import Store
 from support.runs import START_NS, make_call, make_payload, make_recording, make_request, make_run_id
 from support.stores import Front, fresh_chdb_url, fresh_database
 

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay import otlp
-from spanreplay.call import CallRecord, Outcome, Recording
-from spanreplay.catalog import RunQuery, summarize
-from spanreplay.errors import ConfigError, DamagedRecording, RunNotFound, StoreError
-from spanreplay_collector import store as store_module
-from spanreplay_collector.rows import derive_run_id
-from spanreplay_collector.store import Store
+from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.errors import ConfigError, DamagedRecording, RunNotFound, StoreError
+from spanreplay.recording.catalog import RunQuery, summarize
+from spanreplay.recording.otlp import otlp
+from spanreplay_collector.store import store as store_module
+from spanreplay_collector.store.rows import derive_run_id
+from spanreplay_collector.store.store import Store
 from support.otlp_strategies import requests
 from support.runs import TRACE_ID, make_payload, make_recording, make_request, make_run_id
 

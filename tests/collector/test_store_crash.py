@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spanreplay.errors import StoreError
-from spanreplay_collector.store import Store
+from spanreplay.model.errors import StoreError
+from spanreplay_collector.store.store import Store
 from support.store_loader import check_reload, load_batch
 from support.stores import SERVER_URL_VARIABLE, Front, make_directory
 

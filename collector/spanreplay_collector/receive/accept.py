@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from spanreplay_collector import limits
-from spanreplay_collector.log import LogUnavailable, SegmentLog
+from spanreplay_collector.log.segment_log import LogUnavailable, SegmentLog
 from spanreplay_collector.metrics import Metrics
 from spanreplay_collector.receive.admit import Admission, Busy
 from spanreplay_collector.receive.auth import Authenticator

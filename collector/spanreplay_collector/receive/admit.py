@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from spanreplay.errors import SpanreplayError
+from spanreplay.model.errors import SpanreplayError
 from spanreplay_collector import limits
 
 
@@ -67,7 +67,7 @@ class Admission:
         if not self._log.has_room(size):
             self._move(-size)
             raise Busy(
-                "the collector's disk is full: the store is behind or away",
+                "the collector's disk is full: the store is slow or unavailable",
                 reason="disk",
                 retry_after_s=limits.RETRY_AFTER_DISK_S,
             )

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from spanreplay.errors import AccessDenied, ConfigError
+from spanreplay.model.errors import AccessDenied, ConfigError
 from spanreplay_collector import limits
 
 DEFAULT_TENANT: Final = "default"

@@ -12,8 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from spanreplay.config import GRPC_MESSAGE_BYTES_MAX
-from spanreplay.errors import AccessDenied, PortTaken
+from spanreplay.model.config import GRPC_MESSAGE_BYTES_MAX
+from spanreplay.model.errors import AccessDenied, PortTaken
 from spanreplay_collector import limits
 from spanreplay_collector.receive.accept import Acceptor
 from spanreplay_collector.receive.admit import Busy

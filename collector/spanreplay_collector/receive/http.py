@@ -30,13 +30,16 @@ from granian.server.embed import Server
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-from spanreplay.config import OTLP_MESSAGE_BYTES_MAX
-from spanreplay.errors import AccessDenied, SpanreplayError
+from spanreplay.model.config import OTLP_MESSAGE_BYTES_MAX
+from spanreplay.model.errors import AccessDenied, SpanreplayError
+from spanreplay.recording.spool.post import COLLECTOR_HEADER, PHOENIX_HEADER, parse_phoenix_url
 from spanreplay_collector import limits
 from spanreplay_collector.metrics import CONTENT_TYPE as METRICS_TYPE
 from spanreplay_collector.receive.accept import Acceptor
 from spanreplay_collector.receive.admit import Busy, Claim
-from spanreplay_collector.receive.auth import TlsFiles
+from spanreplay_collector.receive.auth import TlsFiles, is_loopback
+from spanreplay_collector.receive.connections import IdleWatch, count_connections_max, raise_file_limit
+from spanreplay_collector.receive.hosts import is_local_name
 from spanreplay_collector.receive.payload import (
     ENCODINGS,
     BadRequest,
@@ -47,6 +50,7 @@ from spanreplay_collector.receive.payload import (
     check_protobuf,
     inflate,
 )
+from spanreplay_collector.receive.ready import Readiness
 
 logger = logging.getLogger(__name__)
 
@@ -82,15 +86,29 @@ class _Refusal(Exception):
 class HttpReceiver:
     """Serves a listening socket until stopped; the socket belongs to it from then on."""
 
-    def __init__(self, acceptor: Acceptor, listener: socket.socket, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        acceptor: Acceptor,
+        readiness: Readiness,
+        listener: socket.socket,
+        tls: TlsFiles | None = None,
+        phoenix_url: str = "",
+    ) -> None:
+        """`phoenix_url`: where people see the spans; what delivers them is told."""
         self._acceptor = acceptor
+        self._told = [(PHOENIX_HEADER, shown)] if (shown := parse_phoenix_url(phoenix_url)) else None
+        self._readiness = readiness
+        self._is_loopback = is_loopback(listener.getsockname()[0])
+        connections_max = count_connections_max(raise_file_limit())
+        self._watch = IdleWatch(listener.getsockname()[1], connections_max)
         self._server = _OwnSocketServer(
             listener,
             target=self._answer,
             log_enabled=False,
             websockets=False,
-            backlog=1024,
-            http1_settings=HTTP1Settings(header_read_timeout=10_000),
+            backlog=4096,
+            backpressure=connections_max,
+            http1_settings=HTTP1Settings(header_read_timeout=limits.HEADER_TIMEOUT_S * 1000),
             http2_settings=HTTP2Settings(max_headers_size=64 * 1024),
             ssl_cert=tls.cert if tls else None,
             ssl_key=tls.key if tls else None,
@@ -105,12 +123,14 @@ class HttpReceiver:
         """Answer requests from now on; needs the running event loop."""
         self._serving = asyncio.get_running_loop().create_task(self._server.serve())
         self._serving.add_done_callback(self._note_end)
+        self._watch.start()
 
     async def stop(self) -> None:
         """Close the socket and end, after the requests in progress."""
         if self._serving is None:
             return
         self._is_stopping = True
+        await self._watch.stop()
         self._server.stop()  # type: ignore[no-untyped-call]  # granian leaves it untyped
         done, _ = await asyncio.wait({self._serving}, timeout=limits.STOP_GRACE_S)
         if not done:
@@ -121,7 +141,7 @@ class HttpReceiver:
     def _note_end(self, serving: asyncio.Task[None]) -> None:
         if not self._is_stopping:
             cause = None if serving.cancelled() else serving.exception()
-            logger.error("the OTLP/HTTP server ended by itself (%s); restart the collector", cause)
+            logger.error("the OTLP/HTTP server stopped unexpectedly (%s); restart the collector", cause)
 
     async def _answer(self, scope: Any, proto: Any) -> None:
         kind = _read_content_type(scope)
@@ -142,10 +162,17 @@ class HttpReceiver:
             _send_refusal(proto, kind, _Refusal(500, INTERNAL, "internal error; see the collector's log"))
 
     async def _route(self, scope: Any, proto: Any, kind: str) -> None:
+        if self._is_loopback and not is_local_name(scope.headers.get("host") or scope.authority or ""):
+            raise _Refusal(421, INVALID_ARGUMENT, "use localhost, or an address")
         path = scope.path.rstrip("/") or "/"
         if path == "/healthz":
             _require_method(scope, "GET")
-            proto.response_str(200, [("content-type", _TEXT)], "ok\n")
+            proto.response_str(200, [("content-type", _TEXT), (COLLECTOR_HEADER, "1")], "ok\n")
+            return
+        if path in ("/readyz", "/readyz/log"):
+            _require_method(scope, "GET")
+            trouble = await (self._readiness if path == "/readyz" else self._readiness.log_alone).find_trouble()
+            proto.response_str(503 if trouble else 200, [("content-type", _TEXT)], (trouble or "ready") + "\n")
             return
         tenant = self._authenticate(scope)
         if path == "/metrics":
@@ -174,7 +201,7 @@ class HttpReceiver:
         except (Busy, TooLarge, UnknownEncoding, BadRequest) as exc:
             refusal = _explain(exc)
         else:
-            _send_message(proto, 200, kind, checked.response())
+            _send_message(proto, 200, kind, checked.response(), self._told)
             return
         # Out here, because a chained exception would keep the body in memory while the rest is discarded.
         raise refusal
@@ -234,7 +261,7 @@ async def _read_body(scope: Any, proto: Any, claim: Claim, size_max: int) -> byt
     if stated is not None and stated.isdecimal():
         if len(stated) > 18 or int(stated) > size_max:
             raise TooLarge(f"the request is larger than {size_max} bytes")
-        claim.grow_to(int(stated))
+        claim.grow_to(min(int(stated), limits.CLAIM_AHEAD_BYTES))
     parts: list[bytes] = []
     size = 0
     # granian 2.8.7 ends this loop, without an error, when the client goes away in the middle: a stated length

@@ -10,16 +10,14 @@ from typing import Final
 
 import zstandard
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from spanreplay.errors import SpanreplayError
-from spanreplay.otlp_json import read_request
+from spanreplay.model.errors import SpanreplayError
+from spanreplay.recording.otlp.otlp_json import read_request
 from spanreplay_collector import limits
+from spanreplay_collector.wire_check import check_wire, leave_out_invalid
 
+_JSON_MARKS: Final = (b"{", b"[", b",")
 ENCODINGS: Final = "gzip, deflate, zstd"
 
 
@@ -135,18 +133,21 @@ def check_protobuf(body: bytes) -> CheckedRequest:
 
     The bytes go on as they came, so that fields we do not know are kept, unless a span must be left out.
     """
-    request = ExportTraceServiceRequest()
     try:
-        request.ParseFromString(body)
+        checked = check_wire(body)
     except DecodeError as exc:
         raise BadRequest(
             "the body is not an ExportTraceServiceRequest: malformed, nested too deeply or not UTF-8"
         ) from exc
-    return _check_spans(request, body)
+    return CheckedRequest(checked.payload, checked.spans, checked.refused_spans)
 
 
 def check_json(body: bytes) -> CheckedRequest:
-    """An OTLP/JSON request as protobuf. Raises: BadRequest."""
+    """An OTLP/JSON request as protobuf. Raises: BadRequest, TooLarge."""
+    if sum(map(body.count, _JSON_MARKS)) > limits.JSON_ITEMS_MAX:
+        raise TooLarge(
+            f"the request has more than {limits.JSON_ITEMS_MAX} values", hint="send smaller batches, or protobuf"
+        )
     try:
         tree = json.loads(body)
     except (ValueError, RecursionError) as exc:
@@ -157,22 +158,5 @@ def check_json(body: bytes) -> CheckedRequest:
         request = read_request(tree)
     except ValueError as exc:
         raise BadRequest("the body is not OTLP/JSON") from exc
-    return _check_spans(request, None)
-
-
-def _check_spans(request: ExportTraceServiceRequest, body: bytes | None) -> CheckedRequest:
-    spans = refused = 0
-    for batch in request.resource_spans:
-        for scope in batch.scope_spans:
-            invalid = [place for place, span in enumerate(scope.spans) if not _has_valid_ids(span)]
-            for place in reversed(invalid):
-                del scope.spans[place]
-            refused += len(invalid)
-            spans += len(scope.spans)
-    payload = body if body is not None and not refused else request.SerializeToString()
-    return CheckedRequest(payload, spans, refused)
-
-
-def _has_valid_ids(span: Span) -> bool:
-    trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
-    return len(trace_id) == 16 and len(span_id) == 8 and len(parent) in (0, 8) and any(trace_id) and any(span_id)
+    spans, refused = leave_out_invalid(request)
+    return CheckedRequest(request.SerializeToString(), spans, refused)

@@ -10,19 +10,22 @@ from typing import Any, Final
 
 from clickhouse_connect.driver.client import Client
 
-from spanreplay.catalog import RunQuery, RunSummary
-from spanreplay.errors import ConfigError, RunNotFound, StoreError
-from spanreplay_collector import migrate as migrations
-from spanreplay_collector import search
-from spanreplay_collector.address import join
-from spanreplay_collector.engine import Engine, parse_address
-from spanreplay_collector.rows import (
+from spanreplay.model.errors import ConfigError, RunNotFound, StoreError
+from spanreplay.recording.catalog import RunQuery, RunSummary
+from spanreplay.recording.model_drift import DriftQuery, DriftScan
+from spanreplay_collector.store import drift, search
+from spanreplay_collector.store import migrate as migrations
+from spanreplay_collector.store.address import join
+from spanreplay_collector.store.engine import Engine, parse_address
+from spanreplay_collector.store.firsts import APART_COLUMNS, Sorted, sort_batch
+from spanreplay_collector.store.rows import (
     BLOB_COLUMNS,
     BOUNDARY_COLUMNS,
     SPAN_COLUMNS,
+    Batch,
     Columns,
     Row,
-    build_batch,
+    build_batches,
     day_of_run,
     parse_run_id,
 )
@@ -36,6 +39,8 @@ KNOWN_BLOBS_MAX: Final = 100_000
 INSERT_BYTES_MAX: Final = 32 * 1024 * 1024
 """Blobs of one INSERT; a larger load is written in several."""
 TENANT_CHARS_MAX: Final = 128
+APART_RUNS_SAID_MAX: Final = 10
+"""Runs of one load whose records were kept apart and that the log names."""
 ANY_DAY_COUNT: Final = 0
 """No limit on the partitions of an insert: a backlog may span months, and must not be refused for it."""
 
@@ -47,6 +52,11 @@ WHERE tenant = {tenant:String} AND run_id = toFixedString(unhex({run_id:String})
 _BLOBS: Final = """
 SELECT hash, body
 FROM blobs
+WHERE tenant = {tenant:String} AND run_id = toFixedString(unhex({run_id:String}), 16) AND day = {day:Date}
+"""
+_APART: Final = """
+SELECT uniqExact(span_id, content)
+FROM spans_apart
 WHERE tenant = {tenant:String} AND run_id = toFixedString(unhex({run_id:String}), 16) AND day = {day:Date}
 """
 _AS_BYTES: Final = {"String": "bytes", "FixedString": "bytes"}
@@ -62,6 +72,10 @@ class Store:
         self._engine = engine
         self._known_blobs: OrderedDict[tuple[str, bytes, bytes], None] = OrderedDict()
         self._known_lock = threading.Lock()
+        # What is stored is looked at before an insert: nothing may come in between.
+        self._load_lock = threading.Lock()
+        self.apart_spans = 0
+        """Records that this object kept apart; see `firsts`."""
 
     @classmethod
     def open(cls, url: str) -> Store:
@@ -91,26 +105,36 @@ class Store:
         """Bring the schema up to date; the names of the migrations applied now. Idempotent."""
         return [f"{m.number:04d}_{m.name}" for m in migrations.migrate(self._engine)]
 
+    def list_pending(self) -> list[str]:
+        """Migrations that this version knows and the store lacks. Raises: StoreError if it has no tables at all."""
+        return [f"{m.number:04d}_{m.name}" for m in migrations.list_pending(self._engine)]
+
     def ping(self) -> None:
         """Return if the store answers. Raises: StoreError."""
         with self._engine.client(is_server_level=True) as client:
             client.query("SELECT 1")
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store the spans of serialised ExportTraceServiceRequests; how many there are.
+        """Store the spans of serialised ExportTraceServiceRequests; how many of them are stored now.
 
-        Loading again under the same token changes nothing, also after a crash at any point: the token must
-        name the content (a log segment), not the attempt. A span that comes again under another token
-        replaces itself.
+        A large load is stored in parts, so that its memory is bounded; what cuts it short leaves the first of them.
+        The first final record of a span stays: one that comes later with other content is kept apart, said in
+        the log and not counted in the result. An equal one changes nothing, under whatever token. Loading again
+        under the same token changes nothing, also after a crash at any point: the token must name the content
+        (a log segment), not the attempt.
         Raises: DamagedRecording if a payload is no OTLP trace request; nothing is stored then.
         """
-        batch = build_batch(_checked_tenant(tenant), payloads)
-        if not batch.spans:
-            return 0
-        if not token:
-            raise ConfigError("a load needs a token", hint="name the content that is loaded, e.g. its log segment")
-        # The engine compares tokens per table: without the tenant, one could swallow another's load.
-        scoped = f"{tenant}/{token}"
+        spans = 0
+        for number, batch in enumerate(build_batches(_checked_tenant(tenant), payloads)):
+            if not token:
+                raise ConfigError("a load needs a token", hint="name the content that is loaded, e.g. its log segment")
+            # The engine compares tokens per table: without the tenant, one could swallow another's load.
+            spans += self._load_batch(
+                tenant, batch, f"{tenant}/{token}" if number == 0 else f"{tenant}/{token}+{number}"
+            )
+        return spans
+
+    def _load_batch(self, tenant: str, batch: Batch, token: str) -> int:
         stored: list[tuple[str, bytes, bytes]] = []
         rows: list[Row] = []
         for run_id, bodies in batch.blobs.items():
@@ -119,16 +143,31 @@ class Store:
                 if (tenant, run_id, part) not in self._known_blobs:
                     rows.append((tenant, run_id, day, part, body))
                     stored.append((tenant, run_id, part))
-        with self._engine.client() as client:
+        with self._load_lock, self._engine.client() as client:
+            firsts = sort_batch(client, tenant, batch)
             # Blobs first: a reader must never see a span whose parts are not there yet. Boundaries last:
             # they make the run findable.
             for number, chunk in enumerate(_chunks(rows)):
-                _insert(client, "blobs", BLOB_COLUMNS, chunk, f"{scoped}/{number}")
-            _insert(client, "spans", SPAN_COLUMNS, batch.spans, scoped)
-            if batch.boundaries:
-                _insert(client, "boundaries", BOUNDARY_COLUMNS, batch.boundaries, scoped)
+                _insert(client, "blobs", BLOB_COLUMNS, chunk, f"{token}/{number}")
+            for table, columns, inserted in (
+                ("spans_apart", APART_COLUMNS, firsts.apart),
+                ("spans", SPAN_COLUMNS, firsts.spans),
+                ("boundaries", BOUNDARY_COLUMNS, firsts.boundaries),
+            ):
+                if inserted:
+                    _insert(client, table, columns, inserted, token)
         self._remember(stored)
-        return len(batch.spans)
+        self._say_apart(tenant, firsts)
+        return len(batch.spans) - firsts.apart_spans
+
+    def count_apart(self, tenant: str, run_id: str) -> int:
+        """How many records came later than those of a run, with other content; none of them is part of it."""
+        named = parse_run_id(run_id)
+        if named is None:
+            return 0
+        parameters = {"tenant": _checked_tenant(tenant), "run_id": named.hex(), "day": day_of_run(named)}
+        with self._engine.client() as client:
+            return int(client.query(_APART, parameters=parameters).result_rows[0][0])
 
     def read_run(self, tenant: str, run_id: str) -> list[bytes]:
         """Every span of a run, one ExportTraceServiceRequest each, in start order; the final record of each.
@@ -159,9 +198,25 @@ class Store:
         with self._engine.client() as client:
             return search.find_runs(client, _checked_tenant(tenant), query)
 
+    def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
+        """Requests to models that have more than one serving stack or output."""
+        with self._engine.client() as client:
+            return drift.scan_drift(client, _checked_tenant(tenant), query)
+
     def close(self) -> None:
         """Release every connection; idempotent."""
         self._engine.close()
+
+    def _say_apart(self, tenant: str, firsts: Sorted) -> None:
+        self.apart_spans += firsts.apart_spans
+        for run_id, spans in list(firsts.apart_runs.items())[:APART_RUNS_SAID_MAX]:
+            logger.warning(
+                "run %s of tenant %r: %d records came again with other content, or after the run had ended; "
+                "the run stays as it was, they are kept in the table spans_apart",
+                run_id,
+                tenant,
+                spans,
+            )
 
     def _remember(self, stored: list[tuple[str, bytes, bytes]]) -> None:
         with self._known_lock:
@@ -207,7 +262,7 @@ def _insert(client: Client, table: str, columns: Columns, rows: list[Row], token
 
 
 def _final_records(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The newest record of each span, in start order: what FINAL would give, without its merge."""
+    """The record of each span that counts, in start order: what FINAL would give, without its merge."""
     newest: dict[tuple[bytes, bytes], Sequence[Any]] = {}
     for row in rows:
         _, _, trace_id, span_id, version = row[:5]

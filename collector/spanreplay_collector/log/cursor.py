@@ -6,7 +6,7 @@ import json
 import logging
 from pathlib import Path
 
-from spanreplay_collector.log_segment import Position, replace_file
+from spanreplay_collector.log.segment import Position, replace_file
 
 logger = logging.getLogger(__name__)
 

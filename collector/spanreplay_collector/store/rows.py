@@ -8,28 +8,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from spanreplay import attributes as names
-from spanreplay.call import Outcome, Recording, RootRecord
-from spanreplay.errors import DamagedRecording
-from spanreplay.otlp import decode_attributes
-from spanreplay_collector.address import address_span, hash_part
+from spanreplay.model import attributes as names
+from spanreplay.model.call import Outcome, Recording, RootRecord
+from spanreplay.model.errors import DamagedRecording
+from spanreplay.recording.otlp.otlp import decode_attributes
+from spanreplay_collector import limits
+from spanreplay_collector.store.address import address_span, hash_part
+from spanreplay_collector.wire import iter_filed
+from spanreplay_collector.wire_check import check_wire
 
 __all__ = [
     "BLOB_COLUMNS",
     "BOUNDARY_COLUMNS",
     "SPAN_COLUMNS",
     "Batch",
-    "build_batch",
+    "build_batches",
     "day_of_run",
     "derive_run_id",
     "parse_run_id",
@@ -42,6 +45,9 @@ MAP_TEXT_CHARS_MAX: Final = 256
 ATTRIBUTES_MAX: Final = 64
 """Attributes of one span that are repeated in the query map."""
 SEQ_FOREIGN: Final = 2**32 - 1
+VERSION_OPEN: Final = 0
+VERSION_FINAL: Final = 1
+"""What a row says until it is stored: the version in the table tells the order of arrival as well."""
 NO_DAY: Final = date(1970, 1, 1)
 _DAY_MS: Final = 86_400_000
 _YEAR_2020_MS: Final = 1_577_836_800_000
@@ -133,8 +139,12 @@ class Batch:
 
     spans: list[Row] = field(default_factory=list)
     boundaries: list[Row] = field(default_factory=list)
+    boundary_places: list[int] = field(default_factory=list)
+    """for each of `boundaries` the place of its row in `spans`"""
     blobs: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
     """run id → hash → body"""
+    size_bytes: int = 0
+    """of all spans as they came"""
 
 
 def parse_run_id(text: object) -> bytes | None:
@@ -168,45 +178,65 @@ def day_of_run(run_id: bytes) -> date:
     return datetime.fromtimestamp(ms / 1000, timezone.utc).date()
 
 
-def build_batch(tenant: str, payloads: Sequence[bytes]) -> Batch:
-    """Every span of the payloads as rows. Raises: DamagedRecording if a payload is no OTLP trace request."""
-    batch = Batch()
+def build_batches(
+    tenant: str,
+    payloads: Sequence[bytes],
+    *,
+    rows_max: int = limits.LOAD_ROWS_MAX,
+    bytes_max: int = limits.LOAD_BYTES_MAX,
+) -> Iterator[Batch]:
+    """Every span of the payloads as rows, in batches of bounded size; a span is parsed when its batch is due.
+
+    The same payloads give the same batches. Raises: DamagedRecording if a payload is no OTLP trace request;
+    then no batch comes at all.
+    """
     for number, payload in enumerate(payloads):
-        request = ExportTraceServiceRequest()
         try:
-            request.ParseFromString(payload)
+            check_wire(payload)
         except DecodeError as exc:
             raise DamagedRecording(
                 f"payload {number} of {len(payloads)} ({len(payload)} bytes) is not an OTLP trace request"
             ) from exc
-        for resource_spans in request.resource_spans:
-            _add_resource_spans(batch, tenant, resource_spans)
-    return batch
-
-
-def _add_resource_spans(batch: Batch, tenant: str, resource_spans: ResourceSpans) -> None:
-    resource = decode_attributes(resource_spans.resource.attributes)
-    header = ResourceSpans(schema_url=resource_spans.schema_url)
-    if resource_spans.HasField("resource"):
-        header.resource.CopyFrom(resource_spans.resource)
-    resource_header = header.SerializeToString()
-    for scope_spans in resource_spans.scope_spans:
-        scope = ScopeSpans(schema_url=scope_spans.schema_url)
-        if scope_spans.HasField("scope"):
-            scope.scope.CopyFrom(scope_spans.scope)
-        scope_header = scope.SerializeToString()
-        for span in scope_spans.spans:
-            filed = _Filed(tenant, resource, resource_header, scope_spans.scope.name, scope_header)
-            _add_span(batch, filed, span)
+    batch = Batch()
+    filed: _Filed | None = None
+    for each in chain.from_iterable(map(iter_filed, payloads)):
+        size = each.span.ByteSize()
+        if batch.spans and (len(batch.spans) >= rows_max or batch.size_bytes + size > bytes_max):
+            yield batch
+            batch = Batch()
+        if filed is None or filed.scope_spans is not each.scope:
+            filed = _file(tenant, each.resource, each.scope, filed)
+        _add_span(batch, filed, each.span)
+        batch.size_bytes += size
+    if batch.spans:
+        yield batch
 
 
 @dataclass(frozen=True)
 class _Filed:
+    """What the spans of one scope share; made once, and its resource once for all of its scopes."""
+
     tenant: str
+    resource_spans: ResourceSpans
     resource: Mapping[str, Any]
-    resource_header: bytes
-    scope: str
-    scope_header: bytes
+    resource_header: tuple[bytes, bytes]
+    """hash and body"""
+    scope_spans: ScopeSpans
+    scope_header: tuple[bytes, bytes]
+
+
+def _file(tenant: str, resource_spans: ResourceSpans, scope_spans: ScopeSpans, last: _Filed | None) -> _Filed:
+    scope = ScopeSpans(schema_url=scope_spans.schema_url)
+    if scope_spans.HasField("scope"):
+        scope.scope.CopyFrom(scope_spans.scope)
+    scope_header = _hashed(scope.SerializeToString())
+    if last is not None and last.resource_spans is resource_spans:
+        return replace(last, scope_spans=scope_spans, scope_header=scope_header)
+    header = ResourceSpans(schema_url=resource_spans.schema_url)
+    if resource_spans.HasField("resource"):
+        header.resource.CopyFrom(resource_spans.resource)
+    resource = decode_attributes(resource_spans.resource.attributes)
+    return _Filed(tenant, resource_spans, resource, _hashed(header.SerializeToString()), scope_spans, scope_header)
 
 
 def _add_span(batch: Batch, filed: _Filed, span: Span) -> None:
@@ -221,11 +251,11 @@ def _add_span(batch: Batch, filed: _Filed, span: Span) -> None:
     is_boundary = names.KIND in attributes and names.SCHEMA in attributes
     run = (filed.tenant, run_id, day_of_run(run_id))
     ids = (
-        _clamp(attributes.get(names.SEQ), 0, SEQ_FOREIGN, 0) if is_boundary else SEQ_FOREIGN,
+        _clamp(attributes.get(names.SEQ), 0, SEQ_FOREIGN - 1, 0) if is_boundary else SEQ_FOREIGN,
         _fixed_id(span.trace_id, 16, span),
         _fixed_id(span.span_id, 8, span),
         span.parent_span_id[:8].ljust(8, b"\0"),
-        _version(attributes, span),
+        VERSION_OPEN if attributes.get(names.OUTCOME) == Outcome.OPEN.value else VERSION_FINAL,
         span.start_time_unix_nano,
         span.end_time_unix_nano,
     )
@@ -236,7 +266,7 @@ def _add_span(batch: Batch, filed: _Filed, span: Span) -> None:
             *ids,
             _word(span.name),
             _word(kind),
-            _word(filed.scope),
+            _word(filed.scope_spans.scope.name),
             _word(filed.resource.get("service.name")),
             span.status.code & 0xFF,
             # A boundary's own attributes are columns of `boundaries` already.
@@ -250,6 +280,7 @@ def _add_span(batch: Batch, filed: _Filed, span: Span) -> None:
         )
     )
     if is_boundary:
+        batch.boundary_places.append(len(batch.spans) - 1)
         batch.boundaries.append((*run, *ids, *_boundary_values(attributes)))
 
 
@@ -324,13 +355,6 @@ def _has_holes(manifest: Mapping[str, Any]) -> bool:
     return not Recording(root, ()).completeness().is_complete
 
 
-def _version(attributes: Mapping[str, Any], span: Span) -> int:
-    """The final record of a span beats its open one, a later final record an earlier one."""
-    if attributes.get(names.OUTCOME) == Outcome.OPEN.value:
-        return 0
-    return max(span.end_time_unix_nano, 1)
-
-
 def _fixed_id(span_or_trace_id: bytes, size: int, span: Span) -> bytes:
     """An id as wide as its column; an invalid one is replaced by the span's hash, so that none collide."""
     if len(span_or_trace_id) == size and any(span_or_trace_id):
@@ -338,10 +362,13 @@ def _fixed_id(span_or_trace_id: bytes, size: int, span: Span) -> bytes:
     return blake2b(span.SerializeToString(deterministic=True), digest_size=size).digest()
 
 
-def _add_blob(blobs: dict[bytes, bytes], body: bytes) -> bytes:
-    part = hash_part(body)
-    blobs[part] = body
-    return part
+def _hashed(body: bytes) -> tuple[bytes, bytes]:
+    return hash_part(body), body
+
+
+def _add_blob(blobs: dict[bytes, bytes], part: tuple[bytes, bytes]) -> bytes:
+    blobs[part[0]] = part[1]
+    return part[0]
 
 
 def _text(value: object) -> str:

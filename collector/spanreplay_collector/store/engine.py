@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,9 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 
-from spanreplay.errors import ConfigError, StoreError, StoreLocked
+from spanreplay.model.errors import ConfigError, StoreError, StoreLocked
+from spanreplay.model.how_to_install import install_command
+from spanreplay.model.private import make_private
 
 __all__ = ["Engine", "StoreAddress", "parse_address"]
 
@@ -25,7 +28,7 @@ CLIENTS_MAX: Final = 16
 """Queries at the same time; a further one waits."""
 CONNECT_TIMEOUT_S: Final = 5
 QUERY_TIMEOUT_S: Final = 120
-SCHEMA_DIR: Final = Path(__file__).parent / "schema"
+SCHEMA_DIR: Final = Path(__file__).parents[1] / "schema"
 
 # The driver logs a traceback for each attempt while a server is away; we raise the error, the caller tells it once.
 _driver_logger = logging.getLogger("clickhouse_connect")
@@ -101,6 +104,12 @@ def _checked_name(database: str) -> str:
     if not (database.isascii() and database.isidentifier()):
         raise ConfigError(f"{database!r} is not a database name", hint="use letters, digits and underscores")
     return database
+
+
+def _make_directory(path: Path) -> None:
+    """The directory of an embedded store, closed to others; one that another user mounted for us stays as it is."""
+    if not path.exists() or path.stat().st_uid == os.geteuid():
+        make_private(path)
 
 
 def _is_locked(status_file: Path) -> bool:
@@ -185,8 +194,7 @@ class Engine:
         address = self.address
         try:
             if address.scheme == "chdb":
-                with suppress(FileExistsError):
-                    Path(address.path).mkdir(parents=True, mode=0o700)
+                _make_directory(Path(address.path))
                 return clickhouse_connect.get_client(
                     interface="chdb",
                     path=address.path,
@@ -210,7 +218,7 @@ class Engine:
         except ImportError as exc:
             raise StoreError(
                 "an embedded store needs chDB, which is not installed",
-                hint="pip install 'spanreplay[embedded]', or name a ClickHouse server",
+                hint=f"{install_command('embedded')}, or name a ClickHouse server",
             ) from exc
         except OSError as exc:
             raise StoreError(f"the directory {address.path!r} cannot be used: {exc.strerror}") from exc

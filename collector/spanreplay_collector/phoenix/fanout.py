@@ -12,21 +12,21 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay.otlp import iter_spans
 from spanreplay_collector import limits
-from spanreplay_collector.log import Position, Record, SegmentLog
+from spanreplay_collector.log.segment_log import Position, Record, SegmentLog
 from spanreplay_collector.metrics import Metrics
-from spanreplay_collector.phoenix_annotate import PhoenixAnnotator
-from spanreplay_collector.phoenix_client import PhoenixClient
-from spanreplay_collector.phoenix_traces import ReadySpan, TraceBook
-from spanreplay_collector.phoenix_transform import build_request, present_span
+from spanreplay_collector.phoenix.annotate import PhoenixAnnotator
+from spanreplay_collector.phoenix.client import PhoenixClient
+from spanreplay_collector.phoenix.traces import ReadySpan, TraceBook
+from spanreplay_collector.phoenix.transform import build_request, present_span
+from spanreplay_collector.wire import iter_spans
 
 __all__ = ["CURSOR", "PhoenixAnnotator", "PhoenixFanout", "deep_link"]
 
@@ -109,7 +109,7 @@ class PhoenixFanout:
             except _Stopping:
                 return
             except Exception:
-                logger.exception("the Phoenix fan-out failed; it goes on with the next spans")
+                logger.exception("the Phoenix fan-out failed; it continues with the next spans")
                 self._metrics.add("phoenix_dropped_spans_total", reason="failure")
                 self._stop.wait(self._backoff_s[1])
 
@@ -117,11 +117,16 @@ class PhoenixFanout:
         position = max(position, self._log.position_of(self._cursor))
         batch = self._log.read(position, bytes_max=limits.PHOENIX_BATCH_BYTES, records_max=limits.PHOENIX_BATCH_SPANS)
         now_s = time.monotonic()
-        ready: list[ReadySpan] = []
-        for record in batch.records:
-            ready += self._take_in(record, now_s)
         is_caught_up = not batch.records
-        ready += self._book.release_waiting(float("inf") if self._is_flushing and is_caught_up else now_s)
+        ready: list[ReadySpan] = []
+        for each in chain(
+            chain.from_iterable(self._take_in(record, now_s) for record in batch.records),
+            self._book.release_waiting(float("inf") if self._is_flushing and is_caught_up else now_s),
+        ):
+            ready.append(each)
+            if len(ready) >= limits.PHOENIX_BATCH_SPANS:  # one record may hold a million
+                self._send(ready)
+                ready.clear()
         self._send(ready)
         done = min(batch.next, self._book.oldest_held() or batch.next)
         if done > self._log.position_of(self._cursor):
@@ -130,14 +135,12 @@ class PhoenixFanout:
             self._log.wait_news(position, 0.2 if self._book.is_holding else 1.0)
         return batch.next
 
-    def _take_in(self, record: Record, now_s: float) -> list[ReadySpan]:
-        request = ExportTraceServiceRequest()
+    def _take_in(self, record: Record, now_s: float) -> Iterator[ReadySpan]:
         try:
-            request.ParseFromString(record.payload)
+            for filed in iter_spans(record.payload):
+                yield from self._book.add(filed, record.start, now_s)
         except DecodeError:
             self._metrics.add("phoenix_dropped_spans_total", reason="unreadable")
-            return []
-        return [ready for filed in iter_spans(request) for ready in self._book.add(filed, record.start, now_s)]
 
     def _send(self, ready: Sequence[ReadySpan]) -> None:
         by_project: dict[str, list[_ShownSpan]] = {}

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from clickhouse_connect.driver.client import Client
 
-from spanreplay.call import Outcome, RootRecord
-from spanreplay.catalog import RUNS_MAX, RunQuery, RunSummary
-from spanreplay.errors import AmbiguousRun, RunNotFound
+from spanreplay.model.call import Outcome, RootRecord
+from spanreplay.model.errors import AmbiguousRun, RunNotFound
+from spanreplay.recording.catalog import RUNS_MAX, RunQuery, RunSummary
 
 __all__ = ["find_run_id", "find_runs"]
 

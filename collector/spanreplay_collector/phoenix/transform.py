@@ -17,11 +17,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay import attributes as names
-from spanreplay.call import Outcome
-from spanreplay.otlp import FiledSpan, encode_value
+from spanreplay.model import attributes as names
+from spanreplay.model.call import Outcome
+from spanreplay.recording.otlp.otlp import FiledSpan, encode_value
 from spanreplay_collector import limits
-from spanreplay_collector.phoenix_boundary import derive_attributes
+from spanreplay_collector.phoenix.boundary import derive_attributes
 
 SPAN_KIND: Final = "openinference.span.kind"
 INPUT: Final = "input.value"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spanreplay.errors import AccessDenied, ServiceError, ServiceUnavailable
-from spanreplay_collector.phoenix_client import PhoenixClient
+from spanreplay.model.errors import AccessDenied, ServiceError, ServiceUnavailable
+from spanreplay_collector.phoenix.client import PhoenixClient
 
 IDENTIFIER: Final = "replay:latest"
 """Constant: a second identifier would make Phoenix show a mean instead of the label."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay.errors import DamagedRecording
+from spanreplay.model.errors import DamagedRecording
 
 __all__ = ["Addressed", "address_span", "cut_text", "hash_part", "join"]
 

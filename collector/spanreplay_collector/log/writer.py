@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spanreplay.errors import SpanreplayError
+from spanreplay.model.errors import SpanreplayError
 from spanreplay_collector import limits
-from spanreplay_collector.log_segment import (
+from spanreplay_collector.log.segment import (
     MAGIC,
     encode_frame,
     segment_path,
@@ -23,7 +23,7 @@ from spanreplay_collector.log_segment import (
     sync_file,
     write_all,
 )
-from spanreplay_collector.log_shelf import Shelf
+from spanreplay_collector.log.shelf import Shelf
 from spanreplay_collector.metrics import Metrics
 
 logger = logging.getLogger(__name__)

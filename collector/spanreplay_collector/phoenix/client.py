@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from spanreplay.errors import ConfigError
+from spanreplay.model.errors import ConfigError
 from spanreplay_collector import limits
 
 _REPLY_BYTES_MAX = 4 * limits.MIB
@@ -37,7 +37,9 @@ class PhoenixClient:
     def __init__(self, url: str, token: str = "", *, timeout_s: float = limits.PHOENIX_TIMEOUT_S) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{url!r} is no address of Phoenix", hint="for example http://127.0.0.1:6006")
+            raise ConfigError(
+                f"{url!r} is not the address of a Phoenix server", hint="for example http://127.0.0.1:6006"
+            )
         self.base = url.rstrip("/")
         self._parts = parts
         self._headers = {"authorization": f"Bearer {token}"} if token else {}

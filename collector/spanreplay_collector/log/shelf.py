@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from spanreplay_collector.log_segment import MAGIC, Position
+from spanreplay_collector.log.segment import MAGIC, Position
 
 
 class Shelf:

@@ -10,10 +10,11 @@ from typing import Final
 
 from clickhouse_connect.driver.client import Client
 
-from spanreplay.errors import NewerSchema, StoreError
-from spanreplay_collector.engine import SCHEMA_DIR, Engine
+from spanreplay.model.errors import NewerSchema, StoreError
+from spanreplay.model.how_to_install import install_command
+from spanreplay_collector.store.engine import SCHEMA_DIR, Engine
 
-__all__ = ["Migration", "check_schema", "migrate", "read_migrations"]
+__all__ = ["Migration", "check_schema", "list_pending", "migrate", "read_migrations"]
 
 _FILE: Final = re.compile(r"(\d{4})_(\w+)\.sql")
 _STATEMENT_END: Final = re.compile(r";[ \t]*(?:\n|$)")
@@ -86,6 +87,13 @@ def migrate(engine: Engine, migrations: list[Migration] | None = None) -> list[M
     return applied_now
 
 
+def list_pending(engine: Engine) -> list[Migration]:
+    """What is left to apply. Raises: StoreError, where nothing was applied ever."""
+    with engine.client() as client:
+        applied = _read_applied(client)
+    return [migration for migration in read_migrations() if migration.number not in applied]
+
+
 def check_schema(engine: Engine) -> None:
     """Refuse a store that newer code has migrated; one without a schema passes. Raises: NewerSchema."""
     with engine.client(is_server_level=True) as client:
@@ -107,7 +115,7 @@ def _check(known: list[Migration], applied: dict[int, tuple[str, str]]) -> None:
     if newest > len(known):
         raise NewerSchema(
             f"the store has schema {newest} ({applied[newest][0]!r}), this spanreplay knows {len(known)}",
-            hint="upgrade spanreplay: pip install -U spanreplay",
+            hint=f"upgrade spanreplay: {install_command()}",
         )
     for migration in known:
         if migration.number in applied and applied[migration.number][1] != migration.sha256:

@@ -9,10 +9,10 @@ from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay.otlp import FiledSpan
+from spanreplay.recording.otlp.otlp import FiledSpan
 from spanreplay_collector import limits
-from spanreplay_collector.log import Position
-from spanreplay_collector.phoenix_transform import (
+from spanreplay_collector.log.segment_log import Position
+from spanreplay_collector.phoenix.transform import (
     INPUT,
     OUTPUT,
     SPAN_KIND,
@@ -89,7 +89,7 @@ class TraceBook:
         if not trace.project:
             trace.project = name_project(filed)
         if not is_open_record(filed.span):
-            size = filed.span.ByteSize()
+            size = filed.span.ByteSize() + limits.PHOENIX_SPAN_BYTES
             trace.held.append((filed, position))
             trace.held_bytes += size
             self._held_bytes += size

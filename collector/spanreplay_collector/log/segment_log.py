@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spanreplay.errors import ConfigError
+from spanreplay.model.errors import ConfigError
+from spanreplay.model.private import make_private
 from spanreplay_collector import limits
-from spanreplay_collector.log_cursor import Cursor
-from spanreplay_collector.log_segment import (
+from spanreplay_collector.log.cursor import Cursor
+from spanreplay_collector.log.segment import (
     MAGIC,
     Position,
     Record,
@@ -27,14 +28,17 @@ from spanreplay_collector.log_segment import (
     read_frame,
     replace_file,
     segment_path,
+    sync_file,
 )
-from spanreplay_collector.log_shelf import Shelf
-from spanreplay_collector.log_writer import GroupWriter, LogUnavailable
+from spanreplay_collector.log.shelf import Shelf
+from spanreplay_collector.log.writer import GroupWriter, LogUnavailable
 from spanreplay_collector.metrics import Metrics
 
 __all__ = ["Batch", "Cursor", "LogUnavailable", "Position", "Record", "SegmentLog"]
 
 logger = logging.getLogger(__name__)
+
+READY_FILE = ".ready"
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class SegmentLog:
         self._bytes_max = bytes_max
         self._shelf = Shelf()
         self._is_closing = False
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
         self._owner_fd = _take_ownership(directory)
         self._shelf.sizes.update(_recover(directory))
         self._cursors = self._open_cursors(cursors)
@@ -137,6 +141,23 @@ class SegmentLog:
         except OSError:
             return False
         return free - size >= limits.DISK_FREE_BYTES_MIN
+
+    def find_trouble(self) -> str:
+        """Why a record could not be written now, in one line; "" if one could. Writes a byte to find out."""
+        if not self.has_room(limits.READY_ROOM_BYTES):
+            return "the log is full: the store is slow or unavailable, or the disk is full"
+        path = self._directory / READY_FILE
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(fd, b"1")
+                sync_file(fd)
+            finally:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+        except OSError as exc:
+            return f"the log cannot be written: {exc.strerror}"
+        return ""
 
     @property
     def bytes_on_disk(self) -> int:

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from spanreplay import attributes as names
 from spanreplay.dialects import find_dialect, read_realtime
-from spanreplay.otlp import decode_attributes, encode_value
-from spanreplay.seams.http_reply import body_texts, decode_reply
+from spanreplay.model import attributes as names
+from spanreplay.recording.otlp.otlp import decode_attributes, encode_value
+from spanreplay.runtime.wire.http_reply import body_texts, decode_reply
 
 SPAN_KIND: Final = "openinference.span.kind"
 _JSON: Final = "application/json"

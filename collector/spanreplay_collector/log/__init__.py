@@ -1,0 +1,1 @@
+"""The durable log in front of the store."""

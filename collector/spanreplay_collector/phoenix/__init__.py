@@ -1,0 +1,1 @@
+"""Sends spans on to Phoenix."""

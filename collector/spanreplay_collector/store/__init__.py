@@ -1,0 +1,1 @@
+"""The store: ClickHouse, embedded or a server."""

@@ -1,0 +1,141 @@
+"""What one request may cost: real requests into a collector of its own process, whose highest memory is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from spanreplay_collector.wire import make_header
+from support.collector import make_payload
+from support.load_process import hash_spans, read_peak
+
+MIB = 1 << 20
+PROTOBUF = {"content-type": "application/x-protobuf"}
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+TESTS = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+}
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+
+
+def field(number: int, content: bytes) -> bytes:
+    return make_header(number, len(content)) + content
+
+
+def fill(part: bytes, size: int) -> bytes:
+    return part * (size // len(part))
+
+
+def one_scope(spans: bytes) -> bytes:
+    return field(1, field(2, spans))
+
+
+IDS = field(1, b"t" * 16) + field(2, b"s" * 8)
+ATTRIBUTE = field(9, field(1, b"k") + field(2, b"\x10\x01"))
+SIZE = 16 * MIB
+BODIES: dict[str, tuple[bytes, int]] = {
+    "tiny spans": (one_scope(fill(field(2, IDS), SIZE)), 0),
+    "spans without ids": (one_scope(fill(field(2, b""), SIZE)), SIZE // 2),
+    "spans of tiny attributes": (one_scope(fill(field(2, IDS + ATTRIBUTE * 100), SIZE)), 0),
+    "one span of tiny attributes": (one_scope(field(2, IDS + fill(ATTRIBUTE, SIZE))), 0),
+    "empty resources": (fill(field(1, b""), SIZE), 0),
+}
+"""Requests that protobuf parses into many times their size, and how many spans of them are refused."""
+
+
+@contextmanager
+def spawn(python: str, data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
+    process = subprocess.Popen(
+        [python, "-m", "support.collector_process", str(data_dir), "down"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def send(transport: str, ports: dict[str, int], body: bytes) -> ExportTraceServiceResponse:
+    if transport == "http":
+        url = f"http://127.0.0.1:{ports['http']}/v1/traces"
+        answer = httpx.post(url, content=body, headers=PROTOBUF, trust_env=False, timeout=120)
+        assert answer.status_code == 200, answer.content
+        return ExportTraceServiceResponse.FromString(answer.content)
+    with grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}", [("grpc.enable_http_proxy", 0)]) as channel:
+        return ExportTraceServiceResponse.FromString(channel.unary_unary(EXPORT)(body, timeout=120))
+
+
+@pytest.mark.parametrize(
+    ("case", "transport"), [*((case, "http") for case in BODIES), ("tiny spans", "grpc"), ("spans without ids", "grpc")]
+)
+def test_r6_a_request_is_checked_in_a_few_times_its_bytes(
+    tmp_path: Path, python: str, case: str, transport: str
+) -> None:
+    """What protobuf would parse into many times its size is checked, or refused, in less than six times its size."""
+    body, refused = BODIES[case]
+    with spawn(python, tmp_path) as (process, ports):
+        send(transport, ports, make_payload(1))
+        before = read_peak(process.pid)
+        answer = send(transport, ports, body)
+        cost = read_peak(process.pid) - before
+    assert answer.partial_success.rejected_spans == refused
+    assert cost < 6 * len(body)
+
+
+def make_span(number: int, text: bytes = b"") -> bytes:
+    attributes = field(9, field(1, b"input.value") + field(2, field(1, text))) if text else b""
+    return field(2, field(1, b"t" * 16) + field(2, number.to_bytes(8, "big")) + attributes)
+
+
+def make_ordinary() -> bytes:
+    """63 MiB: spans of 2 KiB each, and among them one of 5 MB and one of 15 MiB."""
+    dice = random.Random(1)
+    spans = [make_span(number, dice.randbytes(1000).hex().encode()) for number in range(1, 21_000)]
+    large = [make_span(30_000, b"x" * 5_000_000), make_span(30_001, b"y" * (15 * MIB))]
+    return one_scope(b"".join([*spans, *large]))
+
+
+LOADS: dict[str, tuple[Callable[[], bytes], int, int]] = {
+    "ordinary spans": (make_ordinary, 21_001, 230 * MIB),
+    "tiny spans": (lambda: one_scope(b"".join(map(make_span, range(1, 120_001)))), 120_000, 96 * MIB),
+}
+"""Requests, their spans, and what storing them may cost."""
+
+
+@pytest.mark.parametrize("case", LOADS)
+def test_c5_a_large_request_is_stored_whole_in_bounded_memory(tmp_path: Path, python: str, case: str) -> None:
+    """Ordinary spans of 63 MiB, or 120,000 tiny ones: all stored, byte for byte, with only a part of them in memory."""
+    make, spans, bytes_max = LOADS[case]
+    body = tmp_path / "body"
+    body.write_bytes(make())
+    done = subprocess.run(
+        [python, "-m", "support.load_process", str(tmp_path / "store"), str(body)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    found = json.loads(done.stdout)
+    assert (found["spans"], found["stored"]) == (spans, hash_spans([body.read_bytes()]))
+    assert found["after"] - found["before"] < bytes_max
