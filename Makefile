@@ -1,6 +1,6 @@
 # Every verb sets up what it needs, in a fresh clone too; .venv is made again only when pyproject.toml changes.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-kernels test check format bench e2e matrix proto docs clean
+.PHONY: help setup demo demo-kernels test check format bench corpora e2e matrix proto docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,20 +31,24 @@ format: ## put the code into shape
 bench: ## measure the figures of the requirements
 	@tools/bench.sh
 
+corpora: ## get foreign keys, texts and agents, pinned; measure redaction on them, replay the agents
+	@tools/corpora.sh
+
 e2e: ## run the end-to-end tests only
 	@tools/test.sh tests/end_to_end
 
-matrix: ## run the tests of agents under every Python found, and with older SDKs
+matrix: ## run the tests of agents under every Python found, and with older SDKs; compare the plug-ins with the engines' wheels
 	@tools/matrix.sh
 
 proto: ## generate spanreplay/v1 from replay.proto
 	@tools/proto.sh
 	@echo "instrumentation/spanreplay/v1 is current; next: make test" >&2
 
-docs: ## write the reference pages of the CLI and of the settings
+docs: ## write the reference pages of the CLI, of the settings and of the charts, and render the charts
 	@tools/setup.sh
 	@.venv/bin/python tools/reference.py
-	@echo "docs/reference is current; next: git diff docs" >&2
+	@.venv/bin/python tools/charts.py
+	@echo "docs/reference and helm/ are current; next: git diff docs helm" >&2
 
 clean: ## remove environments and caches
 	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

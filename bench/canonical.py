@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from spanreplay.canonical import canonicalize
-from spanreplay.keys import KeyMemo, compute_key
-from spanreplay.keyspec import select
+from spanreplay.model.canonical import canonicalize
+from spanreplay.model.keys import KeyMemo, compute_key
+from spanreplay.model.keyspec import select
 
 ROUNDS = 200
 

@@ -87,8 +87,8 @@ def lower_quartile(values: Sequence[float]) -> float:
 @contextmanager
 def recording(mode: str = "record", **environ: str) -> Iterator[Any]:
     """Record in this process as `opentelemetry-instrument` would, into a folder that is deleted afterwards."""
-    from spanreplay.install import Installation
-    from spanreplay.run import set_process_run
+    from spanreplay.activate.install import Installation
+    from spanreplay.runtime.run import set_process_run
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update({"SPANREPLAY_DIR": folder, "SPANREPLAY_MODE": mode, **environ})

@@ -76,7 +76,7 @@ def measure() -> Sequence[Figure]:
         client = openai.OpenAI(api_key="sk-bench", base_url=url)
         for number in range(ROUNDS + 5):
             messages = [*history, {"role": "user", "content": make_text(rng, MESSAGE_CHARACTERS)}]
-            from spanreplay.run import set_process_run
+            from spanreplay.runtime.run import set_process_run
 
             set_process_run(None)
             plain_ms = time_first_token(client, messages)

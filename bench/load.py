@@ -34,8 +34,8 @@ def _record(folder: Path) -> str:
 
 def _time(load: Callable[[], Any]) -> float:
     """CPU seconds until the session stands."""
-    from spanreplay.replay.plan import read_plan
-    from spanreplay.replay.session import Session
+    from spanreplay.replayer.resolve.plan import read_plan
+    from spanreplay.replayer.resolve.session import Session
 
     start = process_time_ns()
     session = Session(load(), read_plan(""))
@@ -47,8 +47,8 @@ def _time(load: Callable[[], Any]) -> float:
 
 def measure() -> Sequence[Figure]:
     """From the directory and from a `.replay` file, checked against the root hash and indexed."""
-    from spanreplay.bundle import load_file
-    from spanreplay.spool import SpoolCatalog
+    from spanreplay.recording.bundle import load_file
+    from spanreplay.recording.spool import SpoolCatalog
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

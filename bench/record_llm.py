@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.figures import Figure, main, make_text, recording
 
-from spanreplay._patch import Patches
+from spanreplay.runtime.patches import Patches
 
 CONVERSATIONS = 30
 FIRST_BYTES = 28_000
@@ -154,8 +154,8 @@ def recorded_by_us(run: Any) -> Iterator[None]:
     """Our seam in place and the run active; undone afterwards."""
     import httpx2
 
-    from spanreplay.run import set_process_run
-    from spanreplay.seams import _httpx
+    from spanreplay.runtime.run import set_process_run
+    from spanreplay.seams.transport import httpx as _httpx
 
     patches = Patches()
     _httpx.install(httpx2, patches)

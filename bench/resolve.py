@@ -41,8 +41,8 @@ class _Kept:
 
 def record(calls: int) -> Any:
     """A recording of so many calls of one declared boundary in one lane."""
-    from spanreplay import attributes as names
-    from spanreplay.call import CallRecord, Recording, RootRecord
+    from spanreplay.model import attributes as names
+    from spanreplay.model.call import CallRecord, Recording, RootRecord
 
     kept = _Kept()
     run = _make_run([kept], None)
@@ -71,9 +71,9 @@ _FIELDS = frozenset(_NAMES.split())
 def _make_run(processors: Sequence[Any], session: Any) -> Any:
     from opentelemetry.sdk.resources import Resource
 
-    from spanreplay.record import Emitter
     from spanreplay.redact import Redactor
-    from spanreplay.run import Run
+    from spanreplay.runtime.emit import Emitter
+    from spanreplay.runtime.run import Run
 
     redactor = Redactor(b"k" * 32, "k").run()
     return Run(app="bench", emitter=Emitter(processors, Resource({})), redactor=redactor, session=session)
@@ -82,7 +82,7 @@ def _make_run(processors: Sequence[Any], session: Any) -> Any:
 def _call_all(run: Any, calls: int) -> Iterator[float]:
     """Make the calls; yields thread CPU time per call in microseconds, by hundreds."""
     import spanreplay
-    from spanreplay.run import set_process_run
+    from spanreplay.runtime.run import set_process_run
 
     boundary = spanreplay.boundary("tool", name="quote", effect="read")(quote)
     for first in range(0, calls, FEW):
@@ -99,10 +99,10 @@ def _call_all(run: Any, calls: int) -> Iterator[float]:
 
 def _replay(recording: Any, calls: int, folder: Path | None) -> Iterator[float]:
     """Times per call of a replay, through the whole crossing, into a real spool, or into none."""
-    from spanreplay.replay.plan import read_plan
-    from spanreplay.replay.session import Session
-    from spanreplay.spool import SpoolWriter
-    from spanreplay.spool.processor import SpoolSpanProcessor
+    from spanreplay.recording.spool import SpoolWriter
+    from spanreplay.recording.spool.processor import SpoolSpanProcessor
+    from spanreplay.replayer.resolve.plan import read_plan
+    from spanreplay.replayer.resolve.session import Session
 
     session = Session(recording, read_plan(""))
     run = _make_run([] if folder is None else [SpoolSpanProcessor(SpoolWriter(folder, _run_id()))], session)
@@ -124,29 +124,27 @@ def _take_turns(many: Iterator[float], few: Callable[[], Iterator[float]]) -> tu
 
 
 def _run_id() -> str:
-    from spanreplay import ids
+    from spanreplay.model import ids
 
     return ids.new_run_id()
 
 
 class _Asked:
-    """As much of a crossing as the session looks at."""
-
-    __slots__ = ("boundary", "code", "index", "key_hex", "lane", "paired", "seq", "served", "spec")
+    """As much of a crossing as the session looks at; it may set what it likes."""
 
 
 def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     """Times of `Session.resolve` alone, by hundreds."""
-    from spanreplay.crossing import Spec
-    from spanreplay.lanes import Lane
-    from spanreplay.replay.plan import read_plan
-    from spanreplay.replay.session import Session
+    from spanreplay.replayer.resolve.plan import read_plan
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.calls.spec import Spec
+    from spanreplay.runtime.lanes import Lane
 
-    lane = Lane("main")
+    lane, of_run = Lane("main"), _make_run([], None)
     asked = []
     for call in recording.calls:
         each: Any = _Asked()
-        each.seq, each.code = call.seq, call.code
+        each.run, each.seq, each.code = of_run, call.seq, call.code
         each.boundary, each.index, each.key_hex, each.lane = call.boundary, call.index, call.key, lane
         each.spec = Spec("tool", "quote", "read", "tool/1", {}, call.request)
         asked.append(each)
@@ -163,14 +161,14 @@ def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
     return run
 
 
-def measure() -> Sequence[Figure]:
-    """Cost of a resolved call, and its growth from 100 to 100,000 calls."""
+def measure(calls: int = MANY) -> Sequence[Figure]:
+    """Cost of a resolved call, and its growth from 100 to `calls` calls."""
     os.environ.pop("SPANREPLAY_MODE", None)
-    few, many = record(FEW), record(MANY)
+    few, many = record(FEW), record(calls)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(10):  # warm up
             list(_replay(few, FEW, Path(folder)))
-        whole_many, whole_few = _take_turns(_replay(many, MANY, Path(folder)), lambda: _replay(few, FEW, Path(folder)))
+        whole_many, whole_few = _take_turns(_replay(many, calls, Path(folder)), lambda: _replay(few, FEW, Path(folder)))
     unrecorded = [micros for _ in range(30) for micros in _replay(few, FEW, None)]
     pure_many, pure_few = _take_turns(_time_resolve(many)(), _time_resolve(few))
     growth = lower_quartile(whole_many) / lower_quartile(whole_few)

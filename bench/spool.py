@@ -18,9 +18,9 @@ from time import perf_counter_ns
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
-from spanreplay.spool.encode import encode_span
-from spanreplay.spool.processor import SpoolSpanProcessor
-from spanreplay.spool.writer import SpoolWriter
+from spanreplay.recording.spool.encode import encode_span
+from spanreplay.recording.spool.processor import SpoolSpanProcessor
+from spanreplay.recording.spool.writer import SpoolWriter
 
 RUN = "0192f0000000700080000000000000aa"
 

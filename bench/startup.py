@@ -59,7 +59,7 @@ def time_start(environ: dict[str, str], folder: Path, program: str = "pass") -> 
 def check_modes(cases: dict[str, dict[str, str]], folder: Path) -> None:
     """Each case is what its name says: recording installs us, the others do not."""
     question = (
-        "import sys; is_ours = 'spanreplay.install' in sys.modules; "
+        "import sys; is_ours = 'spanreplay.activate.install' in sys.modules; "
         "sys.exit(is_ours * 2 + ('opentelemetry.sdk.trace' in sys.modules))"
     )
     wanted = {"recording": 3, "off": 0, "bare": 1}

@@ -74,3 +74,18 @@ def test_docs_make_lists_its_verbs() -> None:
     done = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
     for verb in ("demo", "test", "check", "bench", "e2e", "matrix", "proto", "docs"):
         assert f"  make {verb} " in done.stdout, verb
+
+
+def test_every_protection_in_security_names_a_test() -> None:
+    """Each row of the threat table names a test file, or test functions, that exist."""
+    table = (ROOT / "SECURITY.md").read_text(encoding="utf-8").partition("## What is not protected")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| Threat"))]
+    sources = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py"))
+    functions = set(re.findall(r"def (test_\w+)\(", sources))
+    files = {p.name for p in (ROOT / "tests").rglob("test_*.py")}
+    assert len(rows) > 10
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+|(?:tests/[\w/]+/)?test_\w+(?:\.py)?)`", row)
+        assert named, row
+        for name in named:
+            assert name in functions or name.rpartition("/")[2] in files or (ROOT / name).is_dir(), name

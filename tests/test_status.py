@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.status import FIGURES, Proof, read_titles, read_unmeasured, render, rows_of
+from support.clauses import TABLE, Clause, list_tests, read_acceptance, read_clauses, uncovered
+from support.status import FIGURES, REQUIREMENTS, Proof, Required, read_titles, read_unmeasured, render, rows_of
 
 
 @pytest.mark.parametrize(
@@ -16,8 +17,9 @@ from support.status import FIGURES, Proof, read_titles, read_unmeasured, render,
         ("tests/a.py::test_s27_n14_miss_is_never_live", ["S27", "N14"]),
         ("tests/a.py::test_sha256_is_stable", []),
         ("tests/a.py::test_h2_schema_refuses_bad_values", ["H2"]),
+        ("tests/a.py::test_p12_w4_a_hole_is_no_divergence", ["P12", "W4"]),
     ],
-    ids=["one row", "two rows", "a word that looks like a row", "helm"],
+    ids=["one row", "two rows", "a word that looks like a row", "helm", "newer rows"],
 )
 def test_status_rows_are_read_from_test_names(nodeid: str, rows: list[str]) -> None:
     """A test names its rows first in its name."""
@@ -29,10 +31,10 @@ def test_status_page_names_failures_and_missing_rows() -> None:
     proof = Proof()
     proof.add("t::test_s1_x[a]", "passed")
     proof.add("t::test_s1_x[b]", "failed")
-    page = render({"S1": {"t::test_s1_x": proof}}, {"S1": "first", "U4": "two commands"})
+    page = render({"S1": {"t::test_s1_x": proof}}, Required({"S1": "first", "U4": "two commands"}), {})
     assert "| S1 | first | failed | `t::test_s1_x` (2 cases) — failed |" in page
     assert "| U4 | two commands | no test yet |  |" in page
-    assert "0 of 2 rows" in page
+    assert "0 of 2 rows have passed" in page
 
 
 def test_status_page_says_what_was_skipped_and_why() -> None:
@@ -41,10 +43,11 @@ def test_status_page_says_what_was_skipped_and_why() -> None:
     partly.add("t::test_n1_x[a]", "skipped", "no other Python here")
     partly.add("t::test_n1_x[b]", "passed")
     wholly.add("t::test_n2_y", "skipped", "no Chromium | here")
-    page = render({"N1": {"t::test_n1_x": partly}, "N2": {"t::test_n2_y": wholly}}, {})
+    rows = Required({}, {"N1": "It works."}, {"N1": (Clause("It works.", ("test_n1_x",)),)})
+    page = render({"N1": {"t::test_n1_x": partly}, "N2": {"t::test_n2_y": wholly}}, rows, {"test_n1_x": True})
     assert "| N1 |  | passed | `t::test_n1_x` (2 cases) — passed, 1 skipped (no other Python here) |" in page
     assert "| N2 |  | skipped | `t::test_n2_y` — skipped (no Chromium / here) |" in page
-    assert "1 of 2 rows have tests, all of which pass. Of N1 some were skipped" in page
+    assert "1 of 2 rows have passed, 0 are partly proved. Of N1 some were skipped" in page
 
 
 def test_status_page_says_which_figures_no_gpu_has_measured(tmp_path: Path) -> None:
@@ -55,9 +58,11 @@ def test_status_page_says_which_figures_no_gpu_has_measured(tmp_path: Path) -> N
     assert read_unmeasured(FIGURES) <= {f"K{n}" for n in range(1, 9)}
     proof = Proof()
     proof.add("t::test_k2_x", "passed")
-    page = render({"K2": {"t::test_k2_x": proof}}, {}, {"K2"})
-    assert "| K2 |  | passed, figure not measured | `t::test_k2_x` |" in page
-    assert "1 of 1 rows have tests, all of which pass. K2 want a figure of a GPU" in page
+    page = render(
+        {"K2": {"t::test_k2_x": proof}}, Required({}, {"K2": "≥ 1"}, {"K2": (Clause("≥ 1", ()),)}), {}, {"K2"}
+    )
+    assert "| K2 |  | not proved; not asserted: ≥ 1, figure not measured | `t::test_k2_x` |" in page
+    assert "0 of 1 rows have passed, 0 are partly proved. K2 want a figure of a GPU" in page
 
 
 def test_status_titles_come_from_the_tables(tmp_path: Path) -> None:
@@ -67,3 +72,59 @@ def test_status_titles_come_from_the_tables(tmp_path: Path) -> None:
     titles = read_titles(path)
     assert titles["S1"] == "Bold code"
     assert len(titles["K3"]) == 90
+
+
+CLAUSES = (
+    Clause("Email in the prompt: not in ClickHouse", ("test_a", "test_b")),
+    Clause("run still replays", ("test_c",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("clauses", "passed", "result"),
+    [
+        (CLAUSES, {"test_a": True, "test_b": True, "test_c": True}, "passed"),
+        (CLAUSES, {"test_a": True, "test_c": True}, "partly; not asserted: Email in the prompt: not in ClickHouse"),
+        (CLAUSES, {"test_a": True, "test_b": False, "test_c": True}, "partly; not asserted: Email in the prompt"),
+        (CLAUSES[:1], {"test_a": True, "test_b": True}, "partly; not asserted: run still replays"),
+        (
+            (*CLAUSES[:1], Clause("run still replays", ())),
+            {"test_a": True, "test_b": True},
+            "partly; not asserted: run",
+        ),
+        ((), {"test_a": True}, "partly; not asserted: not broken into clauses yet"),
+    ],
+    ids=["all", "a test did not run", "a test did not pass", "a word without clause", "a clause without test", "none"],
+)
+def test_status_row_passes_only_if_each_of_its_words_is_asserted(
+    clauses: tuple[Clause, ...], passed: dict[str, bool], result: str
+) -> None:
+    """Every clause has passing tests, and the clauses cover the row's text; else what is missing is named."""
+    proof = Proof()
+    proof.add("t::test_s43_x", "passed")
+    rows = Required(
+        {"S43": "PII"}, {"S43": "Email in the prompt: not in ClickHouse; and run still replays."}, {"S43": clauses}
+    )
+    assert f"| S43 | PII | {result}" in render({"S43": {"t::test_s43_x": proof}}, rows, passed)
+
+
+def test_status_clauses_are_the_rows_own_words() -> None:
+    """Each clause of the table is a part of its row's acceptance text, and together they leave no word out."""
+    acceptance = read_acceptance(REQUIREMENTS)
+    left = {row: uncovered(acceptance[row], clauses) for row, clauses in read_clauses(TABLE).items()}
+    assert {row: words for row, words in left.items() if words} == {}
+
+
+def test_status_clauses_name_tests_that_exist() -> None:
+    """A name in the table is the name of exactly one test function."""
+    names = list(list_tests())
+    claimed = {name for clauses in read_clauses(TABLE).values() for clause in clauses for name in clause.tests}
+    assert {name: names.count(name) for name in claimed if names.count(name) != 1} == {}
+
+
+def test_status_line_that_is_no_clause_is_refused(tmp_path: Path) -> None:
+    """A line of the table without an arrow would prove nothing, silently."""
+    path = tmp_path / "clauses.md"
+    path.write_text("## S1\n- without an arrow\n")
+    with pytest.raises(ValueError, match=r"clauses\.md:2: not a clause"):
+        read_clauses(path)

@@ -12,4 +12,5 @@ step 'mypy --strict' && "$bin/mypy"
 step 'import arrows' && "$bin/lint-imports"
 step 'generated protobuf code' && tools/proto.sh --check
 step 'generated pages' && "$bin/python" tools/reference.py --check
+step 'charts' && "$bin/python" tools/charts.py --check
 printf '\nall checks passed; next: make test\n' >&2

@@ -41,9 +41,33 @@ done
     tests/end_to_end/test_frameworks_record_replay.py tests/instrumentation/seams/test_contract.py ||
     failed+=('the SDKs')
 
+say '── every one of 200 requests, replayed alone, of each framework'
+SPANREPLAY_TEST_UNITS=200 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_load.py ||
+    failed+=('the units of servers')
+
 say '── every kernel for every architecture'
 tools/kernels.sh && env -u TRITON_INTERPRET SPANREPLAY_TEST_MATRIX=1 .venvs/kernels/bin/python -m pytest \
     "${options[@]}" tests/kernels/test_aot.py || failed+=('the kernels')
+
+say '── the engines that the plug-ins of the kernels are for'
+compared=0
+.venv/bin/python tools/engines.py --check || compared=$? # 2: no wheel could be had, and it says so
+[[ $compared -ne 1 ]] || failed+=('the engines: what changed stands above; look at the plug-ins, then run tools/engines.py')
+
+# The server is of one release of transformers, which the extra `serve` names
+run_kernels() {
+    local python=.venvs/kernels-$1/bin/python
+    tools/kernels.sh "$1" &&
+        env -u TRITON_INTERPRET "$python" -m spanreplay_kernels aot --sample --arch sm_90 &&
+        env -u TRITON_INTERPRET "$python" kernels/bench/run.py --device cpu --quick &&
+        "$python" -m pytest "${options[@]}" tests/kernels/ops tests/kernels/engines/test_transformers.py \
+            tests/kernels/test_bench.py tests/kernels/test_demo.py tests/kernels/test_versions.py
+}
+
+for end in oldest newest; do
+    say "── the kernels with the $end torch and triton"
+    run_kernels "$end" || failed+=("the kernels, $end torch and triton")
+done
 
 say ''
 say "passed under Python: ${passed[*]:-none}"

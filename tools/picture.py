@@ -81,7 +81,7 @@ class Screen:
         line = Text.assemble(("$ ", "bold green"), (command, "bold"), (f"  # {note}" if note else "", "dim"))
         self._console.print(line)
         done = subprocess.run(
-            ["bash", "-c", f"{command} 2>&1 | grep -v '^Traceback\\|^  File\\|^    \\|^spanreplay.errors'"],
+            ["bash", "-c", f"{command} 2>&1"],
             cwd=self._folder,
             env=self._environ,
             capture_output=True,

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from spanreplay.cli.app import COMMANDS, app
-from spanreplay.config import SETTINGS
 from spanreplay.dialects._table import ROWS, load
+from spanreplay.model.config import SETTINGS
 from spanreplay.report.shape import EXIT_STATUS
-from spanreplay.seams._table import SEAMS, Seam
+from spanreplay.seams.table import SEAMS, Seam
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -6,6 +6,7 @@ tools/setup.sh
 tools/agents.sh
 tools/browser.sh
 tools/postgres.sh
+tools/redis.sh
 options=(-n auto --maxprocesses 8 --dist loadfile -q)
 if [[ $# -gt 0 ]]; then
     exec .venv/bin/python -m pytest "${options[@]}" "$@"

@@ -20,8 +20,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from spanreplay import wire
-from spanreplay.errors import AccessDenied, ConfigError, SpanreplayError
+from spanreplay.model.errors import AccessDenied, ConfigError, SpanreplayError
+from spanreplay.recording.remote import wire
 from spanreplay_collector.receive.auth import Authenticator
 from spanreplay_service.limits import (
     DEADLINE_S_MAX,
@@ -161,7 +161,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
             )
         except Exception:  # a defect of ours: the log says what, the caller only that
             logger.exception("a call failed")
-            await abort(context, status="INTERNAL", reason="INTERNAL", message="the service failed; its log says why")
+            await abort(
+                context, status="INTERNAL", reason="INTERNAL", message="the service failed; its log has the reason"
+            )
         return None
 
 
@@ -170,7 +172,7 @@ def _parser(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         try:
             return deserialize(request)
         except DecodeError as exc:
-            raise ConfigError("the request is no message of this method") from exc
+            raise ConfigError("the request is not a message of this method") from exc
 
     return parse
 

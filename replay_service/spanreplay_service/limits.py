@@ -42,3 +42,7 @@ PHOENIX_FORGET_S: Final = 600.0
 PHOENIX_STOP_S: Final = 10.0
 PHOENIX_LOG_BYTES_MAX: Final = 16 * MIB
 """A larger log is set aside at the next start; the one set aside before is dropped."""
+
+# ── The store ───────────────────────────────────────────────────────────────────────────────────────
+STORE_WAIT_S_MAX: Final = 600.0
+"""How long `spanreplay serve` waits for a store that does not answer or has no tables, before it ends."""

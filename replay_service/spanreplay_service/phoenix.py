@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from spanreplay.call import RootRecord
-from spanreplay.config import PHOENIX_GRPC_PORT
-from spanreplay.errors import PortTaken
-from spanreplay_collector.phoenix import PhoenixAnnotator, deep_link
+from spanreplay.model.call import RootRecord
+from spanreplay.model.config import PHOENIX_GRPC_PORT
+from spanreplay.model.errors import PortTaken
+from spanreplay.model.private import make_private
+from spanreplay_collector.phoenix.fanout import PhoenixAnnotator, deep_link
 from spanreplay_service.limits import (
     PHOENIX_BACKOFF_S,
     PHOENIX_FORGET_S,
@@ -29,6 +30,7 @@ from spanreplay_service.limits import (
     PHOENIX_STOP_S,
 )
 from spanreplay_service.listen import can_listen, find_free_port
+from spanreplay_service.phoenix_access import PhoenixAccess, load_or_create_access
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +64,14 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True)
 class PhoenixSettings:
-    """Where Phoenix keeps its data and listens; it has no token, so it stays on loopback."""
+    """Where Phoenix keeps its data and listens, on loopback; whether it asks for a login."""
 
     directory: Path
     port: int
     grpc_port: int
     host: str = "127.0.0.1"
+    access: PhoenixAccess | None = None
+    is_closed: bool = False
 
     @property
     def url(self) -> str:
@@ -75,8 +79,8 @@ class PhoenixSettings:
         return f"http://{self.host}:{self.port}"
 
 
-def choose_settings(directory: Path, port: int) -> PhoenixSettings:
-    """Settings with ports that are free now; port 0 takes any. Raises: PortTaken."""
+def choose_settings(directory: Path, port: int, *, is_closed: bool = False) -> PhoenixSettings:
+    """Settings with ports that are free now, and a login; port 0 takes any. Raises: PortTaken, ConfigError."""
     host = PhoenixSettings.host
     if port and not can_listen(host, port):
         raise PortTaken(
@@ -84,7 +88,8 @@ def choose_settings(directory: Path, port: int) -> PhoenixSettings:
             hint="use what runs there with --phoenix-url, choose another with --phoenix-port, or --no-phoenix",
         )
     grpc_port = PHOENIX_GRPC_PORT if can_listen(host, PHOENIX_GRPC_PORT) else find_free_port(host)
-    return PhoenixSettings(directory, port or find_free_port(host), grpc_port)
+    access = load_or_create_access(directory)
+    return PhoenixSettings(directory, port or find_free_port(host), grpc_port, access=access, is_closed=is_closed)
 
 
 def build_environment(settings: PhoenixSettings, environ: Mapping[str, str]) -> dict[str, str]:
@@ -93,6 +98,7 @@ def build_environment(settings: PhoenixSettings, environ: Mapping[str, str]) -> 
     return {
         **inherited,
         **_HARDENING,
+        **(settings.access.environment(is_required=settings.is_closed) if settings.access else {}),
         "PHOENIX_HOST": settings.host,
         "PHOENIX_PORT": str(settings.port),
         "PHOENIX_GRPC_PORT": str(settings.grpc_port),
@@ -129,7 +135,7 @@ class PhoenixProcess:
 
     async def start(self) -> None:
         """Start Phoenix and the task that watches it."""
-        self.settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.settings.directory)
         await self._spawn()
         self._watcher = asyncio.create_task(self._watch(), name="phoenix-watcher")
 
@@ -216,8 +222,9 @@ class PhoenixProcess:
 class PhoenixSink:
     """Shows verdicts as annotations of the recorded spans."""
 
-    def __init__(self, url: str, token: str = "") -> None:
-        self._url = url
+    def __init__(self, url: str, token: str = "", *, public_url: str = "") -> None:
+        """`public_url` is where people open Phoenix, if that is another address than ours."""
+        self._url = public_url or url
         self._annotator = PhoenixAnnotator(url, token)
 
     def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 (1) It ends when its parent does, however that ends: the parent holds the other end of standard input.
 (2) Its OTLP/gRPC port, which Phoenix opens on every interface and without a token, is kept to loopback.
+(3) Its pages answer local names only: a web page that points its own name here gets nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import signal
 import sys
 import threading
 from typing import Any, Final
+
+from spanreplay_collector.receive.hosts import is_local_name
 
 STOP_S: Final = 10.0
 
@@ -43,10 +46,44 @@ def keep_grpc_on_loopback() -> None:
     server_class.add_insecure_port = add_insecure_port
 
 
+class LocalNames:
+    """An ASGI application that refuses requests whose `Host` is a public name."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on, or answer 421."""
+        hosts = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        if scope["type"] not in ("http", "websocket") or all(map(is_local_name, hosts)):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            headers = [(b"content-type", b"text/plain; charset=utf-8")]
+            await send({"type": "http.response.start", "status": 421, "headers": headers})
+            await send({"type": "http.response.body", "body": b"use localhost, or an address\n"})
+
+
+def refuse_public_names() -> None:
+    """Put LocalNames around every application that uvicorn serves in this process."""
+    from uvicorn import Config
+
+    config_class: Any = Config
+    load = config_class.load
+
+    def load_checked(self: Any) -> None:
+        load(self)
+        self.loaded_app = LocalNames(self.loaded_app)
+
+    config_class.load = load_checked
+
+
 def main() -> None:
     """Run `phoenix serve`."""
     end_with_parent()
     keep_grpc_on_loopback()
+    refuse_public_names()
     from phoenix.server.main import main as serve
 
     sys.argv = ["phoenix", "serve"]

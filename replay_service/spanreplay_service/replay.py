@@ -6,9 +6,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
-from spanreplay import wire
-from spanreplay.call import RootRecord
-from spanreplay.errors import ConfigError
+from spanreplay.model.call import RootRecord
+from spanreplay.model.errors import ConfigError
+from spanreplay.recording.remote import wire
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_service.guard import current_tenant

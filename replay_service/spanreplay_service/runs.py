@@ -6,16 +6,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay import bundle, otlp, wire
-from spanreplay.call import Recording, RootRecord
-from spanreplay.catalog import Imported, RunQuery, RunSummary, summarize
-from spanreplay.config import GRPC_MESSAGE_BYTES_MAX
-from spanreplay.errors import ConfigError, DamagedRecording, ForeignFile, RunNotFound, StoreError
+from spanreplay.model.call import Recording, RootRecord
+from spanreplay.model.config import GRPC_MESSAGE_BYTES_MAX
+from spanreplay.model.errors import ConfigError, DamagedRecording, ForeignFile, RunNotFound, SourceError, StoreError
+from spanreplay.recording import bundle
+from spanreplay.recording.catalog import Imported, RunQuery, RunSummary, summarize
+from spanreplay.recording.model_drift import DriftQuery, DriftScan
+from spanreplay.recording.otlp import otlp
+from spanreplay.recording.remote import wire
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_service.guard import abort, current_tenant
@@ -42,12 +46,20 @@ class RunStore(Protocol):
         """The one run that a prefix names. Raises: RunNotFound, AmbiguousRun."""
         ...
 
+    def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
+        """Requests to models that have more than one serving stack or output."""
+        ...
+
     def read_run(self, tenant: str, run_id: str) -> list[bytes]:
         """Every span of a run, as serialised export requests. Raises: RunNotFound."""
         ...
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store payloads, once per token."""
+        """Store payloads, once per token; how many of their spans the store has now, as they are."""
+        ...
+
+    def count_apart(self, tenant: str, run_id: str) -> int:
+        """How many records were kept apart from a run, because they came later with other content."""
         ...
 
 
@@ -89,7 +101,7 @@ class RunAccess:
             await self._freshen(timeout_s)
         except TimeoutError:
             # The store is behind or away: what it has is better than no answer.
-            logger.info("reading without the newest spans: the store is behind")
+            logger.info("reading without the newest spans: the store has not loaded them yet")
             return False
         return True
 
@@ -107,13 +119,18 @@ class RunAccess:
         except RunNotFound as exc:
             if is_fresh:
                 raise
-            message = f"{exc}, and the store is behind: it may have arrived"
+            message = f"{exc}; the store has not loaded the newest spans yet, so the run may have arrived"
             raise StoreError(message, hint="try again in some seconds") from exc
 
     async def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
         """Matching runs of a tenant."""
         await self._read_own_writes()
         return await self.in_thread(self._store.search, tenant, query)
+
+    async def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
+        """Requests to models that differ in their answers, over a tenant's runs."""
+        await self._read_own_writes()
+        return await self.in_thread(self._store.scan_drift, tenant, query)
 
     async def find_root(self, tenant: str, run_id: str) -> RootRecord:
         """The root record of a tenant's run, without its calls."""
@@ -144,7 +161,9 @@ class RunAccess:
 
     def _load(self, tenant: str, text: str) -> Recording:
         run_id, payloads = self._read(tenant, text)
-        return otlp.build_recording(parse_payloads(payloads), run_id)
+        found = otlp.build_recording(parse_payloads(payloads), run_id)
+        apart = self._store.count_apart(tenant, run_id)
+        return replace(found, root=replace(found.root, apart=apart)) if apart else found
 
     def _export(self, tenant: str, text: str) -> bytes:
         return bundle.pack(*self._read(tenant, text))
@@ -157,14 +176,19 @@ class RunAccess:
         # (2) One file holds one run; a span filed elsewhere would change somebody else's recording.
         spans = [span for request in requests for span in otlp.iter_spans(request)]
         if any(span.run_id not in ("", found.run_id) for span in spans):
-            raise ForeignFile(f"the file says run {found.run_id} and holds spans of another")
-        # (3) Equal content gets an equal token, so the store takes it once.
-        self._store.load(tenant, found.payloads, f"import-{found.sha256}")
+            raise ForeignFile(f"the file names run {found.run_id} and holds spans of another run")
+        # (3) Equal content gets an equal token, so the store takes it once; a run that is there stays as it is.
+        apart = len(spans) - self._store.load(tenant, found.payloads, f"import-{found.sha256}")
+        if apart:
+            raise SourceError(
+                f"run {found.run_id} is stored already, and {apart} of the file's {len(spans)} records differ from it",
+                hint="the stored run stays as it is; replay the file itself if you trust it more",
+            )
         return Imported(found.run_id, len(spans))
 
 
 class RunsServicer(replay_pb2_grpc.RunsServicer):
-    """Search, Get, Export, Import."""
+    """Search, Get, Export, Import, Drift."""
 
     def __init__(self, runs: RunAccess, phoenix_url: Callable[[], str]) -> None:
         self._runs = runs
@@ -188,6 +212,11 @@ class RunsServicer(replay_pb2_grpc.RunsServicer):
                 hint="ReplayRun streams it",
             )
         return response
+
+    async def Drift(self, request: pb.DriftRequest, context: Any) -> pb.DriftResponse:  # noqa: N802 - gRPC's name
+        """Requests to models that more than one serving stack answered, or that have more than one output."""
+        found = await self._runs.scan_drift(current_tenant(), wire.drift_query_from_message(request))
+        return wire.drift_to_message(found)
 
     async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[pb.ExportResponse]:  # noqa: N802 - gRPC's name
         """The `.replay` file, in pieces."""

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from spanreplay.config import GRPC_MESSAGE_BYTES_MAX, SERVICE_PORT
-from spanreplay.errors import ConfigError, PortTaken
+from spanreplay.model.config import GRPC_MESSAGE_BYTES_MAX, SERVICE_PORT
+from spanreplay.model.errors import ConfigError, PortTaken
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_collector.receive.auth import Authenticator, TlsFiles, Token, check_exposure
 from spanreplay_service.guard import Guard

@@ -6,27 +6,29 @@ import asyncio
 import fcntl
 import json
 import os
-import signal
+import shlex
+import stat
 from collections.abc import Callable
-from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from spanreplay.config import OTLP_GRPC_PORT, OTLP_HTTP_PORT, PHOENIX_PORT, SERVICE_PORT
-from spanreplay.errors import ConfigError, StoreLocked
+from spanreplay.model.config import OTLP_GRPC_PORT, OTLP_HTTP_PORT, PHOENIX_PORT, SERVICE_PORT
+from spanreplay.model.errors import ConfigError, StoreLocked
+from spanreplay.model.how_to_install import install_command
+from spanreplay.model.private import make_private
 from spanreplay_collector.collector import Collector, CollectorSettings
 from spanreplay_collector.receive.auth import TlsFiles, Token, check_exposure
-from spanreplay_collector.store import Store
+from spanreplay_collector.store.store import Store
 from spanreplay_service.limits import PHOENIX_READY_S_MAX
 from spanreplay_service.listen import join_address
 from spanreplay_service.phoenix import PhoenixProcess, PhoenixSink, choose_settings, is_installed
+from spanreplay_service.phoenix_access import ACCESS_FILE, USER
 from spanreplay_service.server import ReplayServer, ServerSettings
 
 STATUS_FILE: Final = "up.json"
 LOCK_FILE: Final = "up.lock"
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-IMPATIENT_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Up:
             collector = Collector(self._collector_settings(data_dir, phoenix_url), store)
             await collector.start()
             parts.push_async_callback(collector.stop)
-            sink = PhoenixSink(phoenix_url, settings.phoenix_token) if phoenix_url else None
+            sink = PhoenixSink(phoenix_url, self._phoenix_token) if phoenix_url else None
             server = ReplayServer(store, self._server_settings(phoenix_url), sink=sink, freshen=collector.flush)
             await server.start()
             parts.push_async_callback(server.stop)
@@ -139,13 +141,23 @@ class Up:
         if settings.phoenix_url or not settings.is_phoenix_wanted:
             return settings.phoenix_url
         if not is_installed():
-            self._say("arize-phoenix is not installed, going on without it (pip install 'spanreplay[phoenix]')")
+            self._say(f"arize-phoenix is not installed, going on without it ({install_command('phoenix')})")
             return ""
-        chosen = choose_settings(data_dir / "phoenix", settings.phoenix_port)
+        chosen = choose_settings(data_dir / "phoenix", settings.phoenix_port, is_closed=bool(settings.tokens))
         self.phoenix = PhoenixProcess(chosen, self._say)
         parts.push_async_callback(self.phoenix.stop)
         await self.phoenix.start()
+        if chosen.is_closed:
+            self._say(f"Phoenix asks for a login: {USER}, password in {chosen.directory / ACCESS_FILE}")
         return chosen.url
+
+    @property
+    def _phoenix_token(self) -> str:
+        """What we show Phoenix: the given token, or that of the Phoenix which we have started behind a login."""
+        started = self.phoenix.settings if self.phoenix else None
+        if started is None or started.access is None or not started.is_closed:
+            return self._settings.phoenix_token
+        return started.access.token
 
     async def _wait_for_phoenix(self, phoenix: PhoenixProcess) -> None:
         self._say("waiting for Phoenix; its first start takes half a minute")
@@ -165,7 +177,7 @@ class Up:
             tls=settings.tls,
             is_plaintext_allowed=settings.is_plaintext_allowed,
             phoenix_url=phoenix_url,
-            phoenix_token=settings.phoenix_token,
+            phoenix_token=self._phoenix_token,
         )
 
     def _server_settings(self, phoenix_url: str) -> ServerSettings:
@@ -205,9 +217,17 @@ def _reachable(host: str) -> str:
 
 def _make_data_dir(path: Path) -> Path:
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            make_private(path)
+        found = path.stat()
     except OSError as exc:
         raise ConfigError(f"the directory {str(path)!r} cannot be used: {exc.strerror}") from exc
+    # A volume that is mounted for us is another user's; what we make in it is closed to others in any case.
+    if found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXO:
+        raise ConfigError(
+            f"the data directory {str(path)!r} is open to other users (mode {stat.S_IMODE(found.st_mode):o})",
+            hint=f"chmod 700 {shlex.quote(str(path))}, or choose another --data-dir",
+        )
     return path.resolve()
 
 
@@ -242,35 +262,3 @@ def _write_status(path: Path, status: UpStatus) -> None:
     part = path.with_suffix(".part")
     part.write_text(status.to_json() + "\n", encoding="utf-8")
     part.replace(path)
-
-
-async def run_up(up: Up, announce: Callable[[UpStatus], None]) -> bool:
-    """Start, announce, and stop at SIGINT or SIGTERM; False if that came before it was ready."""
-    loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
-
-    def ask() -> None:
-        if asked.is_set():
-            return
-        asked.set()
-        # A terminal and a wrapper may both pass one on; whoever asks again later wants us gone at once.
-        for number in SIGNALS:
-            loop.call_later(IMPATIENT_S, loop.remove_signal_handler, number)
-
-    for number in SIGNALS:
-        loop.add_signal_handler(number, ask)
-    waiting = asyncio.create_task(asked.wait())
-    starting = asyncio.create_task(up.start())
-    try:
-        await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            with suppress(asyncio.CancelledError):
-                await starting
-            return False
-        announce(await starting)
-        await waiting
-        return True
-    finally:
-        waiting.cancel()
-        await up.stop()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from spanreplay.catalog import RunQuery, RunSummary, find_newest
-from spanreplay.descent import PARENT, read_parent
-from spanreplay.spool import SpoolCatalog
+from spanreplay.recording.catalog import PARENT, RunQuery, RunSummary, find_newest
+from spanreplay.recording.spool import SpoolCatalog
+from spanreplay.runtime.process.parent_run import read_parent
 from support.agents import AGENTS
 from support.provider import Provider
 from support.replaying import Workplace
@@ -60,3 +62,32 @@ def test_n1_baggage_of_ours_names_the_parent() -> None:
     """With other members around it."""
     text = f"x=1, spanreplay.run_id={'a' * 32} ,spanreplay.seq=7"
     assert read_parent({"BAGGAGE": text}) == {PARENT: {"run_id": "a" * 32, "seq": 7}}
+
+
+FORKING = """
+import os, secrets, sys
+import spanreplay
+
+@spanreplay.boundary("tool", effect="read")
+def tell(name):
+    return {"name": name}
+
+NAME = secrets.token_hex(32)
+tell("before")
+child = os.fork()
+tell(NAME)
+if child:
+    os.waitpid(child, 0)
+    print(NAME)
+"""
+
+
+def test_r9_what_was_drawn_before_a_fork_is_a_secret_behind_it(tmp_path: Path) -> None:
+    """A value that `secrets` gave before a process forked is in the run of neither process in clear."""
+    workplace = Workplace(tmp_path)
+    done = workplace.record(workplace.write("agent.py", FORKING))
+    (name,) = done.stdout.split()
+    runs = workplace.recordings()
+    assert (len(name), len(runs)) == (64, 2)
+    assert all(name not in call.request + call.response for run in runs for call in run.calls)
+    assert all(any(call.name == "tell" and "rdx-" in call.request for call in run.calls) for run in runs)

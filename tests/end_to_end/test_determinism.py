@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from spanreplay.call import CallRecord
-from spanreplay.spool import SpoolCatalog
+from spanreplay.model.call import CallRecord
+from spanreplay.recording.spool import SpoolCatalog
 from support.pythons import NONE, other_pythons
 from support.replaying import Replayed, Workplace
 

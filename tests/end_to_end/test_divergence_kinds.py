@@ -112,11 +112,13 @@ programs = {
     "order_stall": (lambda: asyncio.run(lose()), lambda: asyncio.run(lose())),
     "effect_blocked": (orders(1), lambda: (order(1), socket.create_connection(("127.0.0.1", 9), timeout=1))),\
     "file_changed": tuple(lambda t=t: (order(1), pathlib.Path("report.txt").write_text(t)) for t in ("one", "two")),
+    "raised": (orders(1), lambda: (order(1), int("one"))),
 }
 run(*programs[kind])
 """
 KINDS = (
     "identical",
+    "raised",
     "changed_call",
     "extra_call",
     "missing_call",

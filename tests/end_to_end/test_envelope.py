@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spanreplay.call import CallRecord, Recording
 from spanreplay.dialects import ResponseMeaning, find_dialect
+from spanreplay.model.call import CallRecord, Recording
 from support.agents import AGENTS, CURRENT, LITELLM
 from support.provider import Provider
 from support.replaying import Workplace

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from spanreplay.seams._table import SEAMS
+from spanreplay.seams.table import SEAMS
 from support.agents import AGENTS
 from support.provider import Provider
 from support.replaying import Workplace

@@ -122,10 +122,10 @@ def look_up(path):
 """
 
 
-def test_s50_what_a_library_has_a_thread_do_is_the_librarys(
+def test_s50_what_plumbing_has_a_thread_do_is_its_own(
     workplace: Workplace, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Only who hands the work over counts: a library's own files are no calls of the agent's, in threads either."""
+    """Only who hands the work over counts: a library's files are the run's, those of plumbing are not, in threads."""
     packages = tmp_path / "site-packages" / "somelib"
     packages.mkdir(parents=True)
     (packages / "__init__.py").write_text(LIBRARY, encoding="utf-8")
@@ -136,5 +136,6 @@ def test_s50_what_a_library_has_a_thread_do_is_the_librarys(
         "import sys, spanreplay\nsys.path.insert(0, sys.argv[2])\nimport somelib\n"
         "print(spanreplay.boundary('tool', name='ask')(len)('four'), somelib.look_up(sys.argv[1]))\n",
     )
-    workplace.record(agent, str(data), str(packages.parent))
-    assert [c.name for c in workplace.recording().calls] == ["ask"]
+    for plumbing, names in (("", ["ask", "open"]), ("somelib", ["ask"])):
+        workplace.record(agent, str(data), str(packages.parent), SPANREPLAY_PLUMBING=plumbing)
+        assert [c.name for c in workplace.recordings()[-1].calls] == names

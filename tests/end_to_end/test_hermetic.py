@@ -25,8 +25,6 @@ EFFECTS = {
         "os.waitpid(os.posix_spawn('/usr/bin/touch', ['touch', 'done'], os.environ), 0)",
         "process:start",
     ),
-    "library": ("import library; library.run(['touch', 'done'])", "process:start"),
-    "asyncio_in_library": ("import library; asyncio.run(library.run_async('touch', 'done'))", "process:start"),
     "libc": ("import ctypes; ctypes.CDLL(None).system(b'touch done')", "native:ctypes"),
     "exec": ("os.execvp('touch', ['touch', 'done'])", "process:start"),
     "forked_exec": ("pid = os.fork()\nif not pid: os.execvp('touch', ['touch', 'done'])\nos.waitpid(pid, 0)", ""),
@@ -37,7 +35,22 @@ EFFECTS = {
     "posix_mkdir": ("import posix; posix.mkdir('done')", "file:write"),
 }
 LIBRARY = """
-import asyncio, subprocess
+import asyncio, ctypes, os, subprocess, sys
+
+libc = ctypes.CDLL(None)
+address = ctypes.cast(libc.system, ctypes.c_void_p).value
+
+def compute(text):
+    return eval(text)
+
+def fork_exec(module):
+    pipe = os.pipe()
+    as_is = [-1] * 6
+    own = [False, False, *([-1] if sys.version_info >= (3, 11) else []), None, None, None, -1, None]
+    vfork = [False] if sys.version_info >= (3, 11) else []
+    command = [b"/usr/bin/touch", b"done"]
+    pid = module.fork_exec(command, command[:1], True, (pipe[1],), None, None, *as_is, *pipe, *own, *vfork)
+    os.waitpid(pid, 0)
 
 def run(command):
     return subprocess.run(command, check=True)
@@ -80,6 +93,42 @@ def test_n14_effects_past_the_seams_are_denied_and_named(way: str, workplace: Wo
         first = replayed.verdict["divergences"][0]
         line = next(n for n, text in enumerate(agent.read_text().splitlines(), 1) if text == source.splitlines()[0])
         assert first["code"].startswith(f"agent.py:{line} ")
+
+
+NATIVE = {
+    # way → (what the agent does, boundary of the divergence)
+    "behind_another": ("ctypes.CDLL('libm.so.6').system(b'touch done')", "native:ctypes"),
+    "of_python": ("ctypes.pythonapi.system(b'touch done')", "native:ctypes"),
+    "by_handle": ("_ctypes.dlsym(_ctypes.dlopen('libm.so.6', 1), 'system')", "native:ctypes"),
+    "by_address": ("_ctypes.call_function(library.address, (b'touch done',))", "native:ctypes"),
+    "of_a_library": ("library.libc.system(b'touch done')", "native:ctypes"),
+    "loaded_without_a_file": ("library.compute('ctypes.CDLL(None)')", "native:ctypes"),
+    "called_without_a_file": ("library.compute('libc.system(b\"touch done\")')", "native:ctypes"),
+    "fork_exec": ("library.fork_exec(_posixsubprocess)", "process:start"),
+    "fork_exec_without_a_file": ("library.compute('fork_exec(__import__(\"_posixsubprocess\"))')", "process:start"),
+    "multiprocessing": ("util.spawnv_passfds(b'/usr/bin/touch', [b'touch', b'done'], ())", "process:start"),
+    "without_a_file": ('library.compute(\'__import__("posix").system("touch done")\')', "process:start"),
+}
+
+
+def test_r8_native_code_is_denied_whoever_reaches_for_it(workplace: Workplace, site: str) -> None:
+    """The C library, whatever handle gives it, and programs that no audit event tells of, from `eval` too."""
+    ways = [f"try: {source}\nexcept BaseException as exc: print({way!r}, exc)\n" for way, (source, _) in NATIVE.items()]
+    imports = "import ctypes, _ctypes, _posixsubprocess, library\nimport multiprocessing.util as util\n"
+    agent = workplace.write("agent.py", CALL + imports + "".join(ways) + "print(ctypes.pythonapi.Py_IsInitialized())\n")
+    recorded = workplace.record(agent, PYTHONPATH=site)
+    done = workplace.path / "done"
+    assert done.exists()
+    assert recorded.stdout.splitlines() == ["answer to hello", "1"]
+    done.unlink()
+    replayed = workplace.replay(agent, PYTHONPATH=site)
+    assert not done.exists(), replayed.stdout
+    denied = dict(line.split(" ", 1) for line in replayed.stdout.splitlines()[1:-1])
+    assert denied.keys() == NATIVE.keys(), replayed.stdout
+    assert all("was denied: no boundary covers it" in said for said in denied.values())
+    assert replayed.causes()[0] == ("effect_blocked", "native:ctypes")
+    assert {each["boundary"] for each in replayed.verdict["divergences"]} >= {"native:ctypes", "process:start"}
+    assert replayed.stdout.endswith("\n1\n")
 
 
 def test_n14_the_same_effects_happen_inside_of_a_live_call(workplace: Workplace, site: str) -> None:

@@ -15,10 +15,10 @@ from typing import TypeVar
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay.bundle import unpack
-from spanreplay.call import CallRecord, Recording
-from spanreplay.otlp import iter_spans
-from spanreplay.spool import SpoolCatalog
+from spanreplay.model.call import CallRecord, Recording
+from spanreplay.recording.bundle import unpack
+from spanreplay.recording.otlp.otlp import iter_spans
+from spanreplay.recording.spool import SpoolCatalog
 from support.agents import AGENTS, without_instrumentors
 from support.provider import Provider
 from support.replaying import Workplace

@@ -13,10 +13,10 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay.bundle import unpack
-from spanreplay.otlp import decode_attributes
-from spanreplay.otlp_json import write_request
-from spanreplay.spool import SpoolCatalog
+from spanreplay.recording.bundle import unpack
+from spanreplay.recording.otlp.otlp import decode_attributes
+from spanreplay.recording.otlp.otlp_json import write_request
+from spanreplay.recording.spool import SpoolCatalog
 from support.agents import AGENTS
 from support.collector import SwitchStore, run_collector, wait_until
 from support.phoenix_server import PhoenixServer, start_phoenix
@@ -189,11 +189,11 @@ def test_s12_values_that_a_tool_cut_are_listed(provider: Provider, workplace: Wo
     ("content", "says"),
     [
         ("[]", "holds 0 spans, and none has spanreplay.run_id"),
-        ('{"data": [{"name": "x"}]}', "is no JSON of spans"),
-        ("{", "is no JSON of spans"),
+        ('{"data": [{"name": "x"}]}', "is not JSON of spans"),
+        ("{", "is not JSON of spans"),
         (
             '{"data": [{"context": {"trace_id": "q", "span_id": "r"}, "name": "x", "start_time": "soon"}]}',
-            "no JSON of spans",
+            "not JSON of spans",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spanreplay.local.leaks import LEAKS_MAX
+from spanreplay.seams.machine.outside.leaks import LEAKS_MAX
 from support.replaying import BIN, TIMEOUT_S, Workplace
 
 CALL = """

@@ -35,7 +35,7 @@ async def ask(number):
         gc.collect()
 
 async def walk():
-    for step in range(2000):
+    for step in range(10000):
         print("step", step)
         await asyncio.sleep(0)
 

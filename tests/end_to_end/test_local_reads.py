@@ -169,7 +169,7 @@ SECRET = CALL + "import secrets, sys\nsys.stderr.write(secrets.token_hex(16))\nb
 
 
 def test_secret_values_are_sealed(workplace: Workplace) -> None:
-    """A session key that the agent makes is nowhere in the recording; another redaction key cannot replay it."""
+    """A session key that the agent makes and shows is nowhere in the recording; with another key a new one is made."""
     agent = workplace.write("agent.py", SECRET)
     made = workplace.record(agent).stderr[-32:]
     assert len(bytes.fromhex(made)) == 16
@@ -177,8 +177,22 @@ def test_secret_values_are_sealed(workplace: Workplace) -> None:
     assert [p for p in files if made.encode() in p.read_bytes()] == []
     assert made in workplace.replay(agent).stderr
     elsewhere = workplace.replay(agent, SPANREPLAY_REDACT_KEY=str(workplace.path / "other.key"))
+    assert elsewhere.status == 0, elsewhere.stderr
+    assert made not in elsewhere.stderr
+    named = [each["names"] for each in elsewhere.verdict["not_compared"] if "another redaction key" in each["why"]]
+    assert named == [["random:secrets.token_hex"]]
+    assert "values of random:secrets.token_hex" in elsewhere.stderr
+
+
+def test_a_secret_value_that_leaves_the_agent_diverges_without_the_key(workplace: Workplace) -> None:
+    """What the agent does with a value that is sealed with another key is compared, and the key is the cause."""
+    agent = workplace.write("agent.py", CALL + "import secrets\nbook(secrets.randbelow(10**12))\n")
+    workplace.record(agent)
+    assert workplace.replay(agent).status == 0
+    elsewhere = workplace.replay(agent, SPANREPLAY_REDACT_KEY=str(workplace.path / "other.key"))
     assert elsewhere.status == 3
-    assert elsewhere.causes() == [("extra_call", "random:secrets.token_hex")]
+    assert elsewhere.causes()[0] == ("changed_call", "tool:book")
+    assert "random:secrets.randbelow gave new values: the recorded ones are sealed with another key" in elsewhere.stderr
     assert "SPANREPLAY_REDACT_KEY" in elsewhere.verdict["divergences"][0]["hint"]
 
 

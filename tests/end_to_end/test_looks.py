@@ -261,7 +261,7 @@ def test_s50_a_librarys_reader_of_folders_replays(workplace: Workplace) -> None:
 
 def test_s50_too_many_names_are_a_hole(workplace: Workplace, data: Path) -> None:
     """A folder that holds too many names to be recorded makes a run incomplete, and not wrong."""
-    from spanreplay import config
+    from spanreplay.model import config
 
     many = data / "many"
     many.mkdir()

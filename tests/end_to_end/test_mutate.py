@@ -79,7 +79,7 @@ def test_s35_mutate_in_words_and_what_it_refuses(provider: Provider, workplace: 
     done = _mutate(workplace, "latest", "--only", "tool:price")
     assert "12.5 → 25.5" in done.stdout
     assert "another call: " in done.stdout
-    assert "1 of 2 fields decide something; 1 change nothing" in done.stderr
+    assert "1 of 2 fields affect the outcome; 1 don't" in done.stderr
     refused = _mutate(workplace, "latest", "--only", "mcp", status=1)
     assert "no answer in this run has a field that could be changed" in refused.stderr
     workplace.write("agent.py", AGENT.replace('"ACME"', '"OTHER"'))

@@ -175,5 +175,5 @@ def test_s64_patched_websocket_is_refused(workplace: Workplace) -> None:
     with RealtimeServer() as server:
         workplace.record("agent.py", SOCKET=server.url.replace("http", "ws", 1) + "/realtime?model=gpt-x")
         done = patched(workplace, "--set", '*:*[1].value = "x"', "--on-change", "live")
-    assert (done.status, done.stdout) == (1, "")
+    assert (done.status, done.stdout) == (2, "")
     assert "the request of this call has no fields that can be set" in done.stderr

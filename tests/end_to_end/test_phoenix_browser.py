@@ -119,6 +119,39 @@ def test_u2_run_is_one_trace_with_llm_and_tool_spans(shipped: Workplace, up: UpS
     assert all("llm.input_messages.0.message.content" in a for a in llm)  # type: ignore[operator]  # JSON
 
 
+RETRIEVING = """
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+
+class Handbook(BaseRetriever):
+    def _get_relevant_documents(self, query, *, run_manager):
+        return [Document("The desk opens at nine."), Document("It closes at five.")]
+
+print([found.page_content for found in Handbook().invoke("opening hours?")])
+"""
+
+
+def test_u2_retriever_span_shows_its_question_and_its_documents(shipped: Workplace, up: UpServer) -> None:
+    """The deep link of a retriever's call opens a RETRIEVER span, with what was asked and each document's text."""
+    shipped.environ.update(without_instrumentors())
+    shipped.record(shipped.write("retrieving.py", RETRIEVING))
+    run = next(r for r in json.loads(cli(shipped, "ls", "--json")) if r["app"] == "retrieving")
+    (call,) = json.loads(cli(shipped, "show", run["run_id"], "--json"))["calls"]
+    assert call["kind"] == "retriever"
+    deadline = time.monotonic() + DEADLINE_S
+    kinds: list[object] = []
+    while "RETRIEVER" not in kinds and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{up.phoenix_url}/v1/projects/retrieving/spans", timeout=30) as answer:
+                kinds = [span["span_kind"] for span in json.load(answer)["data"]]
+        except OSError:
+            time.sleep(0.5)  # the project appears with its first span
+    with open_page(shipped.path / "profile") as page:
+        page.goto(call["phoenix"], wait_until="domcontentloaded", timeout=60_000)
+        for text in ("opening hours?", "The desk opens at nine.", "It closes at five."):
+            page.locator(f"text={text} >> visible=true").first.wait_for(timeout=60_000)
+
+
 def test_every_stored_file_is_free_of_the_api_key(shipped: Workplace, up: UpServer, provider: Provider) -> None:
     """An agent's API key is in no file of the agent's directory, the collector, the store or Phoenix."""
     key = "sk-proj-Qw3Er4Ty5Ui6Op7As8Df9Gh0Jk1Lz2Xc3Vb4Nm5"

@@ -111,7 +111,7 @@ def test_s64_tool_is_patched_on_both_sides(workplace: Workplace, recorded: list[
 def test_s64_bad_patch_ends_before_the_agent_starts(workplace: Workplace, recorded: list[str]) -> None:
     """A patch that does not fit is refused with a caret, and the agent prints nothing."""
     done = replay(workplace, "--set", 'llm[7].system += "x"')
-    assert (done.status, done.stdout, done.verdict) == (1, "", {})
+    assert (done.status, done.stdout, done.verdict) == (2, "", {})
     assert "the recording has no such call, only 4 of llm:*" in done.stderr
     assert '  llm[7].system += "x"\n  ^\n' in done.stderr
 
@@ -143,8 +143,8 @@ def test_s28_three_ways_with_a_changed_prompt(provider: Provider, workplace: Wor
 def test_s42_budget_stops_the_live_calls(provider: Provider, workplace: Workplace, recorded: list[str]) -> None:
     """`--max-cost` lets calls through until it is used up, then ends with 6; a model without a price is refused."""
     unpriced = replay(workplace, "--live", "llm", "--max-cost", "1")
-    assert (unpriced.status, unpriced.stdout) == (1, "")
-    assert "no price is stated of the model 'gpt-x'" in unpriced.stderr
+    assert (unpriced.status, unpriced.stdout) == (2, "")
+    assert "no price known for 'gpt-x'" in unpriced.stderr
     assert "--price 'gpt-x=" in unpriced.stderr
     assert provider.requests == []
 
@@ -168,14 +168,14 @@ def test_s63_replay_to_a_call_reports_up_to_there(
     """`--to N` ends before call N: two calls as recorded, nothing asked, exit 4, the reason in the report."""
     provider.stop()
     calls = workplace.recordings()[-1].calls
-    third = calls[2].seq
+    third = calls[2].number
     done = replay(workplace, "--to", str(third))
     assert (done.status, done.verdict["verdict"], done.verdict["divergences"]) == (4, "incomplete", [])
     assert done.verdict["stopped"] == f"stopped before call {third} ({LLM}), as asked"
     assert done.verdict["counts"]["served"] == 2
     assert f"! stopped before call {third} ({LLM}), as asked; 2 calls as recorded up to there" in done.stderr
     assert done.stdout.splitlines() == recorded[:2]
-    assert f"the recording's last call is {calls[-1].seq}" in replay(workplace, "--to", "99").stderr
+    assert f"the recording's last call is {calls[-1].number}" in replay(workplace, "--to", "99").stderr
 
 
 HOLES = """
@@ -199,7 +199,7 @@ def test_n3_strict_replay_of_an_incomplete_run_is_refused(workplace: Workplace) 
     workplace.write("agent.py", HOLES)
     workplace.record("agent.py")
     run_id = workplace.recording().run_id
-    third = workplace.recording().calls[2].seq
+    third = workplace.recording().calls[2].number
     hole = f"call {third} (tool:fetch): value unserializable at $"
     for command in (["show", run_id], ["ls"]):
         shown = subprocess.run(
@@ -214,7 +214,7 @@ def test_n3_strict_replay_of_an_incomplete_run_is_refused(workplace: Workplace) 
         assert command == ["ls"] or hole in shown.stdout
     refused = workplace.replay("agent.py", options=["--strict"])
     assert (refused.status, refused.stdout, refused.verdict["verdict"]) == (4, "", "incomplete")
-    assert "! incomplete recording: it was not replayed" in refused.stderr
+    assert "! incomplete recording, not replayed" in refused.stderr
     assert hole in refused.stderr
     assert "--to N" in refused.stderr
     onward = workplace.replay("agent.py")

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from spanreplay.call import Recording
+from spanreplay.model.call import Recording
 from support.agents import AGENTS, PYTHONS, without_instrumentors
 from support.ports import free_port, wait_for_port
 from support.provider import Provider

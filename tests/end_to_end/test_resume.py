@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spanreplay.call import Recording
+from spanreplay.model.call import Recording
 from spanreplay_service.server import ServerSettings
 from support.memory_store import MemoryStore
 from support.provider import Provider
@@ -233,7 +233,7 @@ def test_s67_run_that_waits_twice_is_suspended_twice(workplace: Workplace) -> No
     assert suspend(workplace, TWICE).returncode == 7
     wrong = resume(workplace, "latest", "--input", "eve")
     assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert "'eve' is no answer to 'Name? '" in wrong.stderr
+    assert "'eve' is not a valid answer to 'Name? '" in wrong.stderr
     second = resume(workplace, "latest", "--input", "ann", SPANREPLAY_HUMAN="suspend")
     assert (second.returncode, second.stdout) == (7, "Name? hello ann\nAge? "), second.stderr
     assert len(workplace.recordings()) == 2
@@ -278,7 +278,7 @@ def test_s67_unfinished_effect_is_not_made_again_unless_told(workplace: Workplac
     ledger = workplace.path / "ledger"
     refused = resume(workplace, "latest")
     assert refused.returncode == 4, refused.stderr
-    assert "nobody knows how it ended" in refused.stderr
+    assert "its outcome is unknown" in refused.stderr
     assert ledger.read_text().split() == ["0", "1", "2"]
     done = resume(workplace, "latest", "--redo")
     assert (done.returncode, done.stdout.split()) == (0, ["0", "1", "2", "3"]), done.stderr

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from spanreplay.call import CallRecord, Recording
 from spanreplay.dialects import find_dialect
-from spanreplay.seams.http_reply import stored_texts
+from spanreplay.model.call import CallRecord, Recording
+from spanreplay.runtime.wire.http_reply import stored_texts
 from support.agents import AGENTS, LITELLM, PYTHONS
 from support.provider import Provider
 from support.replaying import Workplace

@@ -79,7 +79,7 @@ def recorded(workplace: Workplace) -> list[int]:
     workplace.write("agent.py", AGENT)
     process = f"{BIN / 'opentelemetry-instrument'} {workplace.python} agent.py < /dev/null > recorded"
     assert os.waitstatus_to_exitcode(os.system(f"cd {workplace.path} && {process}")) == 0  # noqa: S605 -- fixed words
-    return [c.seq for c in workplace.recording().calls]
+    return [c.number for c in workplace.recording().calls]
 
 
 def open_terminal(workplace: Workplace, *options: str, **environ: str) -> Terminal:
@@ -93,7 +93,7 @@ def test_s63_stepping_shows_each_call_and_waits(workplace: Workplace, recorded: 
     """Each call is shown before it is answered; print, next and continue work; the agent keeps its own streams."""
     terminal = open_terminal(workplace, "--step")
     shown = terminal.expect("(step) ")
-    assert f"→ call {recorded[0]}  tool:double  lane main  as recorded" in shown
+    assert f"→ call {recorded[0]}  tool:double  main  as recorded" in shown
     assert "agent.py:11" in shown
     assert (workplace.path / "out").read_text() == ""
     terminal.type("p")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spanreplay.call import Recording
+from spanreplay.model.call import Recording
 from support.agents import AGENTS, ENVIRONMENTS, ROOT, without_instrumentors
 from support.provider import Provider
 from support.replaying import Replayed, Workplace
-from support.spans import assert_same_spans
+from support.spans import assert_same_spans, read_attribute
 
 # LiteLLM would fetch a price list from the internet when it is imported
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -111,8 +111,11 @@ INSTRUMENTED = """
 import runpy, sys
 from openinference.instrumentation.pydantic_ai import OpenInferenceSpanProcessor
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from pydantic_ai import Agent
-trace.get_tracer_provider().add_span_processor(OpenInferenceSpanProcessor())
+provider = TracerProvider()
+provider.add_span_processor(OpenInferenceSpanProcessor())
+trace.set_tracer_provider(provider)
 Agent.instrument_all()
 script, *sys.argv[1:] = sys.argv[1:]
 sys.argv[0] = script
@@ -129,6 +132,8 @@ def test_u1_spans_of_pydantic_ai_are_the_same(provider: Provider, workplace: Wor
     recorded = there.record(agent, *args)
     provider.stop()
     recording = there.recording()
+    kinds = read_attribute(there.path / ".spanreplay", recording.run_id, "pydantic-ai", "openinference.span.kind")
+    assert kinds == {"AGENT", "LLM", "TOOL"}  # what OpenInference adds at a span's end
     assert_replayed(there.replay(agent, *args), recorded.stdout, recording)
     assert assert_same_spans(there.path / ".spanreplay", recording.run_id, "pydantic-ai") == {"pydantic-ai"}
 

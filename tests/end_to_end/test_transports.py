@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spanreplay.call import Recording
+from spanreplay.model.call import Recording
 from support.agents import AGENTS
 from support.ports import free_port, wait_for_port
 from support.replaying import Workplace

@@ -317,7 +317,7 @@ def test_n14_older_api_of_a_vector_store_is_a_hole_and_stays_shut(store: Store) 
     store.record(OLDER)
     what = f"opening {store.path} with Chroma's SegmentAPI"
     (reason,) = store.there.recording().completeness().reasons
-    assert reason == f"{what}: what it is asked is not in this run; that of chromadb 1 would be"
+    assert reason == f"{what}: its calls are not in this run; those of chromadb 1 would be"
     replayed = store.there.replay(store.agent)
     assert replayed.causes() == [("effect_blocked", "tool:chromadb.connect")]
     assert f"{what} was denied" in replayed.verdict["divergences"][0]["message"]

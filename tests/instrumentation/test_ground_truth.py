@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 import spanreplay
-from spanreplay.call import CallRecord, Recording
+from spanreplay.model.call import CallRecord, Recording
 from support.in_process import recorded
 
 PROGRAMS: Final = int(os.environ.get("SPANREPLAY_TEST_TRUTH_PROGRAMS", "200"))

@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 import spanreplay
-from spanreplay import config
-from spanreplay.errors import ReplayMiss
+from spanreplay.model import config
+from spanreplay.model.errors import ReplayMiss
 from support.in_process import recorded, replayed
 
 

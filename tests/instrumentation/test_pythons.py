@@ -11,5 +11,8 @@ from support.pythons import NONE, other_pythons, run_tests
 @pytest.mark.parametrize("version", other_pythons() or [pytest.param((), marks=pytest.mark.skip(NONE))], ids=str)
 def test_n1_s68_lanes_and_their_order_hold_under_another_python(version: tuple[int, int]) -> None:
     """Names of lanes, and what the order of a replay is taken from, are the same."""
-    files = [f"tests/instrumentation/test_{name}.py" for name in ("lanes", "lane_order")]
+    files = [
+        "tests/instrumentation/runtime/test_lanes.py",
+        "tests/instrumentation/seams/concurrency/test_lane_order.py",
+    ]
     assert " passed" in run_tests(other_pythons()[version], *files)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spanreplay.client import ServiceCatalog
+from spanreplay.recording.remote.client import ServiceCatalog
 from spanreplay_service.server import ReplayServer
 from support.memory_store import MemoryStore, fill
 from support.service import serve

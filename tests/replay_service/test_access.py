@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spanreplay import errors
-from spanreplay.catalog import RunQuery
-from spanreplay.client import ServiceCatalog, map_error
+from spanreplay.model import errors
+from spanreplay.recording.catalog import RunQuery
+from spanreplay.recording.remote.client import ServiceCatalog, map_error
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_collector.receive.auth import TlsFiles, Token
@@ -38,7 +38,8 @@ TENANTS = (
 
 def _ask_over_tls(address: str, ca: Path) -> str:
     code = (
-        "import sys\nfrom spanreplay.client import ServiceCatalog\nfrom spanreplay.errors import SpanreplayError\n"
+        "import sys\nfrom spanreplay.recording.remote.client import ServiceCatalog\n"
+        "from spanreplay.model.errors import SpanreplayError\n"
         "try:\n    print(ServiceCatalog('https://' + sys.argv[1], 'a-token', timeout_s=30).load(sys.argv[2]).run_id)\n"
         "except SpanreplayError as exc:\n    print(type(exc).__name__)\n"
     )
@@ -214,7 +215,14 @@ def test_r6_oversized_requests_are_refused(server: ReplayServer, size: int, comp
 def test_r6_garbage_requests_are_refused(server: ReplayServer, caplog: pytest.LogCaptureFixture) -> None:
     """Bytes that are no message end the call by name and fill no log."""
     with grpc.insecure_channel(server.address) as channel:
-        for method in ("Replay/ReplayRun", "Replay/ReportReplay", "Runs/Search", "Runs/Get", "Runs/Import"):
+        for method in (
+            "Replay/ReplayRun",
+            "Replay/ReportReplay",
+            "Runs/Search",
+            "Runs/Get",
+            "Runs/Import",
+            "Runs/Drift",
+        ):
             call = channel.stream_stream(f"/spanreplay.v1.{method}")
             with pytest.raises(grpc.RpcError) as caught:
                 list(call(iter([b"\xff\xff\xff\xff"]), timeout=30))
@@ -225,7 +233,9 @@ def test_r6_garbage_requests_are_refused(server: ReplayServer, caplog: pytest.Lo
 
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    method=st.sampled_from(["Replay/ReplayRun", "Replay/ReportReplay", "Runs/Get", "Runs/Export", "Runs/Import"]),
+    method=st.sampled_from(
+        ["Replay/ReplayRun", "Replay/ReportReplay", "Runs/Get", "Runs/Export", "Runs/Import", "Runs/Drift"]
+    ),
     content=st.binary(max_size=200) | st.text(max_size=60).map(_run_id_field),
 )
 def test_r6_fuzzed_requests_end_in_an_error_of_ours(server: ReplayServer, method: str, content: bytes) -> None:

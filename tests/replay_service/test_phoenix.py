@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from spanreplay import errors
-from spanreplay.client import ServiceCatalog
-from spanreplay.config import PHOENIX_GRPC_PORT
+from spanreplay.model import errors
+from spanreplay.model.config import PHOENIX_GRPC_PORT
+from spanreplay.recording.remote.client import ServiceCatalog
 from spanreplay_service import phoenix
 from spanreplay_service.listen import can_listen, find_free_port
 from spanreplay_service.phoenix import PhoenixProcess, PhoenixSettings
@@ -83,6 +83,56 @@ def test_environment_is_hardened_and_ours_alone() -> None:
         "PHOENIX_OAUTH2_DYNAMIC_CLIENT_REGISTRATION": "disabled",
         "PHOENIX_LOG_MIGRATIONS": "false",
     }
+
+
+def test_r6_phoenix_beside_tokens_has_a_login_of_its_own(tmp_path: Path) -> None:
+    """Its secrets are made once, kept to us, differ from each other, and are used only beside tokens."""
+    closed = phoenix.choose_settings(tmp_path, 0, is_closed=True)
+    access = closed.access
+    assert access is not None
+    assert phoenix.choose_settings(tmp_path, 0).access == access
+    assert len({access.secret, access.token, access.password}) == 3
+    assert (tmp_path / "access.json").stat().st_mode & 0o777 == 0o600
+    assert access.token not in repr(closed)
+    environ = phoenix.build_environment(closed, {"PHOENIX_SECRET": "theirs"})
+    assert environ["PHOENIX_ENABLE_AUTH"] == "true"
+    assert (environ["PHOENIX_SECRET"], environ["PHOENIX_ADMIN_SECRET"]) == (access.secret, access.token)
+    opened = phoenix.build_environment(phoenix.choose_settings(tmp_path, 0), {})
+    assert opened["PHOENIX_DEFAULT_ADMIN_INITIAL_PASSWORD"] == access.password
+    assert "PHOENIX_ENABLE_AUTH" not in opened
+    (tmp_path / "access.json").chmod(0o666)
+    with pytest.raises(errors.ConfigError, match="others can write to it"):
+        phoenix.choose_settings(tmp_path, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.phoenix
+def test_r6_a_phoenix_beside_tokens_is_closed_to_others(tmp_path: Path) -> None:
+    """With tokens Phoenix answers nobody without a login and no public name; verdicts and spans still reach it."""
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps([{"tenant": "acme", "token": "tok-acme-1"}]))
+    recording = make_recording(make_run_id(7))
+    with start_up(tmp_path, phoenix=True, arguments=["--tokens", str(tokens)]) as running:
+        running.export(make_payload(recording), token="tok-acme-1")
+        token = json.loads((running.data_dir / "phoenix" / "access.json").read_text())["token"]
+
+        def ask(path: str, **headers: str) -> int:
+            request = urllib.request.Request(running.phoenix_url + path, headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=30) as response:
+                    return int(response.status)
+            except urllib.error.HTTPError as exc:
+                return exc.code
+
+        assert ask("/v1/projects") == 401
+        assert ask("/v1/projects", Authorization="Bearer wrong") == 401
+        assert ask("/v1/projects", Authorization="Bearer tok-acme-1") == 401  # a tenant's, who sees its own runs only
+        authorized = {"Authorization": f"Bearer {token}"}
+        assert ask("/v1/projects", Host="evil.example.com", **authorized) == 421
+        assert ask("/v1/projects", Host=f"localhost:{running.status['phoenix_port']}", **authorized) == 200
+        wait_until(lambda: ask("/v1/projects/refunds", **authorized) == 200, "the run's project is there", WAIT_S)
+        assert "password in" in running.log
+        assert token not in running.log
 
 
 def test_ports_are_chosen_free(tmp_path: Path) -> None:

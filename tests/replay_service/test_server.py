@@ -12,11 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from spanreplay import errors, wire
-from spanreplay.call import RootRecord
-from spanreplay.catalog import RunQuery, summarize
-from spanreplay.client import AsyncServiceClient, ServiceCatalog
-from spanreplay.config import CALL_BATCH_ITEMS
+from spanreplay.model import errors
+from spanreplay.model.call import RootRecord
+from spanreplay.model.config import CALL_BATCH_ITEMS
+from spanreplay.recording.catalog import RunQuery, summarize
+from spanreplay.recording.remote import wire
+from spanreplay.recording.remote.client import AsyncServiceClient, ServiceCatalog
 from spanreplay.v1 import replay_pb2 as pb
 from spanreplay.v1 import replay_pb2_grpc
 from spanreplay_collector.receive.auth import DEFAULT_TENANT
@@ -212,7 +213,7 @@ class BrokenStore(MemoryStore):
     [
         (errors.StoreError("the disk is full", hint="free some"), errors.ServiceError, "the disk is full"),
         (errors.NewerSchema("schema '9'"), errors.NewerSchema, "schema '9'"),
-        (ValueError("password=hunter2"), errors.ServiceError, "its log says why"),
+        (ValueError("password=hunter2"), errors.ServiceError, "its log has the reason"),
     ],
     ids=["store", "schema", "defect"],
 )
@@ -280,7 +281,7 @@ def test_a_run_is_said_to_be_missing_only_by_a_store_that_has_all(store: MemoryS
         if is_found:
             assert client.load(make_run_id(30)).run_id == make_run_id(30)
         else:
-            with pytest.raises(errors.SpanreplayError, match="the store is behind: it may have arrived") as caught:
+            with pytest.raises(errors.SpanreplayError, match="the run may have arrived") as caught:
                 client.load(make_run_id(30))
             assert not isinstance(caught.value, errors.RunNotFound)
     assert waits == [FRESHEN_S_MAX, FRESHEN_MISSING_S_MAX]

@@ -16,11 +16,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from spanreplay import errors
-from spanreplay.call import Recording
-from spanreplay.catalog import RunQuery, summarize
-from spanreplay.client import AsyncServiceClient, ServiceCatalog
-from spanreplay.config import CALL_BATCH_ITEMS
+from spanreplay.model import errors
+from spanreplay.model.call import Recording
+from spanreplay.model.config import CALL_BATCH_ITEMS
+from spanreplay.recording.catalog import RunQuery, summarize
+from spanreplay.recording.remote.client import AsyncServiceClient, ServiceCatalog
 from support.runs import make_payload, make_recording, make_run_id
 from support.up_server import UpServer, command, start_up
 

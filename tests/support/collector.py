@@ -11,10 +11,11 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay.errors import StoreError
-from spanreplay.otlp import encode_attributes
+from spanreplay.model.errors import StoreError
+from spanreplay.recording.otlp.otlp import encode_attributes
 from spanreplay_collector.collector import Collector, CollectorSettings
 from spanreplay_collector.loader import SpanStore
+from spanreplay_collector.wire import make_header
 from support.service import LoopThread
 
 WAIT_S = 30.0
@@ -22,6 +23,8 @@ WAIT_S = 30.0
 
 class SwitchStore:
     """A store in memory, once per token, that can be switched off and can refuse single payloads."""
+
+    apart_spans = 0
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,6 +48,11 @@ class SwitchStore:
             self._tokens.add(token)
             self.loads.append((tenant, tuple(payloads), token))
             return sum(count_spans(payload) for payload in payloads)
+
+    def ping(self) -> None:
+        """Answer, or fail as told."""
+        if self.is_down:
+            raise StoreError("connection refused")
 
     def payloads(self, tenant: str | None = None) -> list[bytes]:
         """Everything stored, in the order of arrival."""
@@ -113,6 +121,18 @@ def make_payload(
         span.end_time_unix_nano = span.start_time_unix_nano + 1
         span.attributes.extend(encode_attributes({**(attributes or {}), **({"text": text} if text else {})}))
     return request.SerializeToString()
+
+
+def make_deep(depth: int) -> bytes:
+    """A request with a value nested so deep, written by hand."""
+    value = b""
+    for _ in range(depth):
+        value = _field(5, _field(1, value))
+    return _field(1, _field(1, _field(1, _field(1, b"k") + _field(2, value))))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return make_header(number, len(content)) + content
 
 
 def count_spans(payload: bytes) -> int:

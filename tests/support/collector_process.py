@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spanreplay.errors import StoreError
+from spanreplay.model.errors import StoreError
 from spanreplay_collector.collector import Collector, CollectorSettings
 from support.collector import count_spans
 
@@ -20,9 +20,16 @@ from support.collector import count_spans
 class FileStore:
     """Appends each load as one line, unless its token is there; a line cut by a kill does not count."""
 
+    apart_spans = 0
+
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._tokens = {token for token, _ in read_file_store(path)} if path else set()
+
+    def ping(self) -> None:
+        """Answer if there is a file."""
+        if self._path is None:
+            raise StoreError("connection refused")
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
         """Store payloads once for each token."""

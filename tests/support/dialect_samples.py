@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spanreplay.dialects import Dialect, find_dialect
-from spanreplay.seams.aws_events import read_events
+from spanreplay.runtime.wire.aws_events import read_events
 from support import wire_anthropic, wire_bedrock, wire_cohere, wire_engine, wire_google, wire_ollama, wire_openai
+from support.wire_interactions import answer_interaction, stream_interaction
 from support.wire_text import Json
 
 FINGERPRINT: Final = "fp_1"
@@ -17,6 +18,7 @@ SYSTEM_PROMPT: Final = "be brief"
 TOOL_PROMPT: Final = 'use tool pay with {"amount": 190000} and use tool note with {"text": "é"}'
 _HOST: Final = "http://127.0.0.1:8000"
 _TOOLS: Final = ("pay", "note")
+PROFILE: Final = "arn:aws:bedrock:us-east-1:111122223333:application-inference-profile/a1b2c3"
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,19 @@ MODELS: Final[dict[str, Sample]] = {
         url_model="gemini-x",
         temperature=_nested("generationConfig"),
     ),
+    "google_interactions": Sample(
+        "/v1beta/interactions",
+        lambda prompt: {
+            "model": "gemini-x",
+            "input": prompt,
+            "system_instruction": SYSTEM_PROMPT,
+            "tools": [{"type": "function", "name": name, "parameters": {}} for name in _TOOLS],
+        },
+        answer_interaction,
+        stream_interaction,
+        temperature=_nested("generation_config"),
+    ),
+    "writer_chat": replace(CHAT, path="/v1/chat"),
     "bedrock_converse": _CONVERSE,
     "bedrock_nova": _invoke("amazon.nova-x", _CONVERSE),
     "bedrock_anthropic": _invoke(
@@ -300,6 +315,46 @@ OTHERS: Final[dict[str, Sample]] = {
         {"inputText": "a", "dimensions": 8},
         lambda body: wire_bedrock.answer_invoke("amazon.titan-embed-x", body),
         url_model="amazon.titan-embed-x",
+        has_model=False,
+    ),
+    "bedrock_nova_embed": _other(
+        "/model/amazon.nova-2-multimodal-embeddings-v1%3A0/invoke",
+        {"taskType": "SINGLE_EMBEDDING", "singleEmbeddingParams": {"text": {"value": "a", "truncationMode": "END"}}},
+        lambda body: {"embeddings": [{"embeddingType": "TEXT", "embedding": [0.1, 0.2]}]},
+        url_model="amazon.nova-2-multimodal-embeddings-v1:0",
+        has_model=False,
+    ),
+    "bedrock_embed_by_profile": _other(
+        f"/model/{PROFILE.replace(':', '%3A').replace('/', '%2F')}/invoke",
+        {"inputText": "a"},
+        lambda body: wire_bedrock.answer_invoke("amazon.titan-embed-x", body),
+        url_model=PROFILE,
+        has_model=False,
+    ),
+    "openai_compact": _other(
+        "/v1/responses/compact",
+        {"model": "gpt-x", "input": [{"role": "user", "content": "hi"}]},
+        lambda body: {
+            "id": "resp_1",
+            "object": "response.compaction",
+            "output": [
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+                {"type": "compaction", "id": "cmp_1", "encrypted_content": "c2VjcmV0"},
+            ],
+            "usage": {"input_tokens": 90, "output_tokens": 10, "total_tokens": 100},
+        },
+        has_model=False,
+    ),
+    "openai_input_tokens": _other(
+        "/v1/responses/input_tokens",
+        {"model": "gpt-x", "input": "hi"},
+        lambda body: {"object": "response.input_tokens", "input_tokens": 7},
+        has_model=False,
+    ),
+    "anthropic_count_tokens": _other(
+        "/v1/messages/count_tokens",
+        {"model": "claude-x", "messages": [{"role": "user", "content": "hi"}]},
+        lambda body: {"input_tokens": 7},
         has_model=False,
     ),
     "cohere_rerank": _other("/v2/rerank", _PAIRS, wire_cohere.answer_rerank, has_model=False),

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import httpx2
 
-from spanreplay.seams import _httpx
+from spanreplay.seams.transport import httpx as _httpx
 from support.in_process import Seams
 
 

@@ -14,21 +14,23 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from spanreplay import attributes as names
-from spanreplay import lanes, local, polls, timers, waits
-from spanreplay._patch import Patches
-from spanreplay.call import Recording
-from spanreplay.errors import ReplayMiss
-from spanreplay.lanes import current_lane
-from spanreplay.otlp import build_recording
-from spanreplay.record import Emitter
+from spanreplay.model import attributes as names
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.recording.otlp.otlp import build_recording
+from spanreplay.recording.spool.processor import encode_span
 from spanreplay.redact import Redactor
-from spanreplay.replay import step_clock, threads
-from spanreplay.replay.plan import Plan
-from spanreplay.replay.session import Session
-from spanreplay.replay.verdict import build_verdict
-from spanreplay.run import Run, active_run, carried, entered, root_lane_of_active_run
-from spanreplay.spool.processor import encode_span
+from spanreplay.replayer.resolve.plan import Plan
+from spanreplay.replayer.resolve.session import Session
+from spanreplay.replayer.schedule import step_clock, threads
+from spanreplay.replayer.verdict import build_verdict
+from spanreplay.runtime.emit import Emitter
+from spanreplay.runtime.lanes import current_lane
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import Run, active_run, entered, root_lane_of_active_run
+from spanreplay.seams.concurrency import asyncio_timers, lanes_of_work, thread_polls, thread_waits
+from spanreplay.seams.concurrency.carried import carried
+from spanreplay.seams.machine import reads_and_files
 
 KEY: Final = b"k" * 32
 Installer = Callable[[ModuleType, Patches], None]
@@ -74,12 +76,13 @@ class Replayed:
 def make_run(memory: MemoryProcessor, session: Session | None = None, **options: Any) -> Run:
     """A run whose spans stay in memory."""
     run_id = options.pop("run_id", "")
+    key = options.pop("key", KEY)
     emitter = Emitter([memory], Resource({names.APP: "test"}))
     return Run(
         app="test",
         run_id=run_id,
         emitter=emitter,
-        redactor=Redactor(KEY, "b").run(),
+        redactor=Redactor(key, "b").run(),
         session=session,
         **options,
     )
@@ -89,16 +92,16 @@ def make_run(memory: MemoryProcessor, session: Session | None = None, **options:
 def inside(run: Run, seams: Seams = ()) -> Iterator[Run]:
     """A block that belongs to a run, with lanes and seams patched; everything is restored behind it."""
     patches = Patches()
-    lanes.install(patches, root_lane_of_active_run, carried)
-    timers.install(patches)
+    lanes_of_work.install(patches, root_lane_of_active_run, carried)
+    asyncio_timers.install(patches)
     try:
         for install, module in seams:
             install(module, patches)
         if run.session is not None:
             threads.install(run.session.gate, patches)
             step_clock.install(run.session.gate, patches)
-        waits.install(patches)
-        polls.install(patches)
+        thread_waits.install(patches)
+        thread_polls.install(patches)
         with entered(run):
             yield run
     finally:
@@ -115,7 +118,7 @@ def recorded(function: Callable[[], Any], seams: Seams = (), *, with_reads: bool
     memory = MemoryProcessor()
     run = make_run(memory, **options)
     if with_reads:
-        local.attach_reads(run)
+        reads_and_files.attach_reads(run)
     with inside(run, seams):
         call(function)
         run.finish()
@@ -123,13 +126,18 @@ def recorded(function: Callable[[], Any], seams: Seams = (), *, with_reads: bool
 
 
 def replayed(
-    function: Callable[[], Any], recording: Recording, plan: Plan | None = None, seams: Seams = ()
+    function: Callable[[], Any],
+    recording: Recording,
+    plan: Plan | None = None,
+    seams: Seams = (),
+    *,
+    key: bytes = KEY,
 ) -> Replayed:
     """Replay a recording against a function; what gets out of it is kept in `error`."""
     memory = MemoryProcessor()
     session = Session(recording, plan or Plan())
-    outcome = Replayed(session, make_run(memory, session), memory=memory)
-    local.attach_reads(outcome.run)  # which serves them where there are any
+    outcome = Replayed(session, make_run(memory, session, key=key), memory=memory)
+    reads_and_files.attach_reads(outcome.run)  # which serves them where there are any
     with inside(outcome.run, seams):
         try:
             outcome.result = call(function)

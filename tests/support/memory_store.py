@@ -8,9 +8,10 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay import otlp
-from spanreplay.catalog import RunQuery, RunSummary, matches, summarize
-from spanreplay.errors import AmbiguousRun, RunNotFound
+from spanreplay.model.errors import AmbiguousRun, RunNotFound
+from spanreplay.recording.catalog import RunQuery, RunSummary, matches, summarize
+from spanreplay.recording.model_drift import DriftQuery, DriftScan, fold_recordings
+from spanreplay.recording.otlp import otlp
 from spanreplay_collector.receive.auth import DEFAULT_TENANT
 from support.runs import make_payload, make_recording, make_run_id
 
@@ -24,18 +25,24 @@ class MemoryStore:
         self._runs: dict[tuple[str, str], list[bytes]] = {}
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store payloads, once per token; how many spans were new."""
+        """Store payloads, once per token; how many spans they hold."""
         spans = 0
         with self._lock:
-            if (tenant, token) in self._tokens:
-                return 0
+            is_new = (tenant, token) not in self._tokens
             self._tokens.add((tenant, token))
             for payload in payloads:
                 filed = list(otlp.iter_spans(ExportTraceServiceRequest.FromString(payload)))
                 spans += len(filed)
+                if not is_new:
+                    continue
                 for run_id in {f.run_id for f in filed}:
                     self._runs.setdefault((tenant, run_id), []).append(payload)
         return spans
+
+    def count_apart(self, tenant: str, run_id: str) -> int:
+        """Nothing is kept apart here."""
+        del tenant, run_id
+        return 0
 
     def resolve_run_id(self, tenant: str, prefix: str) -> str:
         """The one run that a prefix names."""
@@ -53,6 +60,16 @@ class MemoryStore:
             if (tenant, run_id) not in self._runs:
                 raise RunNotFound(f"no run {run_id!r} here")
             return list(self._runs[tenant, run_id])
+
+    def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
+        """What the runs have of equal requests, folded one after the other."""
+        with self._lock:
+            runs = {r: list(p) for (t, r), p in self._runs.items() if t == tenant}
+        found = [
+            otlp.build_recording(map(ExportTraceServiceRequest.FromString, payloads), run_id)
+            for run_id, payloads in runs.items()
+        ]
+        return fold_recordings(sorted(found, key=lambda r: r.root.start_ns), query)
 
     def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
         """Matching runs, newest first."""

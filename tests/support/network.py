@@ -33,7 +33,7 @@ def _refuse_outside(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "socket.connect":
         address = arguments[1]
         host = address[0] if isinstance(address, tuple) and address else None
-    elif event == "socket.getaddrinfo":
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
         host = arguments[0]
     else:
         return

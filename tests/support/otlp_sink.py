@@ -69,6 +69,10 @@ class OtlpSink(ThreadingHTTPServer):
         self.answer: Callable[[Seen], Answer] = lambda seen: OK
         self.seen: list[Seen] = []
         self.accepted: list[Seen] = []
+        self.asked: list[str] = []
+        """Paths of the GET requests."""
+        self.told = b"{}"
+        """The JSON that they are answered with."""
         self.is_over = threading.Event()
         self.lock = threading.Lock()
 
@@ -113,6 +117,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer.body)
+
+    def do_GET(self) -> None:
+        sink = cast(OtlpSink, self.server)
+        sink.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(sink.told)))
+        self.end_headers()
+        self.wfile.write(sink.told)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that http.server gave it
         """Keep quiet."""

@@ -180,7 +180,7 @@ def run_instantly(main: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, turn
     """Run a coroutine function to its end on an instant loop; calls are stamped with the loop's clock."""
     loop = InstantLoop(turn_s)
     with monkeypatch.context() as patch:
-        patch.setattr("spanreplay.ids.now_ns", lambda: round(loop.time() * 1e9))
+        patch.setattr("spanreplay.model.ids.now_ns", lambda: round(loop.time() * 1e9))
         try:
             return loop.run_until_complete(main())
         finally:

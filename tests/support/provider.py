@@ -302,6 +302,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("request-id", request_id)
         if self.server.provider.determinism:
             self.send_header("x-spanreplay-determinism", self.server.provider.determinism)
+        if self.path.endswith("/invoke"):
+            self.send_header("x-amzn-bedrock-input-token-count", "11")
+            self.send_header("x-amzn-bedrock-output-token-count", "3")
         self.send_header("openai-processing-ms", "7")
         self.send_header("openai-version", "2020-10-01")
         self.send_header("x-ratelimit-remaining-requests", "9999")

@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay.call import CallRecord, Recording
+from spanreplay.model.call import CallRecord, Recording
 from support.runs import START_NS, make_call, make_recording, make_request
 
 _FRAME = struct.Struct("<II")

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spanreplay.call import CallRecord, Outcome, Recording, RootRecord
-from spanreplay.crossing import Crossing, Spec, open_crossing
-from spanreplay.keys import compute_key
-from spanreplay.lanes import Lane, inside_lane
-from spanreplay.replay.plan import Plan
-from spanreplay.replay.session import Session
-from spanreplay.run import Run, entered
-from spanreplay.seal.tree import LEAF_VERSION, hash_leaf, hash_root
+from spanreplay.model.call import CallRecord, Outcome, Recording, RootRecord
+from spanreplay.model.keys import compute_key
+from spanreplay.recording.seal.tree import LEAF_VERSION, hash_leaf, hash_root
+from spanreplay.replayer.resolve.plan import Plan
+from spanreplay.replayer.resolve.session import Session
+from spanreplay.runtime.calls.open_call import Crossing, open_crossing
+from spanreplay.runtime.calls.spec import Spec
+from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.run import Run, entered
 from support.in_process import MemoryProcessor, make_run
 from support.runs import make_run_id
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from spanreplay.call import Recording
-from spanreplay.catalog import RunQuery
-from spanreplay.spool import SpoolCatalog
+from spanreplay.model.call import Recording
+from spanreplay.recording.catalog import RunQuery
+from spanreplay.recording.spool import SpoolCatalog
 from support.agents import without_instrumentors
 
 TIMEOUT_S: Final = 180

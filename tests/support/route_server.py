@@ -67,6 +67,18 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         self.wfile.flush()
 
+    def send_until_closed(self, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None) -> None:
+        """Answer piece by piece, with no word about where the body ends, and hang up there."""
+        self.close_connection = True
+        self.send_response(200)
+        for name, value in {"connection": "close", **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.flush()
+        for piece in pieces:
+            self.wfile.write(piece)
+            self.wfile.flush()
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True

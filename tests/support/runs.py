@@ -8,9 +8,9 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay import attributes as names
-from spanreplay import otlp
-from spanreplay.call import CallRecord, Recording, RootRecord
+from spanreplay.model import attributes as names
+from spanreplay.model.call import CallRecord, Recording, RootRecord
+from spanreplay.recording.otlp import otlp
 
 START_NS = 1_790_000_000_000_000_000
 TRACE_ID = "5b" * 16

@@ -34,15 +34,15 @@ from typing import Any, Final
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from spanreplay import local
-from spanreplay._patch import Patches
-from spanreplay.call import Recording
-from spanreplay.errors import ReplayMiss
-from spanreplay.replay.plan import Plan
-from spanreplay.replay.session import Session
-from spanreplay.replay.verdict import build_verdict
-from spanreplay.run import Run
-from spanreplay.seams._table import SEAMS, Seam
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.replayer.resolve.plan import Plan
+from spanreplay.replayer.resolve.session import Session
+from spanreplay.replayer.verdict import build_verdict
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import Run
+from spanreplay.seams.machine import reads_and_files
+from spanreplay.seams.table import SEAMS, Seam
 from support.in_process import MemoryProcessor, Seams, inside, make_run
 from support.ports import free_port
 from support.web_server import WebServer
@@ -124,8 +124,8 @@ def check_fit(modules: Seams) -> Iterator[tuple[str, str]]:
 @contextmanager
 def _run(modules: Seams, memory: MemoryProcessor, session: Session | None = None) -> Iterator[Run]:
     run = make_run(memory, session)
-    local.attach_reads(run)
-    local.attach_files(run)
+    reads_and_files.attach_reads(run)
+    reads_and_files.attach_files(run)
     with inside(run, modules):
         yield run
         run.finish()

@@ -17,10 +17,10 @@ from typing import Any, Final
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from spanreplay import attributes as names
-from spanreplay.ids import is_agent_file
-from spanreplay.otlp import decode_attributes
-from spanreplay.spool import iter_frames
+from spanreplay.model import attributes as names
+from spanreplay.model.ids import is_agent_file
+from spanreplay.recording.otlp.otlp import decode_attributes
+from spanreplay.recording.spool import iter_frames
 
 OPENINFERENCE: Final = "openinference."
 
@@ -60,6 +60,16 @@ class Spans:
 
 def read_spans(data_dir: Path, scope: str = OPENINFERENCE) -> dict[str, Spans]:
     """By run: the spans whose scope begins with `scope`."""
+    return {run_id: _count(spans, scope) for run_id, spans in _find_spans(data_dir).items()}
+
+
+def read_attribute(data_dir: Path, run_id: str, scope: str, name: str) -> set[Any]:
+    """The values that an attribute has in the spans of one run and scope; None for spans that lack it."""
+    found = _find_spans(data_dir)[run_id].values()
+    return {each.attributes.get(name) for each in found if each.scope.startswith(scope)}
+
+
+def _find_spans(data_dir: Path) -> dict[str, dict[bytes, _Found]]:
     runs: dict[str, dict[bytes, _Found]] = {}
     for path in sorted((data_dir / "spool").glob("*.spool")):
         for payload in iter_frames(path):
@@ -69,7 +79,7 @@ def read_spans(data_dir: Path, scope: str = OPENINFERENCE) -> dict[str, Spans]:
                     for span in scope_spans.spans:
                         found = _Found(span, scope_spans.scope.name, decode_attributes(span.attributes))
                         runs.setdefault(run_id, {})[span.span_id] = found
-    return {run_id: _count(spans, scope) for run_id, spans in runs.items()}
+    return runs
 
 
 def assert_same_spans(data_dir: Path, run_id: str, scope: str = OPENINFERENCE) -> set[str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay import attributes as names
-from spanreplay.otlp import encode_attributes
-from spanreplay.spool import Shipper, SpoolWriter
-from spanreplay.spool.target import target_of
+from spanreplay.model import attributes as names
+from spanreplay.recording.otlp.otlp import encode_attributes
+from spanreplay.recording.spool import Shipper, SpoolWriter
+from spanreplay.recording.spool.target import target_of
 
 RUN = "0192f0000000700080000000000000aa"
 OTHER_RUN = "0192f0000001700080000000000000bb"

@@ -1,7 +1,8 @@
 """Writes docs/STATUS.md: each requirement row, the tests that name it, and whether they passed.
 
-A test names its rows first: `test_s27_s28_miss_is_never_live` proves S27 and S28. The page holds no dates and
-no durations, so that an equal run writes an equal page.
+A test names its rows first: `test_s27_s28_miss_is_never_live` belongs to S27 and S28. A row has passed if every clause
+of its acceptance text has a test that asserts it (`clauses.md`); else what is missing is named. The page holds no
+dates and no durations, so that an equal run writes an equal page.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from support.clauses import LETTERS, TABLE, Clause, read_acceptance, read_clauses, row_order, unproved
+
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "docs" / "REQUIREMENTS.md"
 FIGURES = ROOT / "docs" / "kernels.md"
-_ROWS = re.compile(r"^test((?:_[snucrkh]\d{1,2})+)(?=_)")
-_TABLE_ROW = re.compile(r"^\| ([SNUCRKH]\d{1,2}) \| (.+?) *\|")
+_ROWS = re.compile(rf"^test((?:_[{LETTERS.lower()}]\d{{1,2}})+)(?=_)")
+_TABLE_ROW = re.compile(rf"^\| ([{LETTERS}]\d{{1,2}}) \| (.+?) *\|")
 _FIGURE_ROW = re.compile(r"^\| (K\d) \| .+ \|(.*)\|$")
 _TITLE_CHARACTERS_MAX = 90
 _WORST = ("passed", "skipped", "failed")
@@ -27,7 +30,8 @@ _WORST = ("passed", "skipped", "failed")
 HEAD = """# Status
 
 Which requirement each test proves. Written by `make test` from the run itself; do not edit.
-The rows are those of [REQUIREMENTS.md](REQUIREMENTS.md).
+The rows are those of [REQUIREMENTS.md](REQUIREMENTS.md). A row is *passed* if a passing test asserts each clause of its
+acceptance text ([clauses](../tests/clauses.md)); of a row that is *partly* proved, the clauses without one are named.
 """
 
 
@@ -61,12 +65,15 @@ def _reasons(reasons: Iterable[str]) -> str:
     return f" ({shown})" if shown else ""
 
 
-def result_of(proofs: Iterable[Proof]) -> str:
-    """What came of a row: failed if any of its tests did, skipped if all were."""
+def result_of(proofs: Iterable[Proof], missing: Sequence[str] = (), *, is_any_asserted: bool = True) -> str:
+    """What came of a row: failed if any of its tests did, skipped if all were; partly if clauses are `missing`."""
     results = {proof.result for proof in proofs}
     if not results or "failed" in results:
         return "failed" if results else "no test yet"
-    return "passed" if "passed" in results else "skipped"
+    if "passed" not in results:
+        return "skipped"
+    named = "; ".join(missing).replace("|", "/")
+    return f"{'partly' if is_any_asserted else 'not proved'}; not asserted: {named}" if missing else "passed"
 
 
 def rows_of(nodeid: str) -> list[str]:
@@ -75,9 +82,18 @@ def rows_of(nodeid: str) -> list[str]:
     return [part.upper() for part in match.group(1).split("_") if part] if match else []
 
 
-def row_order(row: str) -> tuple[int, int]:
-    """Rows in the order of the requirements: letter by letter, then by number."""
-    return "SNUCRKH".index(row[0]), int(row[1:])
+def name_of(nodeid: str) -> str:
+    """The name of a test's function; pure."""
+    return nodeid.rpartition("::")[2]
+
+
+def claimed_tests() -> dict[str, list[str]]:
+    """The names of the tests that assert a clause, with the rows that they assert it of."""
+    claimed: defaultdict[str, list[str]] = defaultdict(list)
+    for row, clauses in read_clauses(TABLE).items():
+        for name in sorted({name for clause in clauses for name in clause.tests}):
+            claimed[name].append(row)
+    return dict(claimed)
 
 
 def read_titles(path: Path) -> dict[str, str]:
@@ -102,31 +118,61 @@ def read_unmeasured(path: Path) -> set[str]:
     return {cell[1] for cell in cells if cell is not None and not cell[2].strip()}
 
 
+@dataclass(frozen=True)
+class Required:
+    """What is required, by row: title, acceptance text, its clauses."""
+
+    titles: Mapping[str, str] = field(default_factory=dict)
+    acceptance: Mapping[str, str] = field(default_factory=dict)
+    clauses: Mapping[str, Sequence[Clause]] = field(default_factory=dict)
+
+    def missing(self, row: str, passed: Mapping[str, bool]) -> list[str]:
+        """What of a row no passing test asserts."""
+        return unproved(self.acceptance.get(row, ""), self.clauses.get(row, ()), passed)
+
+
+def read_required() -> Required:
+    """The rows of docs/REQUIREMENTS.md with the clauses of clauses.md."""
+    return Required(read_titles(REQUIREMENTS), read_acceptance(REQUIREMENTS), read_clauses(TABLE))
+
+
+def _result(row: str, proofs: Mapping[str, Mapping[str, Proof]], required: Required, passed: Mapping[str, bool]) -> str:
+    missing = required.missing(row, passed)
+    clauses = required.clauses.get(row, ())
+    is_any_asserted = not clauses or any(clause.text not in missing for clause in clauses)
+    return result_of(proofs.get(row, {}).values(), missing, is_any_asserted=is_any_asserted)
+
+
 def render(
-    proofs: dict[str, dict[str, Proof]], titles: dict[str, str], unmeasured: Collection[str] = frozenset()
+    proofs: dict[str, dict[str, Proof]],
+    required: Required,
+    passed: Mapping[str, bool],
+    unmeasured: Collection[str] = frozenset(),
 ) -> str:
     """The page; pure and deterministic.
 
-    unmeasured: rows that also want a figure which is not measured yet; their tests prove what the figure is not about.
+    passed: of each test function that ran, whether it passed. unmeasured: rows that also want a figure which is not
+    measured yet.
     """
-    rows = sorted(titles.keys() | proofs.keys(), key=row_order)
-    proved = [row for row in rows if result_of(proofs.get(row, {}).values()) == "passed"]
-    partly = [row for row in proved if any(proof.skipped for proof in proofs[row].values())]
-    lines = [HEAD, f"{len(proved)} of {len(rows)} rows have tests, all of which pass.", ""]
+    rows = sorted(required.titles.keys() | proofs.keys(), key=row_order)
+    results = {row: _result(row, proofs, required, passed) for row in rows}
+    proved = [row for row in rows if results[row] == "passed"]
+    partly = [row for row in rows if results[row].startswith("partly")]
+    skipped = [row for row in proved if any(proof.skipped for proof in proofs[row].values())]
+    lines = [HEAD, f"{len(proved)} of {len(rows)} rows have passed, {len(partly)} are partly proved.", ""]
     if unmeasured:
         blank = ", ".join(sorted(unmeasured, key=row_order))
         lines[1] += f" {blank} want a figure of a GPU besides, which is not measured: [kernels.md](kernels.md#speed)."
-    if partly:
-        lines[1] += f" Of {', '.join(partly)} some were skipped, for the reasons that stand there."
+    if skipped:
+        lines[1] += f" Of {', '.join(skipped)} some were skipped, for the reasons that stand there."
     lines += ["| Row | Required | Result | Tests |", "| --- | --- | --- | --- |"]
     for row in rows:
-        tests = proofs.get(row, {})
-        result = result_of(tests.values()) + (", figure not measured" if row in unmeasured else "")
+        result = results[row] + (", figure not measured" if row in unmeasured else "")
         named = []
-        for name, proof in sorted(tests.items()):
+        for name, proof in sorted(proofs.get(row, {}).items()):
             count = f" ({len(proof.cases)} cases)" if len(proof.cases) > 1 else ""
             named.append(f"`{name}`{count}{proof.tell()}")
-        lines.append(f"| {row} | {titles.get(row, '')} | {result} | {'<br>'.join(named)} |")
+        lines.append(f"| {row} | {required.titles.get(row, '')} | {result} | {'<br>'.join(named)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -142,11 +188,14 @@ class StatusPart:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._claimed = claimed_tests()
         self._found: list[tuple[str, str, str]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what happened to one test that names a row."""
-        if (report.when == "call" or report.outcome != "passed") and rows_of(report.nodeid.partition("[")[0]):
+        """Note what happened to one test that names a row or asserts a clause."""
+        function = report.nodeid.partition("[")[0]
+        is_wanted = bool(rows_of(function)) or name_of(function) in self._claimed
+        if is_wanted and (report.when == "call" or report.outcome != "passed"):
             self._found.append((report.nodeid, report.outcome, _reason(report)))
 
     def pytest_sessionfinish(self) -> None:
@@ -161,6 +210,8 @@ class StatusPage:
         self._path = path
         self._config = config
         self._is_collected = True
+        self._claimed = claimed_tests()
+        self._named: defaultdict[str, Proof] = defaultdict(Proof)
         self._proofs: defaultdict[str, defaultdict[str, Proof]] = defaultdict(lambda: defaultdict(Proof))
         for nodeid, result, reason in [] if part is None else json.loads(part.read_text(encoding="utf-8")):
             self._add(nodeid, result, reason)
@@ -173,7 +224,9 @@ class StatusPage:
 
     def _add(self, nodeid: str, result: str, reason: str) -> None:
         function = nodeid.partition("[")[0]
-        for row in rows_of(function):
+        if name_of(function) in self._claimed:
+            self._named[name_of(function)].add(nodeid, result, reason)
+        for row in {*rows_of(function), *self._claimed.get(name_of(function), ())}:
             self._proofs[row][function].add(nodeid, result, reason)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -192,4 +245,6 @@ class StatusPage:
         if ended and self._is_collected and self._is_whole_suite():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             proofs = {row: dict(tests) for row, tests in self._proofs.items()}
-            self._path.write_text(render(proofs, read_titles(REQUIREMENTS), read_unmeasured(FIGURES)), encoding="utf-8")
+            passed = {name: proof.result == "passed" for name, proof in self._named.items()}
+            page = render(proofs, read_required(), passed, read_unmeasured(FIGURES))
+            self._path.write_text(page, encoding="utf-8")

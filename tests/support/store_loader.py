@@ -13,10 +13,10 @@ import threading
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from spanreplay import otlp
-from spanreplay.call import Recording
-from spanreplay.catalog import RunQuery, summarize
-from spanreplay_collector.store import Store
+from spanreplay.model.call import Recording
+from spanreplay.recording.catalog import RunQuery, summarize
+from spanreplay.recording.otlp import otlp
+from spanreplay_collector.store.store import Store
 from support.runs import make_payload, make_recording, make_run_id
 
 TENANT = "acme"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spanreplay._patch import Patches
-from spanreplay.call import CallRecord
-from spanreplay.errors import RunNotFound
+from spanreplay.model.call import CallRecord
+from spanreplay.model.errors import RunNotFound
+from spanreplay.runtime.patches import Patches
 from support.in_process import Seams, recorded
 
 

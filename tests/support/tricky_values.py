@@ -28,7 +28,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from spanreplay.codec import Unserializable, encode
-from spanreplay.keys import compute_key
+from spanreplay.model.keys import compute_key
 from support import pandas_values, polars_values
 
 

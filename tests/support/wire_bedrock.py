@@ -107,12 +107,20 @@ def answer_invoke(model: str, body: Json) -> Json:
     """What a model answers to InvokeModel, in its vendor's form."""
     if "anthropic_version" in body:
         return answer_messages({**body, "model": model})
-    if "embed" in model:
+    if "singleEmbeddingParams" in body:
+        return {"embeddings": [{"embeddingType": "TEXT", "embedding": make_vector(8)}]}
+    if "embed" in model or (model.startswith("arn:") and "textGenerationConfig" not in body):
         return {"embedding": make_vector(8), "inputTextTokenCount": count_tokens(body["inputText"])}
     if "messages" in body:
         return answer_converse(body)
     text, asked = _prompt_text(body), count_tokens(body.get("prompt") or body.get("inputText") or "")
     said = count_tokens(text)
+    if model.startswith("cohere."):
+        return {
+            "id": make_id(""),
+            "generations": [{"finish_reason": "COMPLETE", "text": text}],
+            "prompt": body["prompt"],
+        }
     if "inputText" in body:
         result = {"tokenCount": said, "outputText": text, "completionReason": "FINISH"}
         return {"inputTextTokenCount": asked, "results": [result]}

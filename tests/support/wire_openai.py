@@ -312,3 +312,32 @@ def answer_embeddings(body: Json) -> Json:
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     head = {"id": make_id("embd-"), "object": "list"}  # OpenAI gives no id; Mistral's SDK insists on one
     return {**head, "data": rows, "model": resolve_model(body.get("model", "")), "usage": usage}
+
+
+def answer_compact(body: Json) -> Json:
+    """What the user said, and one item that only the model can read."""
+    said = [item for item in body["input"] if item.get("role") == "user"]
+    kept = [
+        {"type": "message", "role": "user", "id": make_id("msg_"), "status": "completed", "content": [
+            {"type": "input_text", "text": flatten_content(item["content"])}
+        ]}
+        for item in said
+    ]  # fmt: skip
+    return {
+        "id": make_id("resp_"),
+        "object": "response.compaction",
+        "created_at": 1_790_000_000,
+        "output": [*kept, {"type": "compaction", "id": make_id("cmp_"), "encrypted_content": make_id("gAAAA", 40)}],
+        "usage": {
+            "input_tokens": 90,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": 10,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 100,
+        },
+    }
+
+
+def answer_input_tokens(body: Json) -> Json:
+    """How many tokens a request has."""
+    return {"object": "response.input_tokens", "input_tokens": count_tokens(json.dumps(body["input"]))}

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from support import wire_anthropic, wire_bedrock, wire_cohere, wire_engine, wire_google, wire_ollama, wire_openai
+from support.wire_interactions import answer_interaction, stream_interaction
 from support.wire_text import Json
 
 SSE: Final = "text/event-stream; charset=utf-8"
@@ -96,6 +97,11 @@ def _simple(make: Callable[[Json], Json]) -> Callable[[list[str], Json, str], Ro
     return lambda parts, body, fingerprint: Route(partial(make, body))
 
 
+def _interaction(parts: list[str], body: Json, fingerprint: str) -> Route:
+    whole, stream = partial(answer_interaction, body), partial(stream_interaction, body)
+    return _either(whole, stream, SSE, is_stream=bool(body.get("stream")))
+
+
 def _google_embed(parts: list[str], body: Json, fingerprint: str) -> Route:
     return Route(partial(wire_google.answer_embeds, parts[0], body))
 
@@ -116,6 +122,9 @@ _ROUTES: Final = tuple(
         (r"/.*/publishers/anthropic/models/([^/:]+):(rawPredict|streamRawPredict)", _vertex_anthropic),
         (r"/.*/models/[^/:]+:(embedContent|batchEmbedContents|predict)", _google_embed),
         (r"/v([12])/chat", _cohere),
+        (r"/v1beta/interactions", _interaction),
+        (r"/v1/responses/compact", _simple(wire_openai.answer_compact)),
+        (r"/v1/responses/input_tokens", _simple(wire_openai.answer_input_tokens)),
         (r"/v[12]/embed", _simple(wire_cohere.answer_embed)),
         (r"/v[12]/rerank", _simple(wire_cohere.answer_rerank)),
         (r"/api/(chat|generate|embed)", _ollama),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import sys
@@ -11,10 +12,12 @@ from typing import Any, Final
 
 import click
 
-from spanreplay._version import VERSION
-from spanreplay.config import read_flag
-from spanreplay.errors import SpanreplayError
-from spanreplay.report.escape import escape
+from spanreplay.cli.terminal import echo
+from spanreplay.model.config import read_flag
+from spanreplay.model.errors import SpanreplayError
+from spanreplay.model.escape import escape
+from spanreplay.model.how_to_install import install_command
+from spanreplay.model.version import VERSION
 
 GROUP: Final = "spanreplay.commands"
 
@@ -23,12 +26,13 @@ COMMANDS: Final = {
     "ls": ("ls", "Find recorded runs"),
     "show": ("show", "Show what happened in a run"),
     "replay": ("replay", "Run an agent against a recording"),
-    "resume": ("resume", "Go on with a run that waits for a human, or was killed"),
+    "resume": ("resume", "Resume a run that is waiting for a human, or was killed"),
     "mutate": ("mutate", "Find out which recorded fields the outcome depends on"),
+    "drift": ("drift", "Find models that answer equal requests in another way"),
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
-    "import": ("import_", "Take in a .replay file, or spans as JSON"),
-    "doctor": ("doctor", "Check what would be recorded, and what is in the way"),
+    "import": ("import_", "Import a .replay file, or spans as JSON"),
+    "doctor": ("doctor", "Check what would be recorded, and what prevents it"),
     "ship": ("ship", "Send local recordings to the collector"),
     "completion": ("completion", "Print the shell's completion script"),
 }
@@ -36,6 +40,8 @@ COMMANDS: Final = {
 
 KNOWN_HELP: Final = {
     "up": "Run collector, replay service and Phoenix here",
+    "collect": "Run a collector alone, over a ClickHouse server",
+    "serve": "Run the replay service alone, over a ClickHouse server",
     "migrate": "Bring the store's tables up to date",
 }
 """Help of commands that the extras bring, so that --help need not import them."""
@@ -52,21 +58,21 @@ def _load_plugin(point: EntryPoint) -> click.Command:
         command = point.load()
     except ImportError as exc:
         extra = EXTRA_OF.get(point.module.partition(".")[0])
-        hint = f"pip install 'spanreplay[{extra}]'" if extra else f"reinstall the package of {point.module}"
+        hint = install_command(extra) if extra else f"reinstall the package of {point.module}"
         raise SpanreplayError(f"`spanreplay {point.name}` cannot be loaded: {exc}", hint=hint) from exc
     if not isinstance(command, click.Command):
-        raise SpanreplayError(f"`spanreplay {point.name}` is no command: {point.value} is {type(command).__name__}")
+        raise SpanreplayError(f"`spanreplay {point.name}` is not a command: {point.value} is {type(command).__name__}")
     return command
 
 
 def print_error(exc: SpanreplayError) -> None:
     """What went wrong and what to do about it, on standard error."""
     lines = [escape(line) for line in str(exc).splitlines()] or [type(exc).__name__]
-    click.secho(f"error: {lines[0]}", fg="red", err=True)
+    echo(f"error: {lines[0]}", fg="red", err=True)
     for line in lines[1:]:
-        click.echo(f"  {line}", err=True)
+        echo(f"  {line}", err=True)
     if exc.hint:
-        click.echo(f"hint: {escape(exc.hint)}", err=True)
+        echo(f"hint: {escape(exc.hint)}", err=True)
 
 
 def _internal(exc: Exception) -> SpanreplayError:
@@ -92,6 +98,17 @@ class LazyGroup(click.Group):
             return command
         point = _plugins().get(cmd_name)
         return None if point is None else _load_plugin(point)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that the first word names. Raises: UsageError, with the nearest names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2) if args else []
+            if near:
+                hint = f" Did you mean {' or '.join(map(repr, near))}?"
+                raise click.UsageError(exc.message + hint, ctx) from exc
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any."""

@@ -7,10 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from spanreplay import config
-from spanreplay.cli.launch import Agent
+from spanreplay.cli.agent.launch import Agent
+from spanreplay.model import config, owners
+from spanreplay.model import distributions as installed
+from spanreplay.model.how_to_install import install_command
+from spanreplay.units._table import UNITS
 
-__all__ = ["Finding", "check_environment", "check_folder", "check_python", "read_report"]
+__all__ = [
+    "Finding",
+    "check_environment",
+    "check_folder",
+    "check_python",
+    "describe_server",
+    "is_server",
+    "read_report",
+]
 
 OK, WARN, FAIL, OFF = "ok", "warn", "fail", "off"
 _FULL_SAMPLERS: Final = ("", "always_on", "parentbased_always_on")
@@ -68,9 +79,9 @@ def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]
             Finding(FAIL, "agent", f"Python runs with -{agent.python_flags} and loads no spanreplay", "leave it out")
         ]
     if probe is None:
-        return [Finding(FAIL, "agent", f"{agent.python} cannot be asked what it has installed")]
+        return [Finding(FAIL, "agent", f"{agent.python} cannot be asked which packages it has")]
     packages, groups = probe["packages"], probe["groups"]
-    install = f"{agent.python} -m pip install spanreplay"
+    install = install_command(python=agent.python)
     if not packages["spanreplay"]:
         return [Finding(FAIL, "agent", f"{agent.python} has no spanreplay", install)]
     found = [Finding(OK, "agent", f"{agent.python}, Python {probe['python']}, spanreplay {packages['spanreplay']}")]
@@ -81,6 +92,37 @@ def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]
         hint = "start with `spanreplay record -- CMD`, or install the exporter, or set OTEL_TRACES_EXPORTER=none"
         found.append(Finding(WARN, "opentelemetry-instrument", message + " before it loads spanreplay", hint))
     return found
+
+
+def is_server(agent: Agent) -> bool:
+    """Whether a command starts a server or worker, which runs until somebody ends it."""
+    return owners.is_among(_program(agent), (owners.SERVERS,))
+
+
+def _program(agent: Agent) -> str:
+    """The name of what a command starts: its console script, or the module after `-m`."""
+    kind, name = installed.find_start(list(agent.argv)) if agent.python == agent.argv[0] else ("script", agent.argv[0])
+    if kind == "script" and name.endswith(".py"):
+        return ""
+    return installed.normalise(name.partition(".")[0] if kind == "module" else Path(name).name)
+
+
+def describe_server(agent: Agent) -> list[Finding]:
+    """What is recorded of a server, which is not started to find out."""
+    program = _program(agent)
+    if program in {row.distribution for row in UNITS}:
+        message = (
+            f"{program} is a server: each HTTP request is a run of its own, and what happens outside of any, like the "
+            "application's start, is in the run of the process"
+        )
+    else:
+        message = (
+            f"{program} is a server: each of its processes is one run, from its start to its end or SIGTERM, with "
+            "the calls of all requests that it serves; a forked worker has a run of its own, a process that "
+            "multiprocessing starts is part of the run of the one that started it"
+        )
+    not_started = "not started, because a server does not end by itself: its libraries were not looked at"
+    return [Finding(OK, "recording", message), Finding(OFF, "agent", not_started)]
 
 
 def _seam(row: Mapping[str, Any]) -> Finding:
@@ -111,12 +153,15 @@ def _read(row: Mapping[str, Any]) -> Finding:
 def read_report(report: Any) -> list[Finding]:
     """What the agent's own process told about its seams."""
     if not isinstance(report, dict):
-        return [Finding(FAIL, "recording", "the agent's process told nothing: spanreplay was not loaded in it")]
+        return [Finding(FAIL, "recording", "the agent's process reported nothing: spanreplay was not loaded in it")]
     found = []
     if report.get("not_recorded"):
         found.append(Finding(FAIL, "recording", f"not recorded: {report['not_recorded']}"))
     elif report.get("run_id"):
         found.append(Finding(OK, "recording", f"run {report['run_id']}"))
+    if report.get("not_heard"):
+        message = f"{report['not_heard']} is not of OpenTelemetry's SDK: the program's own spans are not recorded"
+        found.append(Finding(WARN, "spans", message, "calls are recorded all the same"))
     rows = report.get("seams")
     found += [_seam(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     for name, tell in (("leaks", _leak), ("reads", _read)):

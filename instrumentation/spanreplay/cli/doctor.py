@@ -13,11 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spanreplay.cli.child import describe_end, run_child
-from spanreplay.cli.diagnose import FAIL, OFF, Finding, check_environment, check_folder, check_python, read_report
-from spanreplay.cli.launch import Agent, build_environ, find_agent
+from spanreplay.cli.agent.child import describe_end, run_child
+from spanreplay.cli.agent.launch import Agent, build_environ, find_agent
+from spanreplay.cli.diagnose import (
+    FAIL,
+    OFF,
+    Finding,
+    check_environment,
+    check_folder,
+    check_python,
+    describe_server,
+    is_server,
+    read_report,
+)
+from spanreplay.cli.levels import describe_levels, describe_patches
 from spanreplay.cli.terminal import open_console, print_data, print_json, say
-from spanreplay.report.escape import escape
+from spanreplay.model.escape import escape
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,7 +42,7 @@ def ask_python(agent: Agent) -> dict[str, Any] | None:
     """What an agent's Python has installed, told by itself; None if it cannot tell."""
     if not agent.python:
         return None
-    script = Path(__file__).with_name("probe.py")
+    script = Path(__file__).parent / "agent" / "probe.py"
     try:
         done = subprocess.run(
             [agent.python, str(script)],
@@ -56,7 +67,7 @@ def _run_agent(agent: Agent) -> list[Finding]:
             report = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             report = None
-    found = read_report(report)
+    found = [*read_report(report), *describe_patches(report)]
     if status != 0:
         found.append(Finding("warn", "agent", f"it {describe_end(status)}"))
     return found
@@ -83,24 +94,26 @@ def _build_table(findings: list[Finding]) -> Table:
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as an array of objects.")
 @click.pass_context
 def doctor_command(ctx: click.Context, *, command: tuple[str, ...], as_json: bool) -> None:
-    """Check what of an agent would be recorded, and what is in the way.
+    """Check which parts of an agent would be recorded, and what prevents it.
 
-    With CMD the agent is run and recorded, and tells which libraries were covered. Without it only the environment
-    is looked at. What the agent prints goes to standard error.
+    With CMD the agent is run and recorded, and its covered libraries are listed. A server (gunicorn, uvicorn,
+    celery, ...) is not started; doctor says what would be recorded. Without CMD only the environment is checked.
+    The agent's output goes to standard error.
 
-    Exit status: 0 if nothing is in the way, else 1.
+    Exit status: 0 if nothing prevents recording, else 1.
     """
     agent = find_agent(command or (sys.executable,))
     findings = [*check_environment(os.environ), *check_folder(Path.cwd()), *check_python(agent, ask_python(agent))]
+    findings += describe_levels(os.environ)
     if command and not any(f.level == FAIL and f.subject == "agent" for f in findings):
-        findings += _run_agent(agent)
+        findings += describe_server(agent) if is_server(agent) else _run_agent(agent)
     if as_json:
         print_json([asdict(f) for f in findings])
     else:
         print_data(_build_table(findings))
     failures = sum(f.level == FAIL for f in findings)
     if failures:
-        say(f"{failures} things are in the way" if failures > 1 else "one thing is in the way")
+        say(f"{failures} problems found" if failures > 1 else "one problem found")
     elif open_console().is_terminal:
-        say("nothing is in the way")
+        say("no problems found")
     ctx.exit(1 if failures else 0)

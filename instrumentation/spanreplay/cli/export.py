@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
+from typing import Final
 
 import click
 
-from spanreplay.cli.runs import complete_run, open_catalog, resolve
-from spanreplay.cli.terminal import print_json, say, working
-from spanreplay.errors import ConfigError
+from spanreplay.cli.runs.runs import complete_run, open_catalog, resolve
+from spanreplay.cli.terminal import echo, print_json, say, working
+from spanreplay.recording.whole_file import write_atomically
 
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file of mode 0600, whole or not at all. Raises: ConfigError."""
-    try:
-        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
-            Path(partial).replace(path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
-    except OSError as exc:
-        raise ConfigError(f"cannot write {path}: {exc.strerror or exc}", hint="name another place: -o FILE") from exc
+ELSEWHERE: Final = "name another place: -o FILE"
 
 
 @click.command("export")
 @click.argument("run", shell_complete=complete_run)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write; - is standard output.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Write JSON lines, one OTLP request each, to read and edit.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary of the export as JSON.")
 def export_command(*, run: str, output: str | None, as_jsonl: bool, as_json: bool) -> None:
     """Write a run to a .replay file, RUN_ID.replay unless -o names another.
 
     The file holds the run as it was recorded, that is redacted, and replays on a laptop without any server.
     """
-    from spanreplay.bundle import unpack
-    from spanreplay.jsonl import write_jsonl
+    from spanreplay.recording.bundle import unpack
+    from spanreplay.recording.jsonl import write_jsonl
 
     with open_catalog() as catalog, working(f"exporting {run}"):
         content = catalog.export(resolve(catalog, run))
@@ -53,9 +39,9 @@ def export_command(*, run: str, output: str | None, as_jsonl: bool, as_json: boo
         sys.stdout.buffer.write(content)
         return
     path = Path(output or f"{run_id}.{'jsonl' if as_jsonl else 'replay'}")
-    write_atomically(path, content)
+    write_atomically(path, content, hint=ELSEWHERE)
     if as_json:
         print_json({"run_id": run_id, "file": str(path), "bytes": len(content), "records": len(payloads)})
     else:
-        click.echo(str(path))
+        echo(str(path))
         say(f"exported run {run_id}, {len(content):,} bytes; replay it: spanreplay replay {path} -- CMD")

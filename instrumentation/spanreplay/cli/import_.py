@@ -8,21 +8,21 @@ from pathlib import Path
 
 import click
 
-from spanreplay.bundle import pack
-from spanreplay.cli.runs import open_catalog
-from spanreplay.cli.terminal import print_json, say, working
-from spanreplay.errors import SourceError
-from spanreplay.jsonl import is_json, is_jsonl, read_jsonl
+from spanreplay.cli.runs.runs import open_catalog
+from spanreplay.cli.terminal import echo, print_json, say, working
+from spanreplay.model.errors import SourceError
+from spanreplay.recording.bundle import pack
+from spanreplay.recording.jsonl import is_json, is_jsonl, read_jsonl
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--json", "as_json", is_flag=True, help="Print what was taken in as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary of the import as JSON.")
 def import_command(*, file: str, as_json: bool) -> None:
-    """Take in a .replay file, or spans as JSON; FILE may be - for standard input.
+    """Import a .replay file, or spans as JSON; FILE may be - for standard input.
 
-    JSON is what `export --jsonl` writes, OTLP, or what Phoenix and Langfuse give back of a run that was sent there
-    whole. Taking a run in twice changes nothing.
+    JSON is the output of `export --jsonl`, OTLP, or an export from Phoenix or Langfuse of a run that was sent there
+    whole. Importing a run twice is harmless.
     """
     try:
         bundle = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -35,7 +35,7 @@ def import_command(*, file: str, as_json: bool) -> None:
         print_json(runs[0] if len(runs) == 1 else runs)
         return
     for each in imported:
-        click.echo(each.run_id)
+        echo(each.run_id)
         say(f"imported {each.spans} spans; see them: spanreplay show {each.run_id}")
 
 
@@ -47,7 +47,7 @@ def _read_bundles(data: bytes, name: str) -> Iterator[bytes]:
     if is_jsonl(data):
         yield pack(*read_jsonl(data, name=name))
         return
-    from spanreplay.tool_json import read_tool_json
+    from spanreplay.recording.other_tools import read_tool_json
 
     for run_id, payloads in read_tool_json(data, name=name).items():
         yield pack(run_id, payloads)

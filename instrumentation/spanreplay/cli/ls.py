@@ -4,40 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from spanreplay import config
-from spanreplay.catalog import RUNS_MAX, Catalog, RunQuery, RunSummary
-from spanreplay.cli.runs import open_catalog, summary_to_json
+from spanreplay.cli.runs.run_table import build_table
+from spanreplay.cli.runs.runs import open_catalog, summary_to_json
+from spanreplay.cli.runs.states import RUNNING, WAITING, find_states
+from spanreplay.cli.runs.times import span_option, time_option
 from spanreplay.cli.terminal import open_console, print_data, print_json, say
-from spanreplay.cli.times import format_duration, format_local, span_option, time_option
-from spanreplay.descent import is_child
-from spanreplay.report.escape import shorten
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from spanreplay.model import config
+from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery, RunSummary
 
 WITHIN_NS: Final = 30 * 60 * 1_000_000_000
-RUN_ID_CHARACTERS_MIN: Final = 13
-"""A UUIDv7's first 13 characters are its millisecond and version."""
-TOOLS_CHARACTERS_MAX: Final = 48
-_STATUS_STYLE: Final = {"ok": "green", "error": "red", "incomplete": "yellow"}
-
-
-def short_ids(run_ids: list[str]) -> dict[str, str]:
-    """Run id → its shortest prefix that is unique among these, at least 13 characters; pure."""
-    shortened = {}
-    ordered = sorted(set(run_ids))
-    for i, run_id in enumerate(ordered):
-        shared = 0
-        for neighbour in ordered[max(0, i - 1) : i] + ordered[i + 1 : i + 2]:
-            pairs = zip(run_id, neighbour, strict=False)
-            same = next((n for n, (mine, other) in enumerate(pairs) if mine != other), len(run_id))
-            shared = max(shared, same)
-        shortened[run_id] = run_id[: max(RUN_ID_CHARACTERS_MIN, shared + 1)]
-    return shortened
 
 
 def _redacted(text: str) -> str:
@@ -48,7 +27,7 @@ def _redacted(text: str) -> str:
         return text
     from spanreplay.redact import Redactor, load_or_create_key
 
-    return Redactor(*load_or_create_key(path)).run().text(text)
+    return Redactor(*load_or_create_key(path, is_named=bool(named))).run().text(text)
 
 
 def search(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
@@ -61,38 +40,11 @@ def search(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
     return found[: query.limit]
 
 
-def _build_table(found: list[RunSummary], *, is_terminal: bool) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    ids = short_ids([s.root.run_id for s in found])
-    table = Table(box=None, pad_edge=False, header_style="bold" if is_terminal else "", show_edge=False)
-    for name, justify in (
-        ("RUN", "left"),
-        ("STARTED", "left"),
-        ("APP", "left"),
-        ("STATUS", "left"),
-        ("CALLS", "right"),
-        ("TOKENS", "right"),
-        ("TIME", "right"),
-        ("USER", "left"),
-        ("TOOLS", "left"),
-    ):
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-    for summary in found:
-        root = summary.root
-        table.add_row(
-            ids[root.run_id] if is_terminal else root.run_id,
-            format_local(root.start_ns),
-            Text(shorten(root.app, 32) + (" (replay)" if root.replay_of else " (child)" if is_child(root) else "")),
-            Text(summary.status, style=_STATUS_STYLE.get(summary.status, "")),
-            f"{summary.calls}",
-            f"{summary.tokens_in + summary.tokens_out:,}",
-            format_duration(max(0, root.end_ns - root.start_ns)),
-            Text(shorten(root.user_id, 32)),
-            Text(shorten(", ".join(summary.tools), TOOLS_CHARACTERS_MAX)),
-        )
-    return table
+def _of_state(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
+    """Runs that are running or waiting: to a catalog they are incomplete."""
+    found = search(catalog, replace(query, status="incomplete", limit=RUNS_MAX))
+    states = find_states(catalog, found)
+    return [s for s in found if states[s.root.run_id] == query.status][: query.limit]
 
 
 @click.command("ls")
@@ -100,7 +52,11 @@ def _build_table(found: list[RunSummary], *, is_terminal: bool) -> Table:
 @click.option("--session", "session_id", default="", help="Runs of this session.")
 @click.option("--app", default="", help="Runs of this agent.")
 @click.option("--tool", default="", help="Runs that called this tool.")
-@click.option("--status", type=click.Choice(["ok", "error", "incomplete"]), help="How the run ended.")
+@click.option(
+    "--status",
+    type=click.Choice(["ok", "error", "incomplete", RUNNING, WAITING]),
+    help="How the run ended, or that it has not.",
+)
 @click.option(
     "--around",
     type=time_option,
@@ -118,7 +74,13 @@ def _build_table(found: list[RunSummary], *, is_terminal: bool) -> Table:
 @click.option("--since", type=time_option, metavar="TIME", help="Started at or after this time; 2h and 7d are ago.")
 @click.option("--until", type=time_option, metavar="TIME", help="Started at or before this time.")
 @click.option("--replays", is_flag=True, help="List replays too.")
-@click.option("--limit", type=click.IntRange(1, RUNS_MAX), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, RUNS_MAX),
+    default=50,
+    show_default=True,
+    help="The largest number of runs to list.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects, newest first.")
 def ls_command(
     *,
@@ -140,6 +102,8 @@ def ls_command(
     \b
     spanreplay ls --user u-17 --around 09:04 --tool delete_accounts
     spanreplay ls --status error --since 7d --json
+
+    STATUS is running or waiting (for a human), else how the run ended. Times are local.
     """
     if around is not None and (since is not None or until is not None):
         raise click.UsageError("--around stands alone: leave out --since and --until")
@@ -155,13 +119,15 @@ def ls_command(
         include_replays=replays,
     )
     with open_catalog() as catalog:
-        found = search(catalog, query)
+        found = (_of_state if status in (RUNNING, WAITING) else search)(catalog, query)
+        states = find_states(catalog, found)
     if as_json:
-        print_json([summary_to_json(s) for s in found])
+        print_json([{**summary_to_json(s), "state": states[s.root.run_id]} for s in found])
         return
     if not found:
-        say("no such runs here; spanreplay ls --help says where it looks")
+        say("no such runs here; spanreplay ls --help shows where it looks")
         return
-    print_data(_build_table(found, is_terminal=open_console().is_terminal))
+    console = open_console()
+    print_data(build_table(found, states, console.width if console.is_terminal else 0))
     if len(found) == limit:
         say(f"the newest {limit}; --limit shows more")

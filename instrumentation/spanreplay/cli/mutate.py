@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import click
 
-from spanreplay.cli import runs
-from spanreplay.cli.child import describe_end
-from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_agent, recorded_hash_seed
+from spanreplay.cli.agent.child import describe_end
+from spanreplay.cli.agent.launch import Agent, build_environ, check_not_isolated, find_agent, recorded_hash_seed
+from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.replay import Source, open_source, work_folder
-from spanreplay.cli.settle import settle
+from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import open_console, print_json, say
-from spanreplay.errors import ConfigError, SpanreplayError
-from spanreplay.replay.mutations import TEXT_SHOWN, Mutation, find_mutations
+from spanreplay.model.errors import ConfigError, SpanreplayError
+from spanreplay.replayer.resolve.mutations import TEXT_SHOWN, Mutation, find_mutations
 from spanreplay.report.json import parse
 from spanreplay.report.shape import Verdict
 
@@ -33,21 +33,38 @@ _WORDS: Final = {NOTHING: "nothing", CALLS: "another call", OUTPUT: "the output"
 @click.command("mutate")
 @click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
 @click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("-n", "count", type=click.IntRange(1, MUTATIONS_MAX), default=50, show_default=True, help="How many.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which fields are taken where there are more.")
-@click.option("--only", default="*", metavar="CALLS", help="Of these calls only, e.g. 'llm:*' or 'tool:get_price[2]'.")
-@click.option("--field", "fields", default="*", metavar="GLOB", help="Of these fields only, e.g. 'usage.*'.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 64), default=_JOBS, help="How many at once; the cores here.")
-@click.option("--timeout", type=click.IntRange(1), default=300, show_default=True, help="Seconds for one replay.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(1, MUTATIONS_MAX),
+    default=50,
+    show_default=True,
+    help="The largest number of fields to change.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice among more fields than -n.")
+@click.option(
+    "--only", default="*", metavar="CALLS", help="Change only these calls, e.g. 'llm:*' or 'tool:get_price[2]'."
+)
+@click.option("--field", "fields", default="*", metavar="GLOB", help="Change only these fields, e.g. 'usage.*'.")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=_JOBS,
+    help="Replays that run in parallel; default: the number of cores.",
+)
+@click.option(
+    "--timeout", type=click.IntRange(1), default=300, show_default=True, help="Time limit of one replay, in seconds."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def mutate_command(
     *, source: str, command: tuple[str, ...], jobs: int, timeout: int, as_json: bool, **chosen: Any
 ) -> None:
     """Find out what a recording really tests: change one recorded field at a time, and replay.
 
-    Each field of an answer that a model, tool or server gave is changed by itself, and the agent is replayed with
-    it, offline and without side effects. A field that changes nothing is one that this recording can't tell a bug by;
-    one that changes the output or a later call decides something.
+    Each field in the answer of a model, tool or server is changed alone, and the agent is replayed with it, offline and
+    without side effects. If the change of a field has no effect, this recording can't reveal a bug in its use; a field
+    that changes the output or a later call is decisive.
 
     \b
     spanreplay mutate latest -- python agent.py
@@ -75,7 +92,7 @@ def mutate_command(
 
 def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...], timeout: int) -> Verdict | str:
     """The verdict, or in words why there is none; what the agent prints goes nowhere."""
-    from spanreplay.replay.plan import build_plan
+    from spanreplay.replayer.resolve.plan import build_plan
 
     folder = Path(tempfile.mkdtemp(dir=folder))
     report = folder / "verdict.json"
@@ -114,7 +131,7 @@ def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...],
 
 def _with_key(told: dict[str, str]) -> dict[str, str]:
     """The redaction key stays that of the directory which the recording was made in."""
-    from spanreplay import config
+    from spanreplay.model import config
 
     named = config.read_setting("SPANREPLAY_REDACT_KEY")
     key = Path(named) if named else config.read_data_dir() / "redact.key"
@@ -133,7 +150,7 @@ def _check_identical(verdict: Verdict | str) -> None:
 def _describe(mutation: Mutation, verdict: Verdict | str) -> dict[str, Any]:
     effect, detail = _judge(mutation, verdict)
     return {
-        "call": mutation.seq,
+        "call": mutation.call,
         "boundary": mutation.boundary,
         "field": mutation.field,
         "before": mutation.before,
@@ -178,7 +195,7 @@ def _print(results: list[dict[str, Any]]) -> None:
     open_console().print(table, soft_wrap=True)
     counts = Counter(row["effect"] for row in results)
     decisive = len(results) - counts[NOTHING]
-    say(f"{decisive} of {len(results)} fields decide something; {counts[NOTHING]} change nothing")
+    say(f"{decisive} of {len(results)} fields affect the outcome; {counts[NOTHING]} don't")
 
 
 def _plain(text: str) -> Any:

@@ -6,29 +6,41 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spanreplay import config
-from spanreplay.call import Completeness, Recording
-from spanreplay.catalog import Catalog
-from spanreplay.cli import runs
-from spanreplay.cli.child import describe_end, run_child
-from spanreplay.cli.launch import Agent, build_environ, check_not_isolated, find_recorded_agent, recorded_hash_seed
+from spanreplay.cli.agent.child import describe_end, run_child
+from spanreplay.cli.agent.launch import (
+    Agent,
+    build_environ,
+    check_not_isolated,
+    find_recorded_agent,
+    recorded_hash_seed,
+)
+from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.reports import check_files, write_files, write_github
-from spanreplay.cli.settle import settle
+from spanreplay.cli.runs import earlier, runs
 from spanreplay.cli.terminal import open_console, say
-from spanreplay.errors import SpanreplayError
+from spanreplay.model import config
+from spanreplay.model.call import Completeness, Recording
+from spanreplay.model.errors import ConfigError, SourceError, SpanreplayError
+from spanreplay.recording.catalog import Catalog
+from spanreplay.replayer.resolve.plan import COMPARABLE
 from spanreplay.report.json import dump, parse
 from spanreplay.report.shape import EXIT_STATUS, SCHEMA, Verdict
+from spanreplay.units.stated import find_unit
+
+STDERR: Final = 2
+_USAGE: Final = 2
 
 if TYPE_CHECKING:
-    from spanreplay.replay.plan import Plan
+    from spanreplay.replayer.resolve.plan import Plan
 
 REASONS_SAID_MAX: Final = 3
 
@@ -40,29 +52,40 @@ class Source:
     name: str
     recording: Recording
     is_at_service: bool = False
+    earlier: tuple[str, ...] = ()
+    """Run ids of the units that are replayed first, in their order."""
 
 
-def _from_catalog(catalog: Catalog, run: str, folder: Path, *, is_at_service: bool) -> Source:
+def _from_catalog(catalog: Catalog, run: str, folder: Path, *, is_at_service: bool, warm: int) -> Source:
     run_id = runs.resolve(catalog, run)
     recording = catalog.load(run_id)
+    units = earlier.find_in_catalog(catalog, recording, warm) if warm else ()
     if is_at_service:
-        return Source(recording.run_id, recording, is_at_service=True)
+        return Source(recording.run_id, recording, is_at_service=True, earlier=units)
     # One file that the child reads at once: nothing that happens to the directory changes the replay.
     path = folder / f"{recording.run_id}.replay"
     path.write_bytes(catalog.export(recording.run_id))
-    return Source(str(path), recording)
+    unit = find_unit(recording.root.env)
+    if unit is not None:
+        with suppress(SourceError):  # the replay says what is not here
+            (folder / f"{unit.process}.replay").write_bytes(catalog.export(unit.process))
+    return Source(str(path), recording, earlier=earlier.export(catalog, units, folder))
 
 
-def open_source(source: str, folder: Path) -> Source:
-    """Find the recording that a file name, a run id or `latest` names. Raises: SourceError, ServiceError."""
+def open_source(source: str, folder: Path, warm: int = 0) -> Source:
+    """Find the recording that a file name, a run id or `latest` names, and `warm` earlier units of its process.
+
+    Raises: ConfigError, SourceError, ServiceError.
+    """
     if runs.is_file(source):
-        from spanreplay.bundle import load_file
+        from spanreplay.recording.bundle import load_file
 
         path = Path(source).absolute()
-        return Source(str(path), load_file(path))
+        recording = load_file(path)
+        return Source(str(path), recording, earlier=earlier.find_beside(path, recording, warm) if warm else ())
     is_at_service = bool(config.read_setting("SPANREPLAY_ENDPOINT"))
     with runs.open_catalog() as catalog:
-        return _from_catalog(catalog, source, folder, is_at_service=is_at_service)
+        return _from_catalog(catalog, source, folder, is_at_service=is_at_service, warm=warm)
 
 
 @contextmanager
@@ -78,12 +101,12 @@ def _read_verdict(path: Path, status: int) -> Verdict:
     except FileNotFoundError:
         content = ""
     if not content:
-        hint = "`spanreplay doctor -- CMD` tells whether its Python can replay"
+        hint = "`spanreplay doctor -- CMD` shows whether its Python can replay"
         if status == -signal.SIGABRT:
-            hint = "a library in native code that may not write a file can end so: SPANREPLAY_SANDBOX=python lets it"
+            hint = "a denied write of native code can end like this; SPANREPLAY_SANDBOX=python allows it"
         raise SpanreplayError(
-            f"there is no verdict: the agent {describe_end(status)} before its replay could tell one",
-            hint=f"see what it wrote above; {hint}",
+            f"no verdict: the agent {describe_end(status)} before it finished",
+            hint=f"see its output above; {hint}",
         )
     return parse(content)
 
@@ -134,8 +157,13 @@ def refuse(recording: Recording) -> Verdict:
     return parse(json.dumps(verdict))
 
 
-def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Path) -> tuple[Verdict, int]:
-    """Replay in a process of its own; the verdict and how the process ended. Raises: SpanreplayError."""
+def run_agent(
+    agent: Agent, found: Source, settings: dict[str, str], folder: Path, *, stdout: int | None = None
+) -> tuple[Verdict, int]:
+    """Replay in a process of its own; the verdict and how the process ended. Raises: SpanreplayError.
+
+    `stdout`: a file descriptor that takes the agent's standard output.
+    """
     report_path = folder / "verdict.json"
     told = {
         "SPANREPLAY_MODE": "replay",
@@ -145,7 +173,7 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
         **settings,
     }
     seed = recorded_hash_seed(found.recording)
-    status = run_child(agent.argv, build_environ(os.environ, told, is_replay=True, hash_seed=seed))
+    status = run_child(agent.argv, build_environ(os.environ, told, is_replay=True, hash_seed=seed), stdout=stdout)
     return _read_verdict(report_path, status), status
 
 
@@ -168,7 +196,24 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
     "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars for a million tokens, in and out."
 )
 @click.option("--strict", is_flag=True, help="Refuse an incomplete recording; stop at a call that has moved.")
+@click.option("--allow-tokens", is_flag=True, help="Let live calls send tokens that stand for hidden values.")
+@click.option(
+    "--compare",
+    "compares",
+    multiple=True,
+    type=click.Choice(COMPARABLE),
+    help="Compare this too: what the agent itself writes to standard error.",
+)
 @click.option("--strict-env", is_flag=True, help="Deny reads of clock, files and variables that are not recorded.")
+@click.option("--no-recorded-env", is_flag=True, help="Don't give the agent variables and .env files of the recording.")
+@click.option(
+    "--warm",
+    type=earlier.count_option,
+    metavar="N|all|auto",
+    default="0",
+    help="Replay the last N earlier units of its process first, or all, for the state that they left there; auto finds "
+    "those that it needs, by replaying several times.",
+)
 @click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
 @click.option("--break", "is_break", is_flag=True, help="With --to N: breakpoint() there instead (PYTHONBREAKPOINT).")
 @click.option("--dap", metavar="HOST:PORT", default="", help="Break in an editor that attaches here (needs debugpy).")
@@ -177,16 +222,17 @@ def run_agent(agent: Agent, found: Source, settings: dict[str, str], folder: Pat
 @click.option("--junit", "junit_file", metavar="FILE", help="Write it as JUnit XML.")
 @click.option("--sarif", "sarif_file", metavar="FILE", help="Write it as SARIF 2.1.0.")
 @click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page.")
+@click.option(
+    "--fail-on-unexercised", is_flag=True, help="Exit 3 if a function that changed was served instead of run."
+)
 @click.option("--github", is_flag=True, help="Annotate the code and write the step summary in GitHub Actions.")
 @click.pass_context
-def replay_command(
-    ctx: click.Context, /, *, source: str, command: tuple[str, ...], github: bool, **options: Any
-) -> None:
+def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ...], **options: Any) -> None:
     """Run an agent against a recording: no model is called and nothing outside is touched.
 
     RUN is a run id or its beginning, `latest`, or a .replay file. CMD is the agent's whole command, by default the
-    recorded script and its arguments; a file's is never run unasked. What the agent prints passes through; the
-    verdict goes to standard error.
+    recorded script and its arguments; the command stored in a file is never run by itself.
+    The agent's output passes through; the verdict goes to standard error.
 
     \b
     spanreplay replay latest
@@ -196,13 +242,12 @@ def replay_command(
         --live 'llm[4..]' --max-cost 0.50 -- python agent.py
 
     CALLS is KIND[:NAME][@LANE][[NUMBER]]: llm, 'tool:get_*', 'llm[3]' (the third model call of the
-    recording), 'llm[3..]', 'tool:pay[-1]', 'llm[*]'. Of several that match, the one that says most decides.
+    recording), 'llm[3..]', 'tool:pay[-1]', 'llm[*]'. If several selectors match, the most specific wins.
     PATCH is CALLS[NUMBER].FIELD = JSON, += JSON, or `delete CALLS[NUMBER].FIELD`; fields are those of the
     request, or of the answer behind `.response`.
 
     Exit status: 0 identical, 1 error, 2 wrong usage, 3 diverged, 4 incomplete, 5 tampered, 6 budget exceeded.
     """
-    from spanreplay.replay.directions import check_plan
     from spanreplay.report.codeblame import add_code_causes
 
     files = {name: options[f"{name}_file"] for name in ("json", "junit", "sarif", "html")}
@@ -216,36 +261,65 @@ def replay_command(
     if not command and runs.is_file(source):
         raise click.UsageError("Missing argument '-- CMD...': a file may come from anywhere, its command is not run.")
     with work_folder() as folder:
-        found = open_source(source, folder)
+        found = open_source(source, folder, options["warm"])
         agent = find_recorded_agent(command, found.recording)
         check_not_isolated(agent)
         completeness = found.recording.completeness()
-        check_plan(plan, found.recording)
+        _check_plan(plan, found.recording)
         if plan.is_strict and not plan.stop_at and not completeness.is_complete:
             verdict = refuse(found.recording)
         else:
             _warn_incomplete(completeness)
-            verdict, status = run_agent(agent, found, settings, folder)
-            verdict = add_code_causes(settle(verdict, status, completeness), Path.cwd())
+            is_searching = options["warm"] == earlier.AUTO
+            aside = STDERR if is_searching or "-" in files.values() else None  # standard output holds the report alone
+            judge = partial(_judge, agent, found, settings, folder, aside)
+            verdict = earlier.find_needed(found.earlier, judge) if is_searching else judge(found.earlier)
+            verdict = add_code_causes(verdict, Path.cwd())
+            if not options["warm"]:
+                verdict = earlier.name_command(verdict, source, found.recording, agent.argv)
     print_verdict(verdict)
     write_files(verdict, files)
-    if github:
+    if options["github"]:
         write_github(verdict)
     if found.is_at_service and verdict["verdict"] != "error":
         report_verdict(verdict)
-    ctx.exit(EXIT_STATUS[verdict["verdict"]])
+    is_failed = (
+        options["fail_on_unexercised"] and verdict["verdict"] == "identical" and bool(verdict.get("unexercised"))
+    )
+    ctx.exit(EXIT_STATUS["diverged" if is_failed else verdict["verdict"]])
+
+
+def _judge(
+    agent: Agent, found: Source, settings: dict[str, str], folder: Path, stdout: int | None, units: Sequence[str]
+) -> Verdict:
+    """Replay after these earlier units. Raises: SpanreplayError."""
+    told = {**settings, "SPANREPLAY_REPLAY_WARM": ",".join(units)}
+    verdict, status = run_agent(agent, found, told, Path(tempfile.mkdtemp(dir=folder)), stdout=stdout)
+    return settle(verdict, status, found.recording.completeness())
 
 
 def _check_terminal() -> None:
     """Refuse to step where nobody can be asked. Raises: ConfigError."""
-    from spanreplay.replay.stepper import open_terminal
+    from spanreplay.replayer.resolve.stepper import open_terminal
 
     os.close(open_terminal())
 
 
+def _check_plan(plan: Plan, recording: Recording) -> None:
+    """Refuse a plan that does not fit the recording. Raises: Exit, with the status of wrong usage."""
+    from spanreplay.cli.app import print_error
+    from spanreplay.replayer.resolve.directions import check_plan
+
+    try:
+        check_plan(plan, recording)
+    except ConfigError as exc:
+        print_error(exc)
+        raise click.exceptions.Exit(_USAGE) from exc
+
+
 def _read_plan(options: dict[str, Any]) -> Plan:
     """The plan that the options write. Raises: UsageError, ConfigError."""
-    from spanreplay.replay.plan import ON_CHANGE, build_plan
+    from spanreplay.replayer.resolve.plan import ON_CHANGE, build_plan
 
     for item in options["on_change"]:
         action = item.rpartition("=")[2]
@@ -259,6 +333,9 @@ def _read_plan(options: dict[str, Any]) -> Plan:
         max_cost=options["max_cost"],
         prices=options["prices"],
         is_strict=options["strict"],
+        allows_tokens=options["allow_tokens"],
+        compares=options["compares"],
+        takes_environment=not options["no_recorded_env"],
         stop_at=options["stop_at"] or 0,
         is_break=options["is_break"],
         dap=options["dap"],

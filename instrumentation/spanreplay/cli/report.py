@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from spanreplay.cli.reports import write_files, write_summary
-from spanreplay.errors import SourceError
+from spanreplay.model.errors import SourceError
 from spanreplay.report.json import parse
 from spanreplay.report.shape import Verdict
 
@@ -44,7 +44,7 @@ def report_command(*, verdict: str, form: str, output: str) -> None:
     spanreplay report verdict.json --format html -o verdict.html
     """
     if output != "-" and (Path(output).is_dir() or not Path(output).absolute().parent.is_dir()):
-        raise click.UsageError(f"-o {output}: there is no such directory, or it is one")
+        raise click.UsageError(f"-o {output}: its directory does not exist, or it is a directory itself")
     found = _read(verdict)
     write_files(found, {form: output})
     if form == "github":

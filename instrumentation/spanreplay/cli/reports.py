@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from spanreplay.cli.export import write_atomically
-from spanreplay.cli.terminal import say
+from spanreplay.cli.export import ELSEWHERE
+from spanreplay.cli.terminal import echo, say
+from spanreplay.recording.whole_file import write_atomically
 from spanreplay.report.shape import Verdict
 
 __all__ = ["check_files", "find_folder", "write_files", "write_github", "write_summary"]
@@ -33,7 +34,7 @@ def check_files(files: Mapping[str, str | None]) -> None:
             continue
         path = Path(file)
         if path.is_dir() or not path.absolute().parent.is_dir():
-            raise click.UsageError(f"--{name} {file}: there is no such directory, or it is one")
+            raise click.UsageError(f"--{name} {file}: its directory does not exist, or it is a directory itself")
 
 
 def write_files(verdict: Verdict, files: Mapping[str, str | None]) -> None:
@@ -43,9 +44,9 @@ def write_files(verdict: Verdict, files: Mapping[str, str | None]) -> None:
     folder = find_folder(os.environ, Path.cwd())
     for name, file in files.items():
         if file == "-":
-            click.echo(render(name, verdict, folder), nl=False)
+            echo(render(name, verdict, folder), nl=False)
         elif file:
-            write_atomically(Path(file), render(name, verdict, folder).encode())
+            write_atomically(Path(file), render(name, verdict, folder).encode(), hint=ELSEWHERE)
 
 
 def write_summary(verdict: Verdict, environ: Mapping[str, str]) -> None:
@@ -66,5 +67,5 @@ def write_github(verdict: Verdict) -> None:
     """Annotations on standard error, which GitHub reads too: standard output belongs to the agent."""
     from spanreplay.report.github import render
 
-    click.echo(render(verdict, find_folder(os.environ, Path.cwd())), err=True, nl=False)
+    echo(render(verdict, find_folder(os.environ, Path.cwd())), err=True, nl=False)
     write_summary(verdict, os.environ)

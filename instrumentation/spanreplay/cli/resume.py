@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import click
 
-from spanreplay.call import CallRecord, Recording
-from spanreplay.cli import runs
-from spanreplay.cli.child import as_shell_status
-from spanreplay.cli.launch import check_not_isolated, find_recorded_agent
+from spanreplay.cli.agent.child import as_shell_status
+from spanreplay.cli.agent.launch import check_not_isolated, find_recorded_agent
 from spanreplay.cli.replay import open_source, print_verdict, report_verdict, run_agent, work_folder
 from spanreplay.cli.reports import check_files, write_files
+from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import say
-from spanreplay.errors import ConfigError
+from spanreplay.model.call import CallRecord, Recording
+from spanreplay.model.errors import ConfigError
 from spanreplay.report.shape import EXIT_STATUS, Verdict
 
 _ENDED_BY_AGENT: Final = "resumed"
@@ -32,13 +32,15 @@ def _check_answer(waiting: CallRecord | None, answer: Any, *, has_answer: bool) 
     """Refuse an answer that is missing, that nobody waits for, or that is none of the choices. Raises: ConfigError."""
     if waiting is None:
         if has_answer:
-            raise ConfigError("this run waits for nobody's answer", hint="leave out --input: it goes on where it ended")
+            raise ConfigError(
+                "this run is not waiting for an answer", hint="leave out --input: the run continues where it ended"
+            )
         return
     prompt, choices = _prompt_of(waiting)
     if not has_answer:
         raise ConfigError(f"the run waits for an answer to {prompt!r}", hint="give it: --input ANSWER")
     if choices and answer not in choices:
-        raise ConfigError(f"{answer!r} is no answer to {prompt!r}", hint=f"one of {', '.join(choices)}")
+        raise ConfigError(f"{answer!r} is not a valid answer to {prompt!r}", hint=f"one of {', '.join(choices)}")
 
 
 def _check_unfinished(recording: Recording) -> None:
@@ -57,9 +59,9 @@ def _status_of(verdict: Verdict, status: int) -> int:
 @click.command("resume")
 @click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
 @click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--input", "text", metavar="ANSWER", help="What the human answers.")
-@click.option("--input-json", "json_text", metavar="JSON", help="The same as a JSON value.")
-@click.option("--redo", is_flag=True, help="Make an effect again of which nobody knows how it ended.")
+@click.option("--input", "text", metavar="ANSWER", help="The human's answer.")
+@click.option("--input-json", "json_text", metavar="JSON", help="The human's answer, as a JSON value.")
+@click.option("--redo", is_flag=True, help="Repeat a side effect whose outcome is unknown.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON too; - is standard output.")
 @click.pass_context
 def resume_command(
@@ -73,11 +75,11 @@ def resume_command(
     redo: bool,
     json_file: str | None,
 ) -> None:
-    """Go on with a run that waits for a human, or that was killed.
+    """Resume a run that is waiting for a human, or that was killed.
 
-    The agent starts anew. Up to the end of the recording it is served from there: nothing is made or paid again, and
-    where today's code asks something else the run stops, before anything is live. Then it goes on for real, recorded
-    as a run of its own that holds the whole.
+    The agent starts again. Up to the end of the recording its calls are served from there: no call is made or paid
+    again. If today's code makes a different call, the run stops before any live call. After the end of the recording
+    the agent continues live, and all of it is recorded as a new run.
 
     \b
     spanreplay resume 0192f3a4b5c67 --input yes
@@ -87,8 +89,8 @@ def resume_command(
 
     Exit status: the agent's own; 3 if the agent differs before the recording ends, 7 if it waits again.
     """
-    from spanreplay.replay.plan import Plan
-    from spanreplay.replay.resume import Resume, find_waiting
+    from spanreplay.replayer.resolve.continuation import Resume, find_waiting
+    from spanreplay.replayer.resolve.plan import Plan
 
     files = {"json": json_file}
     check_files(files)

@@ -6,23 +6,23 @@ from dataclasses import asdict
 
 import click
 
-from spanreplay import config
 from spanreplay.cli.terminal import print_json, say, working
-from spanreplay.errors import ConfigError
+from spanreplay.model import config
+from spanreplay.model.errors import ConfigError
 
 
 @click.command("ship")
 @click.option("--endpoint", help="OTLP/HTTP address of the collector; default: OTEL_EXPORTER_OTLP_ENDPOINT.")
 @click.option("--timeout", type=click.IntRange(1, 86_400), default=60, show_default=True, help="Seconds at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was shipped as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary of the delivery as JSON.")
 @click.pass_context
 def ship_command(ctx: click.Context, *, endpoint: str | None, timeout: int, as_json: bool) -> None:
     """Send local recordings to the collector; what it has taken is deleted here.
 
     Takes what ended agents have left behind, and what was recorded while there was no collector.
     """
-    from spanreplay.spool import read_target, ship_all
-    from spanreplay.spool.target import target_of
+    from spanreplay.recording.spool import read_target, ship_all
+    from spanreplay.recording.spool.target import target_of
 
     token = config.read_setting("SPANREPLAY_TOKEN")
     target = target_of(endpoint, token=token) if endpoint else read_target()

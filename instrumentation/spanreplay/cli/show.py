@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from spanreplay.call import CallRecord, Effect, Outcome, Recording
-from spanreplay.cli import runs
-from spanreplay.cli.preview import answer_of, asked_of, chunk_text, facts_of
-from spanreplay.cli.terminal import open_console, print_data, print_json
-from spanreplay.cli.times import format_duration, format_local
-from spanreplay.descent import PARENT
-from spanreplay.errors import RunNotFound
-from spanreplay.report.escape import escape, shorten
+from spanreplay.cli.runs import runs
+from spanreplay.cli.runs.preview import answer_of, asked_of, chunk_text, facts_of
+from spanreplay.cli.runs.show_filter import Chosen, Wanted, choose
+from spanreplay.cli.runs.times import format_duration, format_local
+from spanreplay.cli.terminal import open_console, print_data, print_json, print_pages
+from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
+from spanreplay.model.errors import RunNotFound
+from spanreplay.model.escape import escape, shorten
+from spanreplay.model.lane_names import name_lane
+from spanreplay.recording.catalog import PARENT
+from spanreplay.runtime.who import OTHERS
+from spanreplay.units.stated import find_unit
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 LINE_CHARACTERS_MAX: Final = 160
 PIPE_LINE_CHARACTERS: Final = 110
 REASONS_MAX: Final = 10
+KINDS: Final = [kind.value for kind in Kind]
 _INDENT: Final = 24
 _STYLE: Final = {Outcome.ERROR.value: "red", Outcome.OPEN.value: "yellow", Outcome.CANCELLED.value: "yellow"}
 _PHOENIX_PATH: Final = "/redirects/spans/"
@@ -48,9 +54,13 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
     root, completeness = recording.root, recording.completeness()
     started = [f"started {format_local(root.start_ns)}"] if root.start_ns else []
     took = [format_duration(root.end_ns - root.start_ns)] if root.end_ns > root.start_ns else []
-    who = [f"user {root.user_id}"] if root.user_id else []
-    who += [f"session {root.session_id}"] if root.session_id else []
-    state = root.outcome if completeness.is_complete else "incomplete"
+    others = root.manifest.get(OTHERS)
+    more = {what: f" and {count} more" for what, count in others.items()} if isinstance(others, dict) else {}
+    who = [f"user {root.user_id}{more.get('user', '')}"] if root.user_id else []
+    who += [f"session {root.session_id}{more.get('session', '')}"] if root.session_id else []
+    ended_by = (root.manifest or {}).get("ended_by")
+    state = f"ended by {escape(str(ended_by))}" if ended_by else root.outcome
+    state = state if completeness.is_complete else "incomplete"
     style = "green" if state == "ok" else "red" if state == "error" else "yellow"
     head = Text.assemble(
         ("run ", "bold"), (root.run_id, "bold"), "  ", (escape(root.app), "bold cyan"), "  ", (state, style)
@@ -65,11 +75,16 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
     code += [f"Python {root.env['python']}"] if root.env.get("python") else []
     if code:
         lines.append(Text(shorten("  ".join(code), LINE_CHARACTERS_MAX), style="dim"))
+    unit = find_unit(root.env)
+    if unit is not None:
+        lines.append(Text(f"a unit of the process of run {unit.process}", style="dim"))
     if root.env.get("resumes"):
-        lines.append(Text(f"goes on with {escape(str(root.env['resumes']))}", style="dim"))
+        lines.append(Text(f"resumes {escape(str(root.env['resumes']))}", style="dim"))
     if root.replay_of:
         lines.append(Text(f"replay of {escape(root.replay_of)}", style="dim"))
     lines += [Text(f"incomplete: {escape(r)}", style="yellow") for r in completeness.reasons[:REASONS_MAX]]
+    if root.apart:
+        lines.append(Text(f"{root.apart} records with other content came later; they are kept apart", style="yellow"))
     lines += [Text(f"unrecorded: {escape(r)}", style="dim") for r in _list_leaks(recording)]
     if link:
         lines.append(Text(f"Phoenix {link}", style="dim"))
@@ -87,7 +102,7 @@ def _call_label(call: CallRecord, *, lane: str, characters: int) -> Text:
     from rich.text import Text
 
     label = Text()
-    label.append(f"{call.seq} ", style="bold")
+    label.append(f"{call.number} ", style="bold")
     label.append(f"{escape(call.kind)} ", style="magenta")
     label.append(escape(call.name), style="bold")
     if call.effect in (Effect.WRITE.value, Effect.IRREVERSIBLE.value):
@@ -98,7 +113,7 @@ def _call_label(call: CallRecord, *, lane: str, characters: int) -> Text:
     if call.end_ns > call.start_ns:
         facts.append(format_duration(call.end_ns - call.start_ns))
     if call.lane != lane:
-        facts.append(f"lane {call.lane}")
+        facts.append(name_lane(call.lane))
     if call.code:
         facts.append(call.code)
     label.append(shorten("  " + "  ".join(facts), LINE_CHARACTERS_MAX), style="dim")
@@ -109,26 +124,34 @@ def _call_label(call: CallRecord, *, lane: str, characters: int) -> Text:
     return label
 
 
-def build_tree(recording: Recording, *, link: str, characters: int) -> Tree:
+def build_tree(recording: Recording, chosen: list[Chosen], *, link: str, characters: int) -> Tree:
     """The run as a tree: lanes, in them the calls in start order, below a call those made inside of it."""
     from rich.text import Text
     from rich.tree import Tree
 
-    tree = Tree(Text("\n").join(_head_lines(recording, link)), guide_style="dim")
-    by_seq = {c.seq: c for c in recording.calls}
+    head = _head_lines(recording, link)
+    if len(chosen) < len(recording.calls):
+        head.append(Text(f"{len(chosen)} of {len(recording.calls)} calls match", style="dim"))
+    tree = Tree(Text("\n").join(head), guide_style="dim")
+    calls = [each.call for each in chosen]
+    by_seq = {c.seq: c for c in calls}
     nodes: dict[int, Tree] = {}
     lanes: dict[str, Tree] = {}
-    has_lanes = len({c.lane for c in recording.calls if c.parent not in by_seq}) > 1
-    for call in recording.calls:
+    has_lanes = len({c.lane for c in calls if c.parent not in by_seq}) > 1
+    for each in chosen:
+        call = each.call
         if call.parent in nodes:
             above, lane = nodes[call.parent], by_seq[call.parent].lane
         elif has_lanes:
             if call.lane not in lanes:
-                lanes[call.lane] = tree.add(Text(f"lane {escape(call.lane)}", style="cyan"))
+                lanes[call.lane] = tree.add(Text(escape(name_lane(call.lane)), style="cyan"))
             above, lane = lanes[call.lane], call.lane
         else:
             above, lane = tree, call.lane
-        nodes[call.seq] = above.add(_call_label(call, lane=lane, characters=characters))
+        label = _call_label(call, lane=lane, characters=characters)
+        if each.excerpt:
+            label.append(f"\nfound in {each.excerpt}", style="yellow")
+        nodes[call.seq] = above.add(label)
     return tree
 
 
@@ -138,11 +161,11 @@ def _pretty(text: str) -> str:
     return escape(shown, keep_lines=True)
 
 
-def _echo_call(call: CallRecord, link: str) -> None:
-    """One call, whole: nothing is shortened."""
-    click.secho(f"call {call.seq}  {escape(call.boundary)}  {call.outcome}", bold=True)
+def _describe_call(call: CallRecord, link: str) -> str:
+    """One call, whole: nothing is shortened; escaped, with its headings in bold."""
+    lines = [_heading(f"call {call.number}  {call.boundary}  {call.outcome}")]
     rows = [
-        ("lane", f"{call.lane}, number {call.index}"),
+        ("lane", f"{name_lane(call.lane)} ({call.lane}, number {call.index})"),
         ("effect", call.effect),
         ("code", call.code),
         ("took", format_duration(call.end_ns - call.start_ns) if call.end_ns > call.start_ns else ""),
@@ -153,57 +176,94 @@ def _echo_call(call: CallRecord, link: str) -> None:
         ("span", call.span_id),
         ("Phoenix", link),
     ]
-    for label, text in rows:
-        if text:
-            click.echo(f"  {label:<9} {escape(text)}")
-    click.secho("\nrequest", bold=True)
-    click.echo(_pretty(call.request) if call.request else "(none)")
-    click.secho("\nresponse", bold=True)
-    click.echo(_pretty(call.response) if call.response else "(none: the call did not end)")
+    lines += [f"  {label:<9} {escape(text)}" for label, text in rows if text]
+    lines += ["", _heading("request"), _pretty(call.request) if call.request else "(none)"]
+    lines += ["", _heading("response"), _pretty(call.response) if call.response else "(none: the call did not end)"]
     text = chunk_text(runs.parse_json(call.response))
     if text:
-        click.secho("\nresponse text, chunks joined", bold=True)
         body = runs.parse_json(text)
-        click.echo(_pretty(text) if not isinstance(body, str) else escape(text, keep_lines=True))
+        shown = _pretty(text) if not isinstance(body, str) else escape(text, keep_lines=True)
+        lines += ["", _heading("response text, chunks joined"), shown]
+    return "\n".join(lines)
 
 
-def _find_call(recording: Recording, seq: int) -> CallRecord:
+def _heading(text: str) -> str:
+    return click.style(escape(text), bold=True)
+
+
+def _find_call(recording: Recording, number: int) -> CallRecord:
     for call in recording.calls:
-        if call.seq == seq:
+        if call.number == number:
             return call
-    numbers = f"{recording.calls[0].seq} to {recording.calls[-1].seq}" if recording.calls else "none"
+    numbers = f"1 to {len(recording.calls)}" if recording.calls else "none"
     raise RunNotFound(
-        f"run {recording.run_id} has no call {seq}; its calls are {numbers}",
+        f"run {recording.run_id} has no call {number}; its calls are {numbers}",
         hint=f"spanreplay show {recording.run_id}",
     )
 
 
+def _read_pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> re.Pattern[str] | None:
+    """The value of --grep. Raises: BadParameter."""
+    try:
+        return None if text is None else re.compile(text)
+    except (re.error, RecursionError, OverflowError) as exc:
+        raise click.BadParameter(f"{text!r} is not a regular expression: {exc}") from exc
+
+
 @click.command("show")
 @click.argument("run", shell_complete=runs.complete_run)
-@click.option("--call", "seq", type=click.IntRange(0), help="One call, with its whole request and response.")
+@click.option("--call", "number", type=click.IntRange(1), help="One call, with its whole request and response.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Calls of this kind; may be repeated.")
+@click.option(
+    "--grep",
+    "pattern",
+    metavar="REGEX",
+    callback=_read_pattern,
+    help="Calls whose name, request or response matches; (?i) at its beginning ignores case.",
+)
+@click.option("--errors", "only_errors", is_flag=True, help="Calls that raised, got an error, or never ended.")
+@click.option("--no-pager", is_flag=True, help="Print everything without a pager.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that is recorded, as JSON.")
-def show_command(*, run: str, seq: int | None, as_json: bool) -> None:
+def show_command(
+    *,
+    run: str,
+    number: int | None,
+    kinds: tuple[str, ...],
+    pattern: re.Pattern[str] | None,
+    only_errors: bool,
+    no_pager: bool,
+    as_json: bool,
+) -> None:
     """Show what happened in a run.
 
-    RUN is a run id or its beginning, `latest`, or a .replay file.
+    RUN is a run id or its beginning, `latest`, or a .replay file. Output that does not fit the terminal goes through
+    the pager that PAGER names. Recordings are redacted: --grep finds what is stored, not what was hidden.
 
     \b
     spanreplay show 0192f3a4b5c67
     spanreplay show latest --call 7
+    spanreplay show latest --kind tool --grep 'refund|chargeback'
     """
+    wanted = Wanted(frozenset(kinds), pattern, only_errors)
+    if number is not None and wanted:
+        raise click.UsageError("--call shows one call: leave out --kind, --grep and --errors")
     recording = runs.load(run)
     links = _links(run, recording)
-    if seq is not None:
-        call = _find_call(recording, seq)
+    if number is not None:
+        call = _find_call(recording, number)
         link = links.get(call.span_id, "")
         if as_json:
             print_json(runs.call_to_json(call, link))
         else:
-            _echo_call(call, link)
+            (click.echo if no_pager else print_pages)(_describe_call(call, link))
         return
+    chosen = choose(recording.calls, wanted)
     if as_json:
-        print_json(runs.recording_to_json(recording, links))
+        numbers = {each.call.number for each in chosen}
+        shown = runs.recording_to_json(recording, links)
+        print_json({**shown, "calls": [call for call in shown["calls"] if call["call"] in numbers]})
         return
     console = open_console()
     characters = max(40, console.width - _INDENT) if console.is_terminal else PIPE_LINE_CHARACTERS
-    print_data(build_tree(recording, link=links.get(recording.root.span_id, ""), characters=characters))
+    link = links.get(recording.root.span_id, "")
+    print_data(build_tree(recording, chosen, link=link, characters=characters), is_paged=not no_pager)

@@ -1,4 +1,7 @@
-"""Consoles: data on standard output, talk on standard error, colours only on a terminal."""
+"""Consoles: data on standard output, talk on standard error, colours only on a terminal.
+
+All that a command writes goes through here, where control characters are written out: no caller has to remember it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spanreplay.report.escape import escape
+from spanreplay.model.escape import escape
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 PIPE_COLUMNS: Final = 200
 """Width for output that goes to a pipe or a file; nothing is wrapped there."""
@@ -38,12 +42,45 @@ def open_console(*, stderr: bool = False) -> Console:
     )
 
 
-def print_data(renderable: RenderableType) -> None:
-    """Print to standard output, without blanks at the ends of lines."""
+def print_data(renderable: RenderableType, *, is_paged: bool = False) -> None:
+    """Print to standard output, without blanks at the ends of lines; `is_paged`: see `print_pages`."""
     console = open_console()
     with console.capture() as capture:
-        console.print(renderable, soft_wrap=not console.is_terminal)
-    click.echo("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")), color=True)
+        console.print(_Escaped(renderable), soft_wrap=not console.is_terminal)
+    text = "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
+    if is_paged:
+        print_pages(text)
+    else:
+        click.echo(text, color=True)
+
+
+def print_pages(text: str) -> None:
+    """Print escaped text, through the pager (PAGER, else less) where a terminal is too small for it."""
+    console = open_console()
+    is_watched = console.is_terminal and sys.stdin is not None and sys.stdin.isatty()
+    if is_watched and text.count("\n") + 1 >= console.height:
+        click.echo_via_pager(text + "\n", color=True)
+    else:
+        click.echo(text, color=True if console.is_terminal else None)
+
+
+class _Escaped:
+    """What is rendered, its text free of control characters."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        for segment in console.render(self._renderable, options):
+            text = segment.text if segment.control else escape(segment.text, keep_lines=True)
+            yield Segment(text, segment.style, segment.control)
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
+    """Print text, its lines kept; `style` is click's."""
+    click.secho(escape(text, keep_lines=True), err=err, nl=nl, **style)
 
 
 def print_json(value: Any) -> None:
@@ -53,7 +90,7 @@ def print_json(value: Any) -> None:
 
 def say(message: str) -> None:
     """One line of talk on standard error."""
-    click.echo(escape(message), err=True)
+    click.echo(escape(message), err=True)  # one line, whatever is in it
 
 
 @contextmanager

@@ -7,10 +7,11 @@ nothing that a recording names: recordings come from elsewhere.
 
 from __future__ import annotations
 
+from spanreplay.codec import _table as _table  # gives the engine its rows
 from spanreplay.codec._arguments import bind_arguments, call_arguments
 from spanreplay.codec._engine import decode, encode
 from spanreplay.codec._errors import decode_exception, encode_exception
-from spanreplay.errors import Unserializable
+from spanreplay.model.errors import Unserializable
 
 __all__ = [
     "Unserializable",

@@ -7,20 +7,21 @@ in memory, because sums depend on it in their last digits; the gaps of a slice a
 from __future__ import annotations
 
 import base64
-import importlib
+import re
 import sys
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
-from spanreplay.codec._engine import Decoder, Encoder, Row
+from spanreplay.codec._engine import ROOM_BYTES_MAX, Decoder, Encoder, Row
+from spanreplay.codec._lookup import library
+from spanreplay.model.canonical import Refused
 
 __all__ = ["ARRAY", "DTYPE", "SCALAR", "dtype_named", "flat_array", "from_base64", "to_base64"]
 
 _NUMBER_KINDS: Final = "biufcmM"
 """bool, integers, floats, complex, times; what is neither these nor text nor objects is refused: records, voids."""
 _ITEM_KINDS: Final = "OUS"
-TEXT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A dtype gives each text the room of the longest; a recording must not make one that fills the memory."""
+_DTYPE: Final = re.compile(r"[<>|=]?(?:[?biufcmMOUS])\d{0,9}(?:\[\d{0,9}[A-Za-z]{1,2}\])?")
+"""What `dtype.str` gives for these kinds; numpy reads a small language of its own besides."""
 _X87_MANTISSA_BITS: Final = 63
 _X87_BYTES: Final = 10
 
@@ -75,7 +76,9 @@ def dtype_named(name: Any, more_kinds: str = "") -> Any:
 
     Raises: Refused for any other, TypeError for what is none.
     """
-    dtype = importlib.import_module("numpy").dtype(str(name))
+    if type(name) is not str or not _DTYPE.fullmatch(name):
+        raise Refused(f"numpy dtype {str(name)[:60]!a}")
+    dtype = library("numpy").dtype(name)
     if dtype.kind not in _NUMBER_KINDS + more_kinds:
         raise Refused(f"numpy array of dtype {dtype.name}")
     return dtype
@@ -95,7 +98,7 @@ def from_base64(text: Any) -> bytes:
 def flat_array(dtype: Any, encoded: Any) -> Any:
     """The array of one axis whose bytes `to_base64` gave, of a dtype that `dtype_named` gave; not writable."""
     raw = from_base64(encoded)
-    return importlib.import_module("numpy").frombuffer(raw, dtype=dtype)
+    return library("numpy").frombuffer(raw, dtype=dtype)
 
 
 # ── arrays ──────────────────────────────────────────────────────────────────────────────────────────
@@ -107,8 +110,8 @@ def _pack_array(value: Any, enc: Encoder) -> dict[str, Any]:
         value = value.transpose(axes)
     if value.dtype.kind not in _ITEM_KINDS:
         return {**packed, "b64": to_base64(value)}
-    if value.nbytes > TEXT_BYTES_MAX:
-        raise Refused(f"numpy array of more than {TEXT_BYTES_MAX} bytes of text")
+    if value.nbytes > ROOM_BYTES_MAX:
+        raise Refused(f"numpy array of more than {ROOM_BYTES_MAX} bytes of text")
     return {**packed, "items": enc.sequence(value.ravel().tolist())}
 
 
@@ -122,18 +125,18 @@ def _axes_in_memory(value: Any) -> list[int]:
 
 
 def _unpack_array(encoded: dict[str, Any], dec: Decoder) -> Any:
-    numpy = importlib.import_module("numpy")
     shape = [int(length) for length in encoded["shape"]]
     axes = [int(axis) for axis in encoded.get("axes", range(len(shape)))]
     if "items" in encoded:
-        flat = _items_array(numpy, dtype_named(encoded["dtype"], _ITEM_KINDS), dec.sequence(encoded["items"]))
+        flat = _items_array(dtype_named(encoded["dtype"], _ITEM_KINDS), dec.sequence(encoded["items"]), dec)
     else:
         flat = flat_array(dtype_named(encoded["dtype"]), encoded["b64"])
     in_memory = flat.reshape([shape[axis] for axis in axes])
     return in_memory.transpose([axes.index(axis) for axis in range(len(axes))]).copy(order="K")
 
 
-def _items_array(numpy: Any, dtype: Any, items: list[Any]) -> Any:
+def _items_array(dtype: Any, items: list[Any], dec: Decoder) -> Any:
+    numpy = library("numpy")
     if dtype.kind not in _ITEM_KINDS:
         raise Refused(f"numpy array of dtype {dtype.name} with items")
     if dtype.kind != "O":
@@ -143,8 +146,7 @@ def _items_array(numpy: Any, dtype: Any, items: list[Any]) -> Any:
         longest = max(map(len, items), default=0)
         chars = max(longest, dtype.itemsize // 4 if dtype.kind == "U" else dtype.itemsize)
         dtype = numpy.dtype(f"{dtype.byteorder}{dtype.kind}{chars}".replace("|", ""))
-        if dtype.itemsize * len(items) > TEXT_BYTES_MAX:
-            raise Refused(f"numpy array of more than {TEXT_BYTES_MAX} bytes of text")
+        dec.take(dtype.itemsize * len(items))
     array = numpy.empty(len(items), dtype=dtype)
     for index, item in enumerate(items):
         array[index] = item
@@ -164,7 +166,7 @@ def _pack_scalar(value: Any, enc: Encoder) -> dict[str, Any]:
 def _unpack_scalar(encoded: dict[str, Any], dec: Decoder) -> Any:
     if "item" not in encoded:
         return flat_array(dtype_named(encoded["dtype"]), encoded["b64"])[0]
-    numpy = importlib.import_module("numpy")
+    numpy = library("numpy")
     item = dec.decode(encoded["item"])
     if type(item) is str:
         return numpy.str_(item)

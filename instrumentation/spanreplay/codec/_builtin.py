@@ -14,9 +14,10 @@ from decimal import Decimal
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, Final
 
-from spanreplay.canonical import Refused, canonicalize
 from spanreplay.codec._engine import Decoder, Encoder, Row
 from spanreplay.codec._lookup import class_path, load_class
+from spanreplay.codec._still import check_hash, is_below
+from spanreplay.model.canonical import Refused, canonicalize
 
 __all__ = ["BUILTIN_ROWS"]
 
@@ -59,6 +60,19 @@ def _unpack_view(encoded: dict[str, Any], dec: Decoder) -> memoryview:
     return flat.cast(encoded["format"], [int(size) for size in encoded["shape"]])
 
 
+def _text(value: Any) -> str:
+    """A text exactly: of anything else, constructors would ask what it is worth."""
+    if type(value) is not str:
+        raise Refused("something else where text belongs")
+    return value
+
+
+def _ints(values: Any) -> list[int]:
+    if not all(type(each) is int for each in values):
+        raise Refused("something else where a whole number belongs")
+    return list(values)
+
+
 def _to_b64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
@@ -87,17 +101,42 @@ def _pack_decimal(value: Decimal, _: Encoder) -> dict[str, Any]:
     return {"value": str(value)}
 
 
+FRACTION_BITS_MAX: Final = 65_536
+"""The greatest common divisor takes time by the square of this."""
+
+
 def _pack_fraction(value: fractions.Fraction, enc: Encoder) -> dict[str, Any]:
     return {"numerator": enc.encode(value.numerator), "denominator": enc.encode(value.denominator)}
 
 
 def _unpack_fraction(encoded: dict[str, Any], dec: Decoder) -> fractions.Fraction:
-    return fractions.Fraction(dec.decode(encoded["numerator"]), dec.decode(encoded["denominator"]))
+    parts = _ints([dec.decode(encoded["numerator"]), dec.decode(encoded["denominator"])])
+    if max(part.bit_length() for part in parts) > FRACTION_BITS_MAX:
+        raise Refused(f"a fraction of more than {FRACTION_BITS_MAX} bits")
+    return fractions.Fraction(*parts)
 
 
 # ── containers ──────────────────────────────────────────────────────────────────────────────────────
 def _pack_dict(value: dict[Any, Any], enc: Encoder) -> dict[str, Any]:
     return {"items": enc.pairs(list(value.items()))}
+
+
+def _unpack_dict(encoded: dict[str, Any], dec: Decoder) -> dict[Any, Any]:
+    return dict(_keyed(encoded, dec))
+
+
+def _keyed(encoded: dict[str, Any], dec: Decoder) -> list[tuple[Any, Any]]:
+    pairs = dec.pairs(encoded["items"])
+    for key, _ in pairs:
+        check_hash(key)
+    return pairs
+
+
+def _members_of_set(encoded: dict[str, Any], dec: Decoder) -> list[Any]:
+    items = dec.sequence(encoded["items"])
+    for item in items:
+        check_hash(item)
+    return items
 
 
 def _pack_items(value: Any, enc: Encoder) -> dict[str, Any]:
@@ -117,7 +156,7 @@ _FACTORIES: Final = {f.__name__: f for f in (list, dict, set, int, float, str, b
 def _pack_defaultdict(value: defaultdict[Any, Any], enc: Encoder) -> dict[str, Any]:
     factory = value.default_factory
     if factory is not None and factory not in _FACTORIES.values():
-        raise Refused("collections.defaultdict with a factory that is no builtin type")
+        raise Refused("collections.defaultdict with a factory that is not a builtin type")
     name = None if factory is None else getattr(factory, "__name__", "")
     return {"factory": name, "items": enc.pairs(list(value.items()))}
 
@@ -125,7 +164,7 @@ def _pack_defaultdict(value: defaultdict[Any, Any], enc: Encoder) -> dict[str, A
 def _unpack_defaultdict(encoded: dict[str, Any], dec: Decoder) -> defaultdict[Any, Any]:
     name = encoded["factory"]
     factory: Any = None if name is None else _FACTORIES[name]
-    return defaultdict(factory, dec.pairs(encoded["items"]))
+    return defaultdict(factory, _keyed(encoded, dec))
 
 
 def _pack_deque(value: deque[Any], enc: Encoder) -> dict[str, Any]:
@@ -152,8 +191,8 @@ def _pack_moment(value: dt.datetime | dt.time, enc: Encoder) -> dict[str, Any]:
 
 
 def _zone_of(encoded: dict[str, Any], dec: Decoder) -> dt.tzinfo | None:
-    zone = dec.decode(encoded.get("tz"))
-    if zone is not None and not isinstance(zone, dt.tzinfo):
+    zone: dt.tzinfo | None = dec.decode(encoded.get("tz"))
+    if zone is not None and not is_below(type(zone), dt.tzinfo):
         raise Refused("something else where a time zone belongs")
     return zone
 
@@ -218,7 +257,7 @@ def _unpack_offset_zone(encoded: dict[str, Any], _: Decoder) -> dt.tzinfo:
     if encoded["class"] not in _OFFSET_ZONES:
         raise Refused("a time zone of an unknown class")
     cls = load_class(encoded["class"])
-    zone: dt.tzinfo = cls(int(encoded["seconds"])) if cls.__name__ == "TzInfo" else cls()
+    zone: dt.tzinfo = cls(int(encoded["seconds"])) if encoded["class"].endswith("TzInfo") else cls()
     return zone
 
 
@@ -236,7 +275,7 @@ def _pack_path(value: PurePath, enc: Encoder) -> dict[str, Any]:
 
 
 def _unpack_path(encoded: dict[str, Any], dec: Decoder) -> PurePath:
-    return _PATHS[encoded["class"]](dec.decode(encoded["value"]))
+    return _PATHS[encoded["class"]](_text(dec.decode(encoded["value"])))
 
 
 def _pack_pattern(value: re.Pattern[Any], enc: Encoder) -> dict[str, Any]:
@@ -245,7 +284,9 @@ def _pack_pattern(value: re.Pattern[Any], enc: Encoder) -> dict[str, Any]:
 
 def _unpack_pattern(encoded: dict[str, Any], dec: Decoder) -> re.Pattern[Any]:
     pattern = dec.decode(encoded["pattern"])
-    flags = int(encoded["flags"])
+    if type(pattern) not in (str, bytes):
+        raise Refused("something else where a pattern belongs")
+    flags = int(encoded["flags"]) & ~re.DEBUG  # which prints
     return re.compile(pattern, flags & ~re.UNICODE if isinstance(pattern, bytes) else flags)
 
 
@@ -265,10 +306,10 @@ BUILTIN_ROWS: Final = (
     Row("str", _is(str), _pack_text, _unpack_text),
     Row("int", _is(int), _pack_int, lambda e, _: int(e["hex"], 16)),
     Row("float", _is(float), _pack_float, _unpack_float),
-    Row("dict", _is(dict), _pack_dict, lambda e, d: dict(d.pairs(e["items"]))),
+    Row("dict", _is(dict), _pack_dict, _unpack_dict),
     Row("tuple", _is(tuple), _pack_items, lambda e, d: tuple(d.sequence(e["items"]))),
-    Row("set", _is(set), _pack_set, lambda e, d: set(d.sequence(e["items"]))),
-    Row("frozenset", _is(frozenset), _pack_set, lambda e, d: frozenset(d.sequence(e["items"]))),
+    Row("set", _is(set), _pack_set, lambda e, d: set(_members_of_set(e, d))),
+    Row("frozenset", _is(frozenset), _pack_set, lambda e, d: frozenset(_members_of_set(e, d))),
     Row("bytes", _is(bytes), _pack_bytes, _unpack_bytes),
     Row("bytearray", _is(bytearray), _pack_bytes, lambda e, d: bytearray(_unpack_bytes(e, d))),
     Row("memoryview", _is(memoryview), _pack_view, _unpack_view),
@@ -279,14 +320,14 @@ BUILTIN_ROWS: Final = (
     Row("timezone", _is(dt.timezone), _pack_timezone, _unpack_timezone),
     Row("zoneinfo", _is(zoneinfo.ZoneInfo), _pack_zoneinfo, lambda e, _: zoneinfo.ZoneInfo(e["key"])),
     Row("offset_zone", _is_offset_zone, _pack_offset_zone, _unpack_offset_zone),
-    Row("decimal", _is(Decimal), _pack_decimal, lambda e, _: Decimal(e["value"])),
+    Row("decimal", _is(Decimal), _pack_decimal, lambda e, _: Decimal(_text(e["value"]))),
     Row("fraction", _is(fractions.Fraction), _pack_fraction, _unpack_fraction),
     Row("complex", _is(complex), _pack_complex, lambda e, _: complex(float(e["real"]), float(e["imag"]))),
     Row("uuid", _is(uuid.UUID), _pack_str, lambda e, _: uuid.UUID(e["value"])),
     Row("path", _is(PosixPath, WindowsPath, *_PATHS.values()), _pack_path, _unpack_path),
     Row("defaultdict", _is(defaultdict), _pack_defaultdict, _unpack_defaultdict),
     Row("deque", _is(deque), _pack_deque, _unpack_deque),
-    Row("range", _is(range), _pack_slice, lambda e, d: range(*d.sequence(e["of"]))),
+    Row("range", _is(range), _pack_slice, lambda e, d: range(*_ints(d.sequence(e["of"])))),
     Row("slice", _is(slice), _pack_slice, lambda e, d: slice(*d.sequence(e["of"]))),
     Row("pattern", _is(re.Pattern), _pack_pattern, _unpack_pattern),
     Row("ellipsis", _is(type(...)), _pack_nothing, lambda _e, _d: ...),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from spanreplay.canonical import Refused
+from spanreplay.model.canonical import Refused
 
 __all__ = ["TAG", "Decoder", "Encoder", "Row", "decode", "encode"]
 
@@ -20,6 +19,8 @@ JSON_DEPTH_MAX: Final = 220
 """Levels of lists and objects; a dict whose keys are no strings takes two."""
 VALUES_MAX: Final = 2_000_000
 """Values in one encoded argument or result."""
+ROOM_BYTES_MAX: Final = 64 * 1024 * 1024
+"""An array gives each text the room of the longest; a recording must not make one that fills the memory."""
 _WIDE_INT: Final = 2**63
 _ABSENT: Final = object()
 PLAIN_DEPTH_MAX: Final = 6
@@ -58,6 +59,7 @@ def encode(value: Any) -> Any:
 def decode(encoded: Any) -> Any:
     """The Python value of a JSON form made by `encode`; safe on hostile input.
 
+    Nothing is imported because the input names it, and no method of a decoded object is called.
     Raises: Unserializable for unknown tags, classes that are not data classes, and malformed input.
     """
     try:
@@ -193,6 +195,17 @@ class Decoder:
 
     def __init__(self) -> None:
         self._depth = 0
+        self._values = 0
+        self._room_bytes = 0
+
+    def take(self, room_bytes: int) -> None:
+        """Count memory that a value takes beyond what it was written in.
+
+        Raises: Refused above ROOM_BYTES_MAX in one argument or result.
+        """
+        self._room_bytes += room_bytes
+        if self._room_bytes > ROOM_BYTES_MAX:
+            raise Refused(f"more than {ROOM_BYTES_MAX} bytes of text")
 
     def decode(self, encoded: Any) -> Any:
         """The value of one JSON form."""
@@ -202,8 +215,11 @@ class Decoder:
                 return encoded
             raise Refused(f"{type_name(kind)} in an encoded value")
         self._depth += 1
+        self._values += 1
         if self._depth > JSON_DEPTH_MAX:
             raise Refused(f"nested deeper than {JSON_DEPTH_MAX} levels")
+        if self._values > VALUES_MAX:
+            raise Refused(f"more than {VALUES_MAX} values")
         try:
             if kind is list:
                 return self.sequence(encoded)
@@ -258,6 +274,8 @@ class Decoder:
             return row.unpack(encoded, self)
         except Refused:
             raise
+        except MemoryError:
+            raise Refused(f"{tag} that takes more memory than there is") from None
         except Exception as exc:  # whatever a malformed recording provokes is one refusal
             raise Refused(f"malformed {tag} ({type(exc).__name__})") from exc
 
@@ -306,9 +324,14 @@ def find_row(kind: type) -> Row | None:
     return row
 
 
-@lru_cache(maxsize=1)
+_rows: Final[dict[str, Row]] = {}
+
+
+def set_table(rows: Iterable[Row]) -> None:
+    """Take the rows of the table, in its order."""
+    _rows.update((row.tag, row) for row in rows)
+
+
 def rows_by_tag() -> dict[str, Row]:
     """The table, in its order."""
-    from spanreplay.codec._table import ROWS
-
-    return {row.tag: row for row in ROWS}
+    return _rows

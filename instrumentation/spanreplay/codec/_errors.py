@@ -1,18 +1,20 @@
 """Codec of exceptions: class by import path, args, attributes, cause, notes; no traceback.
 
 Attributes without a codec (an HTTP response, a frame) are named in `dropped`; args without one refuse,
-because they are what the exception says.
+because they are what the exception says. On decode only constructors of C run, of Python's own values.
 """
 
 from __future__ import annotations
 
-from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
+from functools import lru_cache
+from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row, decode, encode, type_name
 from spanreplay.codec._lookup import class_path, load_class
+from spanreplay.codec._still import bases_of, fill, find, is_below, is_plain, namespace_of
 from spanreplay.codec._validation import VALIDATION
+from spanreplay.model.canonical import Refused
 
 __all__ = ["EXCEPTION", "decode_exception", "encode_exception"]
 
@@ -42,17 +44,19 @@ def decode_exception(encoded: Any) -> BaseException:
     """
     if not isinstance(encoded, dict) or encoded.get("$type") not in (EXCEPTION.tag, VALIDATION.tag):
         raise Refused("something else where an exception belongs").located()
-    exc = decode(encoded)
-    assert isinstance(exc, BaseException)
+    exc: BaseException = decode(encoded)
     return exc
 
 
+_MODULE: Final = type.__dict__["__module__"]
+
+
 def _is_exception(kind: type) -> bool:
-    return issubclass(kind, BaseException)
+    return is_below(kind, BaseException)
 
 
 def _builtin_base(cls: type) -> type:
-    return next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    return next(base for base in bases_of(cls) if _MODULE.__get__(base) == "builtins")
 
 
 def _pack_exception(exc: BaseException, enc: Encoder) -> dict[str, Any]:
@@ -80,17 +84,35 @@ def _holds(exc: BaseException, name: str) -> bool:
     return name in exc.__dict__
 
 
-def _make(cls: type, base: Any, args: Any) -> BaseException:
-    """An exception of this class, no Python code of the class having run."""
-    if isinstance(cls.__new__, BuiltinFunctionType):  # of C: a library's own, else that of `base`
-        made: BaseException = cls.__new__(cls, *args)
+def _make(cls: type, base: Any, args: list[Any]) -> BaseException:
+    """An exception of this class, no Python code of the class, or of what it was given, having run."""
+    own = find(cls, "__new__")
+    try:
+        if not _may_construct(args):
+            return _checked(base.__new__(cls), cls)
+        # A builtin's own constructor fills its C fields, a C library's its own; the class's own __init__ is never run.
+        made = _checked((own if isinstance(own, BuiltinFunctionType) else base.__new__)(cls, *args), cls)
+        base.__init__(made, *args)
         return made
-    other: BaseException = base.__new__(cls, *args)
-    return other
+    except (TypeError, ValueError):
+        return _checked(base.__new__(cls), cls)
 
 
+def _checked(made: BaseException, cls: type) -> BaseException:
+    if type(made) is not cls:
+        raise Refused(f"{type_name(cls)}, which its args turn into {type_name(type(made))}")
+    return made
+
+
+def _may_construct(args: list[Any]) -> bool:
+    """Whether constructors of C may look into the args: those of groups are a text and a list of exceptions."""
+    is_pair = len(args) == 2 and type(args[0]) is str and type(args[1]) is list
+    return is_plain(args) or (is_pair and all(_is_exception(type(each)) for each in args[1]))
+
+
+@lru_cache(maxsize=128)  # one a builtin exception
 def _slots(base: type) -> set[str]:
-    return {name for cls in base.__mro__ if cls is not BaseException for name in vars(cls)}
+    return {name for cls in bases_of(base) if cls is not BaseException for name in namespace_of(cls)}
 
 
 def _encodable(enc: Encoder, attributes: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -107,37 +129,48 @@ def _encodable(enc: Encoder, attributes: dict[str, Any]) -> tuple[dict[str, Any]
 def _unpack_exception(encoded: dict[str, Any], dec: Decoder) -> BaseException:
     cls = load_class(encoded["class"])
     if not _is_exception(cls):
-        raise Refused(f"{encoded['class']}, which is no exception")
+        raise Refused(f"{encoded['class']}, which is not an exception")
     args = dec.sequence(encoded["args"])
     base: Any = _builtin_base(cls)
-    try:
-        # A builtin's own constructor fills its C fields; the class's own __init__ is never run.
-        exc = _make(cls, base, args)
-        if type(exc) is cls:
-            base.__init__(exc, *args)
-    except (TypeError, ValueError):
-        exc = BaseException.__new__(cls)
-    if type(exc) is not cls:
-        raise Refused(f"{encoded['class']}, which its args turn into {type_name(type(exc))}")
-    if not isinstance(exc, OSError):
-        exc.args = tuple(args)
-    held = _slots(base)
-    of_c: dict[str, Any] = {}
-    for name, value in dec.members(encoded.get("state", {})).items():
-        if name in _HELD_IN_C and isinstance(getattr(cls, name, None), MemberDescriptorType | GetSetDescriptorType):
-            of_c[name] = value
-        elif name in _HELD and name in held:
-            object.__setattr__(exc, name, value)
-        else:
-            exc.__dict__[name] = value
-    if of_c:
-        exc.__setstate__(of_c)
+    exc = _make(cls, base, args)
+    if not is_below(cls, OSError):
+        _ARGS.__set__(exc, tuple(args))
+    elif not _may_construct(args):
+        _ARGS.__set__(exc, tuple(args[:2] if len(args) > 2 else args))  # file names are no args of it
+    _restore_state(exc, base, dec.members(encoded.get("state", {})))
     cause = dec.decode(encoded.get("cause"))
-    if cause is not None and not isinstance(cause, BaseException):
+    if cause is not None and not _is_exception(type(cause)):
         raise Refused("something else where a cause belongs")
-    exc.__cause__ = cause
-    exc.__suppress_context__ = bool(encoded.get("suppress_context"))
+    _CAUSE.__set__(exc, cause)
+    _SUPPRESS.__set__(exc, bool(encoded.get("suppress_context")))
     return exc
 
 
+def _restore_state(exc: BaseException, base: type, state: dict[str, Any]) -> None:
+    held, own, of_c = _slots(base), {}, {}
+    for name, value in state.items():
+        found = find(type(exc), name)
+        if name in _HELD_IN_C and isinstance(found, MemberDescriptorType | GetSetDescriptorType):
+            of_c[name] = value
+        elif name in _HELD and name in held:
+            find(base, name).__set__(exc, value)
+        else:
+            own[name] = value
+    fill(exc, own)
+    if of_c:
+        _set_state_of_c(exc, of_c)
+
+
+def _set_state_of_c(exc: BaseException, state: dict[str, Any]) -> None:
+    """What a C library's exception takes back by a method of C; one of Python's is not asked."""
+    for base in bases_of(type(exc)):
+        found = namespace_of(base).get("__setstate__")
+        if isinstance(found, MethodDescriptorType) and base is not BaseException and is_plain(state):
+            found.__get__(exc)(state)
+            return
+
+
+_ARGS: Final = BaseException.__dict__["args"]
+_CAUSE: Final = BaseException.__dict__["__cause__"]
+_SUPPRESS: Final = BaseException.__dict__["__suppress_context__"]
 EXCEPTION: Final = Row("exception", _is_exception, _pack_exception, _unpack_exception)

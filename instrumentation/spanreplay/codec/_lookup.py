@@ -1,27 +1,35 @@
 """Classes by import path, found without running anything that the path's author chose.
 
-A recording may come from elsewhere, so `load_class` (1) reads namespaces, never calls `__getattr__`; (2)
-imports a module that this process has not loaded only if its source, read without running it, defines that
-class; and (3) returns classes only. What may be built from a class is each row's own check.
+A recording may come from elsewhere, so `load_class` (1) looks only into modules that this process has loaded: nothing
+is imported because a recording names it; (2) reads namespaces, and asks neither a module nor a class for an attribute;
+and (3) returns classes only. What may be built from a class is each row's own check.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
-import importlib.util
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
+from spanreplay.codec._still import check_behaviour, is_below, module_dict, namespace_of
+from spanreplay.model.canonical import Refused
 
-__all__ = ["class_path", "load_class"]
+__all__ = ["class_path", "library", "load_class"]
 
 PATH_CHARS_MAX: Final = 500
-SOURCE_BYTES_MAX: Final = 4 * 1024 * 1024
+CHECKED_MAX: Final = 1_000
+_checked: Final[dict[str, type]] = {}
+"""Path → the class that was looked at last time."""
+LIBRARIES: Final = frozenset(
+    {"numpy", "pandas", "pandas.tseries.frequencies", "polars", "pyarrow", "pytz", "pydantic_core"}
+)
+"""What rows of the table are about. An agent whose tool reads a table loads pandas there, and that tool is served."""
+
+
+def library(name: str) -> Any:
+    """A library that the table has rows for; loaded here if it is not yet."""
+    assert name in LIBRARIES
+    return sys.modules.get(name) or importlib.import_module(name)
 
 
 def class_path(cls: type) -> str:
@@ -29,93 +37,45 @@ def class_path(cls: type) -> str:
 
     Raises: Refused for a class inside a function, or one that its module does not hold under that name.
     """
-    module = sys.modules.get(cls.__module__)
     path = f"{cls.__module__}:{cls.__qualname__}"
-    if module is None or _walk(module, cls.__qualname__) is not cls:
-        raise Refused(f"{path}, which is no importable class")
+    if _walk(sys.modules.get(cls.__module__), cls.__qualname__) is not cls:
+        raise Refused(f"{path}, which is not an importable class")
     return path
 
 
 def load_class(path: Any) -> type:
     """The class at `module:qualname`.
 
-    Raises: Refused if there is none, or if it could be had only by running unknown code.
+    Raises: Refused if no loaded module has it, or if its instances run code without being asked to do anything.
     """
     if type(path) is not str or len(path) > PATH_CHARS_MAX:
-        raise Refused("a class path that is no short text")
+        raise Refused("a class path that is not a short string")
     module_name, _, qualname = path.partition(":")
     names = [*module_name.split("."), *qualname.split(".")]
     if not all(name.isidentifier() for name in names):
-        raise Refused(f"{path!a}, which is no class path")
+        raise Refused(f"{path!a}, which is not a class path")
+    # (1)
     module = sys.modules.get(module_name)
     if module is None:
-        module = _import_data_module(module_name, qualname.partition(".")[0])
+        raise Refused(f"{path}: nothing here has imported {module_name}; import it where the agent starts")
     found = _walk(module, qualname)
     # (3)
-    if not isinstance(found, type):
-        raise Refused(f"{path}, which is no class here; it may have been renamed since the recording")
-    return found
+    if not is_below(type(found), type):
+        raise Refused(f"{path}, which is not a class here; it may have been renamed since the recording")
+    cls: type = found
+    if _checked.get(path) is not cls:
+        check_behaviour(cls, path)
+        if len(_checked) < CHECKED_MAX:
+            _checked[path] = cls
+    return cls
 
 
-def _walk(module: ModuleType, qualname: str) -> Any:
-    found: Any = module
-    for name in qualname.split("."):
-        # (1) Namespaces only: a lazy module's __getattr__ would import whatever it is asked for.
-        found = getattr(found, "__dict__", {}).get(name)
-        if found is None:
+def _walk(module: Any, qualname: str) -> Any:
+    # (2) A lazy module's __getattr__ would import whatever it is asked for.
+    first, *rest = qualname.split(".")
+    found: Any = module_dict(module).get(first)
+    for name in rest:
+        if not is_below(type(found), type):
             return None
+        found = namespace_of(found).get(name)
     return found
-
-
-def _import_data_module(name: str, class_name: str) -> ModuleType:
-    # (2) An import runs the module, so its source must show first that it is where the class lives.
-    spec = _find_spec(name)
-    if spec is None or spec.origin is None:
-        raise Refused(f"{name}:{class_name}: no such module is installed here")
-    source = Path(spec.origin)
-    if name.rpartition(".")[2] == "__main__" or source.suffix != ".py" or not source.is_file():
-        raise Refused(f"{name}:{class_name}: the module is not loaded, and not one that may be imported")
-    if source.stat().st_size > SOURCE_BYTES_MAX or not _binds_class(source, class_name):
-        raise Refused(f"{name}:{class_name}: the module is not loaded, and its source defines no such class")
-    return importlib.import_module(name)
-
-
-def _find_spec(name: str) -> ModuleSpec | None:
-    """Like importlib.util.find_spec, but without importing the parents."""
-    top, *rest = name.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    full_name = top
-    for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        full_name = f"{full_name}.{part}"
-        spec = PathFinder.find_spec(full_name, spec.submodule_search_locations)
-    return spec
-
-
-def _binds_class(source: Path, name: str) -> bool:
-    """Whether the file has a class of that name at its top level; a package may also re-export one."""
-    try:
-        body = ast.parse(source.read_bytes()).body
-    except (SyntaxError, ValueError, OSError):
-        return False
-    is_package = source.name == "__init__.py"
-    statements = list(body)
-    for statement in statements:  # grows while it is read: conditional definitions count too
-        if isinstance(statement, ast.ClassDef) and statement.name == name:
-            return True
-        if is_package and isinstance(statement, ast.ImportFrom) and _brings_in(statement, name):
-            return True
-        if isinstance(statement, ast.If | ast.Try):
-            statements.extend(statement.body)
-            statements.extend(statement.orelse)
-            for handler in getattr(statement, "handlers", ()):
-                statements.extend(handler.body)
-    return False
-
-
-def _brings_in(statement: ast.ImportFrom, name: str) -> bool:
-    return any((alias.asname or alias.name) in (name, "*") for alias in statement.names)

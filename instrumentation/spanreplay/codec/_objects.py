@@ -1,6 +1,6 @@
 """Codecs of classes that hold data: dataclasses, attrs, enums, named tuples, subclasses of builtins.
 
-None of them runs `__init__`, `__post_init__` or a validator on decode: the state comes back as it was.
+None of them runs `__init__`, `__post_init__`, a property or a validator on decode: the state comes back as it was.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row
 from spanreplay.codec._lookup import class_path, load_class
+from spanreplay.codec._still import ABSENT, fill, find, is_below, loaded_class
+from spanreplay.model.canonical import Refused
 
 __all__ = [
     "ATTRS",
@@ -23,7 +24,6 @@ __all__ = [
     "NAMEDTUPLE",
     "SUBCLASS",
     "is_model_class",
-    "restore_fields",
 ]
 
 # Order matters: the first base that fits is the one whose storage is copied.
@@ -33,27 +33,27 @@ _BASES: Final[dict[str, type]] = {
 
 
 def _has_builtin_storage(kind: type) -> bool:
-    return issubclass(kind, (*_BASES.values(), BaseException, type))
+    return is_below(kind, *_BASES.values(), BaseException, type)
 
 
 # ── dataclasses and attrs ───────────────────────────────────────────────────────────────────────────
 def _is_dataclass(kind: type) -> bool:
-    return dataclasses.is_dataclass(kind) and not _has_builtin_storage(kind)
+    return type(find(kind, "__dataclass_fields__")) is dict and not _has_builtin_storage(kind)
 
 
 def _is_attrs(kind: type) -> bool:
-    return isinstance(getattr(kind, "__attrs_attrs__", None), tuple) and not _has_builtin_storage(kind)
+    return isinstance(find(kind, "__attrs_attrs__"), tuple) and not _has_builtin_storage(kind)
 
 
-def _field_names(kind: type) -> list[str]:
-    if dataclasses.is_dataclass(kind):
-        return [each.name for each in dataclasses.fields(kind)]
-    return [each.name for each in getattr(kind, "__attrs_attrs__", ())]
+def _fields_of(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass or an attrs class, each with the default that the class holds for it."""
+    if _is_dataclass(kind):
+        return {each.name: each.default for each in dataclasses.fields(kind)}
+    return {each.name: ABSENT for each in find(kind, "__attrs_attrs__", ())}
 
 
 def _pack_fields(value: Any, enc: Encoder) -> dict[str, Any]:
-    names = _field_names(type(value))
-    fields = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    fields = {name: getattr(value, name) for name in _fields_of(type(value)) if hasattr(value, name)}
     packed: dict[str, Any] = {"class": class_path(type(value)), "fields": enc.members(fields)}
     # What __post_init__ or a cached property left behind is state as well.
     others = {name: held for name, held in getattr(value, "__dict__", {}).items() if name not in fields}
@@ -73,19 +73,14 @@ def _unpack_attrs(encoded: dict[str, Any], dec: Decoder) -> Any:
 def _unpack_fields(encoded: dict[str, Any], dec: Decoder, cls: type) -> Any:
     built: Any = object.__new__(cls)
     fields = dec.members(encoded["fields"])
-    unknown = fields.keys() - set(_field_names(cls))
+    declared = _fields_of(cls)
+    unknown = fields.keys() - declared.keys()
     if unknown:
         raise Refused(f"{encoded['class']}, which has no field {sorted(unknown)[0]!a} any more")
-    restore_fields(built, fields)
+    fill(built, fields, declared)
     if "extra" in encoded:
-        built.__dict__.update(dec.members(encoded["extra"]))
+        fill(built, dec.members(encoded["extra"]))
     return built
-
-
-def restore_fields(built: Any, fields: dict[str, Any]) -> None:
-    """Set fields past frozen classes and `__setattr__` hooks."""
-    for name, value in fields.items():
-        object.__setattr__(built, name, value)
 
 
 def _checked(encoded: dict[str, Any], matches: Any, what: str) -> type:
@@ -96,8 +91,18 @@ def _checked(encoded: dict[str, Any], matches: Any, what: str) -> type:
 
 
 # ── enums ───────────────────────────────────────────────────────────────────────────────────────────
+FLAG_BITS_MAX: Final = 1_024
+"""Python keeps every combination that was ever made."""
+_FLAG_MAKERS: Final = ("_missing_", "_create_pseudo_member_", "_new_member_")
+"""What makes a combination of flags, in one version of Python or another."""
+_STOCK_MAKERS: Final = (
+    *(kind.__dict__.get(name) for kind in (enum.Flag, enum.IntFlag) for name in _FLAG_MAKERS),
+    *(None, object.__new__, int.__new__),
+)
+
+
 def _is_enum(kind: type) -> bool:
-    return issubclass(kind, enum.Enum)
+    return is_below(kind, enum.Enum)
 
 
 def _pack_enum(value: enum.Enum, enc: Encoder) -> dict[str, Any]:
@@ -108,23 +113,27 @@ def _pack_enum(value: enum.Enum, enc: Encoder) -> dict[str, Any]:
 
 
 def _unpack_enum(encoded: dict[str, Any], dec: Decoder) -> enum.Enum:
-    cls = _checked(encoded, _is_enum, "enum")
-    assert issubclass(cls, enum.Enum)
+    cls: Any = _checked(encoded, _is_enum, "enum")
+    members = find(cls, "_member_map_", {})
     if "name" in encoded:
-        member = cls._member_map_.get(encoded["name"])
+        member: enum.Enum | None = members.get(encoded["name"])
         if member is None:
             raise Refused(f"{encoded['class']}, which has no member {encoded['name']!a} any more")
         return member
     value = dec.decode(encoded["value"])
-    if not issubclass(cls, enum.Flag) or type(value) is not int:
-        raise Refused(f"{encoded['class']}, which is no flag")
-    return cls(value)
+    if not is_below(cls, enum.Flag) or type(value) is not int:
+        raise Refused(f"{encoded['class']}, which is not a flag")
+    makes_own = any(all(find(cls, name) is not each for each in _STOCK_MAKERS) for name in _FLAG_MAKERS)
+    if makes_own or type(cls) is not enum.EnumMeta or value.bit_length() > FLAG_BITS_MAX:
+        raise Refused(f"{encoded['class']}, which makes its values by code of its own")
+    combined: enum.Enum = cls(value)
+    return combined
 
 
 # ── tuples with names, subclasses of builtins ───────────────────────────────────────────────────────
 def _is_namedtuple(kind: type) -> bool:
-    fields = getattr(kind, "_fields", None)
-    return issubclass(kind, tuple) and isinstance(fields, tuple) and all(isinstance(f, str) for f in fields)
+    fields = find(kind, "_fields")
+    return is_below(kind, tuple) and type(fields) is tuple and all(type(each) is str for each in fields)
 
 
 def _pack_namedtuple(value: Any, enc: Encoder) -> dict[str, Any]:
@@ -135,7 +144,7 @@ def _pack_namedtuple(value: Any, enc: Encoder) -> dict[str, Any]:
 def _unpack_namedtuple(encoded: dict[str, Any], dec: Decoder) -> Any:
     cls = _checked(encoded, _is_namedtuple, "named tuple")
     fields = dec.members(encoded["fields"])
-    names: Iterable[str] = getattr(cls, "_fields", ())
+    names: Iterable[str] = find(cls, "_fields", ())
     if set(names) != fields.keys():
         raise Refused(f"{encoded['class']}, whose fields are others now")
     return tuple.__new__(cls, [fields[name] for name in names])
@@ -173,35 +182,40 @@ def _pack_subclass(value: Any, enc: Encoder) -> dict[str, Any]:
 def _unpack_subclass(encoded: dict[str, Any], dec: Decoder) -> Any:
     base: Any = _BASES[encoded["base"]]
     cls = load_class(encoded["class"])
-    if not _is_subclass(cls) or not issubclass(cls, base):
-        raise Refused(f"{encoded['class']}, which is no {encoded['base']}")
-    held = dec.decode(encoded["value"])
-    if base in (str, int, float, bytes, tuple, frozenset):
-        built = base.__new__(cls, held)
-    else:
-        built = base.__new__(cls)
-        base.__init__(built)
-        if issubclass(base, dict):
-            for key, value in held.items():
-                base.__setitem__(built, key, value)
-        elif base is set:
-            set.update(built, held)
-        else:
-            base.extend(built, held)
+    fits = next((each for each in _BASES.values() if is_below(cls, each)), None)
+    is_builtin = cls is base and base is not OrderedDict
+    if fits is not base or is_builtin or _is_enum(cls) or _is_namedtuple(cls):
+        raise Refused(f"{encoded['class']}, which is no {encoded['base']} of its own")
+    built = _build_subclass(cls, base, dec.decode(encoded["value"]))
     if "extra" in encoded:
-        built.__dict__.update(dec.members(encoded["extra"]))
+        fill(built, dec.members(encoded["extra"]))
+    return built
+
+
+def _build_subclass(cls: type, base: Any, held: Any) -> Any:
+    expected: Any = dict if base is OrderedDict else list if base is tuple else bytes if base is bytearray else base
+    # Of Python's own exactly: of any other class, the constructors would ask what it is worth
+    if type(held) is not expected:
+        raise Refused(f"something else where a {base.__name__} belongs")
+    if base in (str, int, float, bytes, tuple, frozenset):
+        return base.__new__(cls, held)
+    built = base.__new__(cls)
+    base.__init__(built)
+    if is_below(base, dict):
+        for key, value in held.items():
+            base.__setitem__(built, key, value)
+    elif base is set:
+        set.update(built, held)
+    else:
+        base.extend(built, held)
     return built
 
 
 # ── classes themselves ──────────────────────────────────────────────────────────────────────────────
-_PLAIN_TYPES: Final = frozenset({*_BASES.values(), bool, complex, object, type(None)})
-
-
 def is_model_class(cls: type) -> bool:
-    """Whether a class may be handed out by name: it only holds data."""
-    is_pydantic = any(base.__module__.startswith("pydantic") for base in cls.__mro__)
-    families = (_is_dataclass, _is_attrs, _is_enum, _is_namedtuple)
-    return cls in _PLAIN_TYPES or is_pydantic or any(matches(cls) for matches in families)
+    """Whether a class may be handed out by name: a dataclass, an enum, a named tuple, a pydantic model."""
+    is_pydantic = is_below(cls, *(loaded_class(name, "BaseModel") for name in ("pydantic.main", "pydantic.v1.main")))
+    return is_pydantic or any(fits(cls) for fits in (_is_dataclass, _is_enum, _is_namedtuple))
 
 
 def _pack_class(value: type, _: Encoder) -> dict[str, Any]:
@@ -216,5 +230,5 @@ ENUM: Final = Row("enum", _is_enum, _pack_enum, _unpack_enum)
 DATACLASS: Final = Row("dataclass", _is_dataclass, _pack_fields, _unpack_dataclass)
 ATTRS: Final = Row("attrs", _is_attrs, _pack_fields, _unpack_attrs)
 NAMEDTUPLE: Final = Row("namedtuple", _is_namedtuple, _pack_namedtuple, _unpack_namedtuple)
-CLASS: Final = Row("class", lambda kind: issubclass(kind, type), _pack_class, _unpack_class)
+CLASS: Final = Row("class", lambda kind: is_below(kind, type), _pack_class, _unpack_class)
 SUBCLASS: Final = Row("subclass", _is_subclass, _pack_subclass, _unpack_subclass)

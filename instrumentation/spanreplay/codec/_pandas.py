@@ -7,14 +7,15 @@ hold besides, pandas does not know.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row
+from spanreplay.codec._lookup import library
 from spanreplay.codec._named import label_text, pack_named, says_secret, unpack_named
-from spanreplay.codec._pandas_arrays import freq_name, freq_named, is_numpy, pack_column, unpack_column
+from spanreplay.codec._pandas_arrays import check_labels, freq_name, freq_named, is_numpy, pack_column, unpack_column
 from spanreplay.codec._pandas_scalars import is_pandas
+from spanreplay.codec._still import check_hash
+from spanreplay.model.canonical import Refused
 
 __all__ = ["FRAME", "INDEX", "SERIES"]
 
@@ -25,7 +26,7 @@ INSERTED_MAX: Final = 64
 
 
 def _pandas() -> Any:
-    return importlib.import_module("pandas")
+    return library("pandas")
 
 
 # ── values under their names ──────────────────────────────────────────────────────────────────────────────
@@ -64,7 +65,10 @@ def _pack_notes(value: Any, enc: Encoder) -> dict[str, Any]:
 
 def _with_notes(built: Any, encoded: dict[str, Any], dec: Decoder) -> Any:
     if "attrs" in encoded:
-        built.attrs = dec.decode(encoded["attrs"])
+        attrs = dec.decode(encoded["attrs"])
+        if type(attrs) is not dict:
+            raise Refused("something else where notes belong")
+        built.attrs = attrs
     if "unique_labels" in encoded:
         built.flags.allows_duplicate_labels = False
     return built
@@ -72,9 +76,14 @@ def _with_notes(built: Any, encoded: dict[str, Any], dec: Decoder) -> Any:
 
 def _unpack_index_of(encoded: dict[str, Any], name: str, dec: Decoder) -> Any:
     index = dec.decode(encoded[name])
-    if not isinstance(index, _pandas().Index):
-        raise Refused("something else where an index belongs")
+    check_labels(index)
     return index
+
+
+def _name_of(encoded: dict[str, Any], dec: Decoder) -> Any:
+    name = dec.decode(encoded["name"])
+    check_hash(name)
+    return name
 
 
 # ── frames ──────────────────────────────────────────────────────────────────────────────────────────
@@ -113,7 +122,10 @@ def _unpack_frame(encoded: dict[str, Any], dec: Decoder) -> Any:
     ]
     if any(len(array) != len(index) for array in arrays):
         raise Refused("a data frame whose columns are of other lengths than its index")
-    frame = _build_frame(arrays, [int(at) for at in encoded.get("by_row", ())], len(index))
+    by_row = [int(at) for at in encoded.get("by_row", ())]
+    if len(set(by_row)) < len(by_row):
+        raise Refused("a data frame with a column that is there twice")
+    frame = _build_frame(arrays, by_row, len(index))
     # Only now: a dict of columns cannot have two of one name
     frame.index = index
     frame.columns = _unpack_index_of(encoded, "columns", dec)
@@ -126,10 +138,10 @@ def _build_frame(arrays: list[Any], by_row: list[int], rows: int) -> Any:
     columns = {at: pandas.Series(array, dtype=array.dtype) for at, array in enumerate(arrays)}
     if not by_row:
         return pandas.DataFrame(columns, index=pandas.RangeIndex(rows))
-    matrix = importlib.import_module("numpy").empty((rows, len(by_row)), dtype=arrays[by_row[0]].dtype)
+    matrix = library("numpy").empty((rows, len(by_row)), dtype=arrays[by_row[0]].dtype)
     for place, at in enumerate(by_row):
         matrix[:, place] = arrays[at]
-    frame = pandas.DataFrame(matrix, columns=by_row, copy=False)
+    frame = pandas.DataFrame(matrix, columns=by_row, dtype=matrix.dtype, copy=False)
     for at in range(len(arrays)):
         if at not in frame:
             frame.insert(at, at, columns[at])
@@ -146,7 +158,7 @@ def _pack_series(series: Any, enc: Encoder) -> dict[str, Any]:
 def _unpack_series(encoded: dict[str, Any], dec: Decoder) -> Any:
     array = _unpack_values(encoded["dtype"], encoded["values"], dec)
     index = _unpack_index_of(encoded, "index", dec)
-    series = _pandas().Series(array, index=index, dtype=array.dtype, name=dec.decode(encoded["name"]), copy=False)
+    series = _pandas().Series(array, index=index, dtype=array.dtype, name=_name_of(encoded, dec), copy=False)
     return _with_notes(series, encoded, dec)
 
 
@@ -172,13 +184,15 @@ def _pack_index(index: Any, enc: Encoder) -> dict[str, Any]:
 def _unpack_index(encoded: dict[str, Any], dec: Decoder) -> Any:
     pandas = _pandas()
     if "levels" in encoded:
-        return pandas.MultiIndex(
-            levels=dec.sequence(encoded["levels"]),
-            codes=dec.sequence(encoded["codes"]),
-            names=dec.sequence(encoded["names"]),
-            sortorder=encoded["sortorder"],
-        )
-    name = dec.decode(encoded["name"])
+        levels, codes, names = (dec.sequence(encoded[each]) for each in ("levels", "codes", "names"))
+        for level in levels:
+            check_labels(level)
+        for each in names:
+            check_hash(each)
+        if any(type(each) is not library("numpy").ndarray or each.dtype.kind not in "iu" for each in codes):
+            raise Refused("something else where codes belong")
+        return pandas.MultiIndex(levels=levels, codes=codes, names=names, sortorder=encoded["sortorder"])
+    name = _name_of(encoded, dec)
     if "range" in encoded:
         start, stop, step = map(int, encoded["range"])
         return pandas.RangeIndex(start, stop, step, name=name)

@@ -5,19 +5,21 @@ A column is its dtype and its values, apart, so that a frame can put the values 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
 from spanreplay.codec._arrays import dtype_named, flat_array, from_base64, to_base64
-from spanreplay.codec._engine import Decoder, Encoder, Row, package_of
+from spanreplay.codec._engine import Decoder, Encoder, Row, find_row, package_of
+from spanreplay.codec._lookup import library
+from spanreplay.codec._still import check_hash, is_plain
+from spanreplay.model.canonical import Refused
 
 __all__ = [
     "ARRAY",
     "DTYPE",
+    "check_labels",
     "freq_name",
     "freq_named",
     "is_numpy",
@@ -25,11 +27,16 @@ __all__ = [
     "period_name",
     "period_named",
     "unpack_column",
+    "zone_of",
 ]
 
 
+NAME_CHARS_MAX: Final = 100
+_ZONES: Final = frozenset({"timezone", "zoneinfo", "offset_zone", "pytz"})
+
+
 def _pandas() -> Any:
-    return importlib.import_module("pandas")
+    return library("pandas")
 
 
 @lru_cache(maxsize=1)
@@ -98,9 +105,9 @@ def _unpack_dtype(encoded: Any, dec: Decoder) -> Any:
     if family == "string":
         return _string_dtype(str(encoded["storage"]), bool(encoded["is_nan"]))
     if family == "datetimetz":
-        return pandas.DatetimeTZDtype(str(encoded["unit"]), dec.decode(encoded["tz"]))
+        return pandas.DatetimeTZDtype(str(encoded["unit"]), zone_of(encoded["tz"], dec))
     if family == "period":
-        return pandas.PeriodDtype(str(encoded["freq"]))
+        return period_dtype(encoded["freq"])
     if family == "arrow":
         return _arrow_dtype(str(encoded["name"]))
     return None
@@ -128,7 +135,22 @@ def freq_name(freq: Any) -> str:
 
 def freq_named(name: Any) -> Any:
     """The frequency that `freq_name` gave the name of."""
-    return importlib.import_module("pandas.tseries.frequencies").to_offset(str(name))
+    return library("pandas.tseries.frequencies").to_offset(_short(name))
+
+
+def _short(name: Any) -> str:
+    if type(name) is not str or len(name) > NAME_CHARS_MAX:
+        raise Refused("a name of a dtype or a frequency that is not a short string")
+    return name
+
+
+def zone_of(encoded: Any, dec: Decoder) -> Any:
+    """The time zone of an encoded one: of Python or of a known library, no name that pandas would read as it likes."""
+    zone = dec.decode(encoded)
+    row = find_row(type(zone))
+    if row is None or row.tag not in _ZONES:
+        raise Refused("something else where a time zone belongs")
+    return zone
 
 
 def period_name(freq: Any) -> str:
@@ -141,7 +163,12 @@ def period_name(freq: Any) -> str:
 
 def period_named(name: Any) -> Any:
     """The frequency that `period_name` gave the name of."""
-    return _pandas().PeriodDtype(str(name)).freq
+    return period_dtype(name).freq
+
+
+def period_dtype(name: Any) -> Any:
+    """The dtype of periods of that frequency."""
+    return _pandas().PeriodDtype(_short(name))
 
 
 def _telling_name(name: str, freq: Any, named: Callable[[Any], Any]) -> str:
@@ -165,8 +192,9 @@ def _arrow_name(dtype: Any) -> str:
 
 def _arrow_dtype(name: str) -> Any:
     arrow_dtype = _pandas().ArrowDtype
+    _short(name)
     if name == "string[pyarrow]":  # which its own reader leaves to StringDtype
-        return arrow_dtype(importlib.import_module("pyarrow").string())
+        return arrow_dtype(library("pyarrow").string())
     return arrow_dtype.construct_from_string(name)
 
 
@@ -207,7 +235,7 @@ def _object_array(items: list[Any]) -> Any:
 
 
 def _unpack_nan(_dtype: Any, values: Any, dec: Decoder) -> Any:
-    nan = importlib.import_module("numpy").nan
+    nan = library("numpy").nan
     return _object_array([nan if item is None else item for item in dec.sequence(values)])
 
 
@@ -217,7 +245,15 @@ def _pack_string(array: Any, enc: Encoder) -> list[Any]:
 
 
 def _unpack_string(dtype: Any, values: Any, dec: Decoder) -> Any:
-    return _pandas().array(dec.sequence(values), dtype=dtype)
+    return _pandas().array(_plain_items(values, dec), dtype=dtype)
+
+
+def _plain_items(values: Any, dec: Decoder) -> list[Any]:
+    """Items of Python's own types: libraries ask others what they are worth."""
+    items = dec.sequence(values)
+    if not is_plain(items):
+        raise Refused("something else where plain values belong")
+    return items
 
 
 def _pack_nullable(array: Any, _: Encoder) -> dict[str, Any]:
@@ -265,7 +301,24 @@ def _unpack_category(_dtype: Any, values: Any, dec: Decoder) -> Any:
 
 
 def _unpack_categories(values: Any, dec: Decoder) -> Any:
-    return _pandas().CategoricalDtype(dec.decode(values["categories"]), values["ordered"])
+    categories = dec.decode(values["categories"])
+    if categories is not None:
+        check_labels(categories)
+    return _pandas().CategoricalDtype(categories, bool(values["ordered"]) if values["ordered"] is not None else None)
+
+
+def _tag_of(value: Any) -> str:
+    row = find_row(type(value))
+    return "" if row is None else row.tag
+
+
+def check_labels(index: Any) -> None:
+    """Raises: Refused for what is no index, or one of objects whose hash is code of their classes."""
+    if _tag_of(index) != "pdindex":
+        raise Refused("something else where an index belongs")
+    if index.dtype.kind == "O":
+        for label in index.to_numpy(dtype=object).tolist():
+            check_hash(label)
 
 
 def _pack_interval(array: Any, enc: Encoder) -> dict[str, Any]:
@@ -274,6 +327,8 @@ def _pack_interval(array: Any, enc: Encoder) -> dict[str, Any]:
 
 def _unpack_interval(_dtype: Any, values: Any, dec: Decoder) -> Any:
     bounds = dec.decode(values["left"]), dec.decode(values["right"])
+    if any(_tag_of(each) not in ("pdindex", "pdarray", "ndarray") or each.dtype.kind == "O" for each in bounds):
+        raise Refused("something else where bounds belong")
     return _pandas().arrays.IntervalArray.from_arrays(*bounds, closed=str(values["closed"]))
 
 
@@ -286,11 +341,11 @@ def _pack_arrow(array: Any, enc: Encoder) -> list[Any]:
 
 
 def _unpack_arrow(dtype: Any, values: Any, dec: Decoder) -> Any:
-    return _arrow_array(dec.sequence(values), dtype)
+    return _arrow_array(_plain_items(values, dec), dtype)
 
 
 def _arrow_array(items: list[Any], dtype: Any) -> Any:
-    made = importlib.import_module("pyarrow").array(items, type=dtype.pyarrow_dtype, from_pandas=False)
+    made = library("pyarrow").array(items, type=dtype.pyarrow_dtype, from_pandas=False)
     return _pandas().arrays.ArrowExtensionArray(made)
 
 
@@ -358,7 +413,10 @@ def _unpack_lone_dtype(encoded: dict[str, Any], dec: Decoder) -> Any:
         return dtype
     if "categories" in encoded:
         return _unpack_categories(encoded, dec)
-    return _pandas().IntervalDtype(dec.decode(encoded["subtype"]), encoded["closed"])
+    subtype = dec.decode(encoded["subtype"])
+    if subtype is not None and _tag_of(subtype) not in ("npdtype", "pddtype"):
+        raise Refused("something else where a dtype belongs")
+    return _pandas().IntervalDtype(subtype, encoded["closed"])
 
 
 ARRAY: Final = Row("pdarray", _is_below("ExtensionArray"), _pack_array, _unpack_array)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay.codec._engine import Decoder, Encoder, Row, package_of
-from spanreplay.codec._pandas_arrays import period_name, period_named
+from spanreplay.codec._engine import Decoder, Encoder, Row, find_row, package_of
+from spanreplay.codec._lookup import library
+from spanreplay.codec._pandas_arrays import period_name, period_named, zone_of
+from spanreplay.codec._still import is_plain
+from spanreplay.model.canonical import Refused
 
 __all__ = ["ROWS", "is_pandas"]
 
@@ -26,7 +28,7 @@ def is_pandas(*names: str) -> Callable[[type], bool]:
 
 
 def _pandas() -> Any:
-    return importlib.import_module("pandas")
+    return library("pandas")
 
 
 def _pack_timestamp(value: Any, enc: Encoder) -> dict[str, Any]:
@@ -39,10 +41,10 @@ def _pack_timestamp(value: Any, enc: Encoder) -> dict[str, Any]:
 
 
 def _unpack_timestamp(encoded: dict[str, Any], dec: Decoder) -> Any:
-    numpy = importlib.import_module("numpy")
+    numpy = library("numpy")
     moment = _pandas().Timestamp(numpy.datetime64(str(encoded["value"]), str(encoded["unit"])))
     if "tz" in encoded:
-        return moment.tz_localize("UTC").tz_convert(dec.decode(encoded["tz"]))
+        return moment.tz_localize("UTC").tz_convert(zone_of(encoded["tz"], dec))
     return moment.replace(fold=1) if encoded.get("fold") else moment
 
 
@@ -51,7 +53,7 @@ def _pack_timedelta(value: Any, _: Encoder) -> dict[str, Any]:
 
 
 def _unpack_timedelta(encoded: dict[str, Any], _: Decoder) -> Any:
-    numpy = importlib.import_module("numpy")
+    numpy = library("numpy")
     return _pandas().Timedelta(numpy.timedelta64(int(encoded["value"]), str(encoded["unit"])))
 
 
@@ -68,7 +70,17 @@ def _pack_interval(value: Any, enc: Encoder) -> dict[str, Any]:
 
 
 def _unpack_interval(encoded: dict[str, Any], dec: Decoder) -> Any:
-    return _pandas().Interval(dec.decode(encoded["left"]), dec.decode(encoded["right"]), str(encoded["closed"]))
+    bounds = dec.decode(encoded["left"]), dec.decode(encoded["right"])
+    if not all(
+        is_plain(each) or is_pandas("Timestamp", "Timedelta")(type(each)) or _is_number(each) for each in bounds
+    ):
+        raise Refused("something else where bounds belong")
+    return _pandas().Interval(*bounds, str(encoded["closed"]))
+
+
+def _is_number(value: Any) -> bool:
+    row = find_row(type(value))
+    return row is not None and row.tag == "npscalar"
 
 
 def _pack_nothing(_value: Any, _: Encoder) -> dict[str, Any]:

@@ -6,15 +6,16 @@ on them in their last digits. Lazy frames, objects, and categories whose numbers
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row, package_of
+from spanreplay.codec._lookup import library
 from spanreplay.codec._named import label_text, pack_named, unpack_named
+from spanreplay.codec._still import is_plain
+from spanreplay.model.canonical import Refused
 
 __all__ = ["FRAME", "SERIES"]
 
@@ -74,9 +75,11 @@ def _pack_series(series: Any, enc: Encoder) -> dict[str, Any]:
 
 
 def _unpack_series(encoded: dict[str, Any], dec: Decoder) -> Any:
-    polars = importlib.import_module("polars")
+    polars = library("polars")
     dtype = _unpack_dtype(encoded["dtype"], polars)
     name, values = dec.decode(encoded["name"]), dec.sequence(unpack_named(encoded["values"]))
+    if type(name) is not str or not is_plain(values):
+        raise Refused("something else where plain values belong")
     if type(dtype).__name__ in _OF_UNITS:
         physical = polars.Series(name, [], dtype=dtype).to_physical().dtype
         series = polars.Series(name, values, dtype=physical).cast(dtype)
@@ -84,10 +87,13 @@ def _unpack_series(encoded: dict[str, Any], dec: Decoder) -> Any:
         series = polars.Series(name, values, dtype=dtype)
     if "chunks" not in encoded:
         return series
-    ends = list(accumulate(encoded["chunks"]))
+    chunks = encoded["chunks"]
+    if type(chunks) is not list or any(type(each) is not int or each < 0 for each in chunks):
+        raise Refused("something else where lengths of chunks belong")
+    ends = list(accumulate(chunks))
     if ends[-1] != len(series):
         raise Refused("a polars column whose chunks are of another length")
-    parts = [series.slice(end - length, length) for end, length in zip(ends, encoded["chunks"], strict=True)]
+    parts = [series.slice(end - length, length) for end, length in zip(ends, chunks, strict=True)]
     return polars.concat(parts, rechunk=False)
 
 
@@ -98,7 +104,10 @@ def _pack_frame(frame: Any, enc: Encoder) -> dict[str, Any]:
 
 
 def _unpack_frame(encoded: dict[str, Any], dec: Decoder) -> Any:
-    return importlib.import_module("polars").DataFrame(dec.sequence(encoded["columns"]))
+    polars, columns = library("polars"), dec.sequence(encoded["columns"])
+    if any(type(each) is not polars.Series for each in columns):
+        raise Refused("something else where a column belongs")
+    return polars.DataFrame(columns)
 
 
 FRAME: Final = Row("plframe", _is("DataFrame"), _pack_frame, _unpack_frame)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib
 from typing import Any, Final
 
-from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row, package_of
+from spanreplay.codec._lookup import library
+from spanreplay.model.canonical import Refused
 
 __all__ = ["PYTZ"]
 
@@ -17,7 +17,7 @@ def _is_pytz(kind: type) -> bool:
 
 
 def _pack_zone(value: Any, _: Encoder) -> dict[str, Any]:
-    pytz = importlib.import_module("pytz")
+    pytz = library("pytz")
     if value.zone is None:
         return {"minutes": int(value.utcoffset(None).total_seconds()) // 60}
     whole = pytz.timezone(value.zone)
@@ -31,7 +31,7 @@ def _pack_zone(value: Any, _: Encoder) -> dict[str, Any]:
 
 
 def _unpack_zone(encoded: dict[str, Any], _: Decoder) -> Any:
-    pytz = importlib.import_module("pytz")
+    pytz = library("pytz")
     if "minutes" in encoded:
         return pytz.FixedOffset(int(encoded["minutes"]))
     whole = pytz.timezone(str(encoded["zone"]))

@@ -7,7 +7,7 @@ from typing import Final
 from spanreplay.codec import _pandas, _pandas_arrays, _pandas_scalars, _polars
 from spanreplay.codec._arrays import ARRAY, DTYPE, SCALAR
 from spanreplay.codec._builtin import BUILTIN_ROWS
-from spanreplay.codec._engine import Row
+from spanreplay.codec._engine import Row, set_table
 from spanreplay.codec._errors import EXCEPTION
 from spanreplay.codec._models import PYDANTIC, PYDANTIC_V1, SECRET, URL
 from spanreplay.codec._objects import ATTRS, CLASS, DATACLASS, ENUM, NAMEDTUPLE, SUBCLASS
@@ -41,3 +41,4 @@ ROWS: Final[tuple[Row, ...]] = (
     CLASS,
     SUBCLASS,
 )
+set_table(ROWS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import sys
-from importlib import import_module
 from typing import Any, Final, get_args
 
-from spanreplay.canonical import Refused
 from spanreplay.codec._engine import Decoder, Encoder, Row
+from spanreplay.codec._lookup import library
+from spanreplay.codec._still import ABSENT, is_below, is_plain
+from spanreplay.model.canonical import Refused
 
 __all__ = ["VALIDATION"]
 
@@ -56,7 +58,7 @@ def _is_known(kind: str) -> bool:
 
 
 def _unpack_validation_error(encoded: dict[str, Any], dec: Decoder) -> Any:
-    core: Any = import_module("pydantic_core")  # the recording says that the agent has it
+    core = library("pydantic_core")
     lines = [_unpack_line(line, dec, core) for line in encoded["lines"]]
     try:
         return core.ValidationError.from_exception_data(
@@ -67,20 +69,34 @@ def _unpack_validation_error(encoded: dict[str, Any], dec: Decoder) -> Any:
 
 
 def _unpack_line(line: dict[str, Any], dec: Decoder, core: Any) -> dict[str, Any]:
-    unpacked: dict[str, Any] = {"loc": tuple(dec.decode(line["loc"]))}
+    loc = dec.sequence(line["loc"])
+    if not all(type(each) in (str, int) for each in loc):
+        raise Refused("something else where the steps to a field belong")
+    unpacked: dict[str, Any] = {"loc": tuple(loc)}
     if "call" in line:
         args, kwargs = dec.decode(line["call"])
+        if type(args) is not list or type(kwargs) is not dict:
+            raise Refused("something else where arguments belong")
         unpacked["input"] = core.ArgsKwargs(tuple(args), kwargs)
     else:
         unpacked["input"] = dec.decode(line["input"])
     if "custom" in line:
         kind, template, context = line["custom"]
-        unpacked["type"] = core.PydanticCustomError(kind, template, dec.decode(context))
+        unpacked["type"] = core.PydanticCustomError(kind, template, _context(context, dec))
         return unpacked
     unpacked["type"] = line["type"]
     if "ctx" in line:
-        unpacked["ctx"] = dec.decode(line["ctx"])
+        unpacked["ctx"] = _context(line["ctx"], dec)
     return unpacked
+
+
+def _context(encoded: Any, dec: Decoder) -> Any:
+    """What the text of an error is filled in with; pydantic's own texts look into it."""
+    context = dec.decode(encoded)
+    values = context.values() if type(context) is dict else () if context is None else (ABSENT,)
+    if not all(is_plain(each) or is_below(type(each), BaseException, enum.Enum) for each in values):
+        raise Refused("something else where the context of an error belongs")
+    return context
 
 
 VALIDATION: Final = Row("validation_error", _is_validation_error, _pack_validation_error, _unpack_validation_error)

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from spanreplay.call import Effect, Kind
-from spanreplay.canonical import canonicalize
 from spanreplay.dialects._meaning import Message, RequestMeaning, ResponseMeaning
 from spanreplay.dialects._openinference import AttributeValue, build_attributes
 from spanreplay.dialects._wire import as_dict, as_str, error_text, read_documents
-from spanreplay.keyspec import select
+from spanreplay.model.call import Effect, Kind
+from spanreplay.model.canonical import canonicalize
+from spanreplay.model.keyspec import select
 
 __all__ = ["Dialect"]
 

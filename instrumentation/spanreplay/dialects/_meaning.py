@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -96,6 +97,38 @@ _PARAMETERS: Final = {
 }
 
 
+_HASH_BYTES: Final = 16
+
+
+def output_hash(response: ResponseMeaning) -> str:
+    """Equal for two answers that say the same: texts, calls of tools, scores; '' if it is cut, an error or has none.
+
+    Ids, times and usage, which a provider draws anew for each answer, are left out.
+    """
+    said = response.messages or (Message("", response.text, response.tool_calls),)
+    is_empty = not response.scores and not any(m.text or m.tool_calls or m.image_urls for m in said)
+    if response.error or not response.is_complete or is_empty:
+        return ""
+    digest = hashlib.blake2b(digest_size=_HASH_BYTES)
+    for part in _said_by(said, response.scores):
+        text = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(text))
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def _said_by(messages: tuple[Message, ...], scores: tuple[tuple[int, float], ...]) -> Iterator[str]:
+    for message in messages:
+        yield "message"
+        yield message.text
+        for call in message.tool_calls:
+            yield "call"
+            yield call.name
+            yield call.arguments
+        yield from message.image_urls
+    yield repr(scores)
+
+
 def meta(request: RequestMeaning, response: ResponseMeaning | None = None) -> dict[str, str | int | float | bool]:
     """The values of `CallRecord.meta`; what is unknown is left out."""
     found: dict[str, Any] = {
@@ -110,6 +143,7 @@ def meta(request: RequestMeaning, response: ResponseMeaning | None = None) -> di
         found["response_model"] = response.model
         found["fingerprint"] = response.fingerprint
         found["finish_reason"] = response.finish_reason
+        found["output_hash"] = output_hash(response)
         found["tokens_in"] = response.tokens_in if response.tokens_in >= 0 else None
         found["tokens_out"] = response.tokens_out if response.tokens_out >= 0 else None
     return {**{k: v for k, v in found.items() if v is not None and v != ""}, "stream": request.is_stream}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
 
 from openinference.semconv.trace import (
     DocumentAttributes,
@@ -17,16 +17,32 @@ from openinference.semconv.trace import (
     ToolCallAttributes,
 )
 
-from spanreplay.call import Kind
 from spanreplay.dialects._meaning import Message, RequestMeaning, ResponseMeaning
 from spanreplay.dialects._wire import to_json
-
-if TYPE_CHECKING:
-    from spanreplay.dialects._base import Dialect
+from spanreplay.model.call import Kind
 
 __all__ = ["AttributeValue", "build_attributes", "build_reranker_attributes"]
 
 AttributeValue = str | int | float | bool
+
+
+class Reader(Protocol):
+    """The parts of a dialect that attributes are read with."""
+
+    system: ClassVar[str]
+
+    def conversation(self, body: Any) -> Sequence[Any]:
+        """The items of a request's conversation, oldest first."""
+
+    def tool_schemas(self, body: Any) -> Sequence[Any]:
+        """The tools that a request offers."""
+
+    def read_system(self, body: Any) -> list[str]:
+        """The system prompts of a request."""
+
+    def read_message(self, item: Any) -> Sequence[Message]:
+        """One item of a conversation as messages."""
+
 
 ATTRIBUTES_MAX: Final = 100
 VALUE_BYTES_MAX: Final = 64 * 1024
@@ -37,7 +53,7 @@ _SPAN_KINDS: Final = {Kind.LLM.value: "LLM", Kind.EMBEDDING.value: "EMBEDDING"}
 
 
 def build_attributes(
-    dialect: Dialect, body: Mapping[str, Any], request: RequestMeaning, response: ResponseMeaning | None
+    dialect: Reader, body: Mapping[str, Any], request: RequestMeaning, response: ResponseMeaning | None
 ) -> dict[str, AttributeValue]:
     """At most ATTRIBUTES_MAX attributes, each text at most VALUE_BYTES_MAX bytes of UTF-8."""
     attributes = _Attributes()
@@ -155,7 +171,7 @@ def _put_response(attributes: _Attributes, response: ResponseMeaning) -> None:
         left -= before - attributes.room()
 
 
-def _put_input_messages(attributes: _Attributes, dialect: Dialect, body: Mapping[str, Any]) -> None:
+def _put_input_messages(attributes: _Attributes, dialect: Reader, body: Mapping[str, Any]) -> None:
     """System prompt, then the newest messages that fit, numbered without gaps in their order."""
     texts = dialect.read_system(body)[:1]
     system = [Message("system", text) for text in texts]
@@ -170,7 +186,7 @@ def _put_input_messages(attributes: _Attributes, dialect: Dialect, body: Mapping
         attributes.put_message(f"{SpanAttributes.LLM_INPUT_MESSAGES}.{index}", message)
 
 
-def _iter_backwards(dialect: Dialect, body: Mapping[str, Any], system: list[str]) -> Iterator[Message]:
+def _iter_backwards(dialect: Reader, body: Mapping[str, Any], system: list[str]) -> Iterator[Message]:
     for item in reversed(dialect.conversation(body)):
         for message in reversed(dialect.read_message(item)):
             if message.role in ("system", "developer") and [message.text] == system:
@@ -178,7 +194,7 @@ def _iter_backwards(dialect: Dialect, body: Mapping[str, Any], system: list[str]
             yield message
 
 
-def _put_embedded_texts(attributes: _Attributes, texts: list[Any]) -> None:
+def _put_embedded_texts(attributes: _Attributes, texts: Sequence[Any]) -> None:
     for index, text in enumerate(texts):
         name = f"{SpanAttributes.EMBEDDING_EMBEDDINGS}.{index}.{EmbeddingAttributes.EMBEDDING_TEXT}"
         attributes.put(name, text if isinstance(text, str) else to_json(text))

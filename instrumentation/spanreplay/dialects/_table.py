@@ -20,31 +20,42 @@ _PREDICT: Final = ":rawPredict :streamRawPredict"
 # (ends of the path, * for one segment, module in spanreplay.dialects, class); where paths are shared, the first
 # that accepts the body
 ROWS: Final = (
-    ("/chat/completions /agents/completions", "openai_chat", "OpenAIChat"),
-    ("/completions", "openai_completions", "OpenAICompletions"),
-    ("/responses", "openai_responses", "OpenAIResponses"),
-    ("/embeddings", "openai_embeddings", "OpenAIEmbeddings"),
+    ("/chat/completions /agents/completions", "openai.chat", "OpenAIChat"),
+    ("/completions", "openai.completions", "OpenAICompletions"),
+    ("/responses", "openai.responses", "OpenAIResponses"),
+    ("/responses/compact", "openai.compact", "OpenAICompact"),
+    ("/responses/input_tokens", "openai.input_tokens", "OpenAIInputTokens"),
+    ("/embeddings", "openai.embeddings", "OpenAIEmbeddings"),
     ("/v1/messages", "anthropic_messages", "AnthropicMessages"),
-    (":generateContent :streamGenerateContent", "google_generate", "GoogleGenerate"),
-    (":embedContent :batchEmbedContents :predict", "google_embed", "GoogleEmbed"),
+    ("/v1/messages/count_tokens", "anthropic_count_tokens", "AnthropicCountTokens"),
+    (":generateContent :streamGenerateContent", "google.generate", "GoogleGenerate"),
+    ("/interactions", "google.interactions", "GoogleInteractions"),
+    (":embedContent :batchEmbedContents :predict", "google.embed", "GoogleEmbed"),
     (_PREDICT, "anthropic_messages", "AnthropicMessages"),
-    (_PREDICT, "openai_chat", "OpenAIChat"),
-    ("/model/*/converse /model/*/converse-stream", "bedrock_converse", "BedrockConverse"),
+    (_PREDICT, "openai.chat", "OpenAIChat"),
+    ("/model/*/converse /model/*/converse-stream", "bedrock.converse", "BedrockConverse"),
     (_INVOKE, "anthropic_messages", "AnthropicMessages"),
-    (_INVOKE, "bedrock_nova", "BedrockNova"),
-    (_INVOKE, "bedrock_text", "BedrockText"),
-    (_INVOKE, "bedrock_embed", "BedrockEmbed"),
-    (_INVOKE, "cohere_chat_v1", "CohereChatV1"),
-    (_INVOKE, "openai_chat", "OpenAIChat"),
-    ("/v2/chat", "cohere_chat", "CohereChat"),
-    ("/v1/chat", "cohere_chat_v1", "CohereChatV1"),
-    ("/v1/embed /v2/embed", "cohere_embed", "CohereEmbed"),
-    ("/api/chat", "ollama_chat", "OllamaChat"),
-    ("/api/generate", "ollama_generate", "OllamaGenerate"),
-    ("/api/embed /api/embeddings", "ollama_embed", "OllamaEmbed"),
+    (_INVOKE, "bedrock.nova", "BedrockNova"),
+    (_INVOKE, "bedrock.text", "BedrockText"),
+    (_INVOKE, "bedrock.embed", "BedrockEmbed"),
+    (_INVOKE, "cohere.chat_v1", "CohereChatV1"),
+    (_INVOKE, "openai.chat", "OpenAIChat"),
+    ("/v2/chat", "cohere.chat", "CohereChat"),
+    ("/v1/chat", "cohere.chat_v1", "CohereChatV1"),
+    ("/v1/chat", "writer_chat", "WriterChat"),
+    ("/v1/embed /v2/embed", "cohere.embed", "CohereEmbed"),
+    ("/api/chat", "ollama.chat", "OllamaChat"),
+    ("/api/generate", "ollama.generate", "OllamaGenerate"),
+    ("/api/embed /api/embeddings", "ollama.embed", "OllamaEmbed"),
     ("/generate", "sglang_generate", "SGLangGenerate"),
     ("/tokenize /detokenize", "vllm_tokenize", "VllmTokenize"),
     ("/rerank /score", "rerank", "Rerank"),
+)
+# (end of a websocket's path, module in spanreplay.dialects whose `Session` reads it)
+_WEBSOCKETS: Final = (
+    ("/realtime", "openai.realtime"),
+    ("BidiGenerateContent", "google.live"),
+    ("BidiGenerateContentConstrained", "google.live"),
 )
 _TAIL: Final = re.compile(r"[^/:]*$")
 
@@ -90,6 +101,8 @@ _PROVIDERS: Final = (
     ("jina.ai", "jina"),
     ("ollama.com", "ollama"),
     ("amazonaws.com", "aws"),
+    ("writer.com", "writer"),
+    ("snowflakecomputing.com", "snowflake"),
 )
 # Azure: …/deployments/NAME/…; Bedrock: …/model/NAME/…; Google: …/models/NAME:method, …/endpoints/NAME:method
 _MODEL: Final = re.compile(
@@ -143,12 +156,13 @@ def read_realtime(url: str, events: Iterable[tuple[bool, Any]]) -> Exchange | No
         parts = urlsplit(url)
     except ValueError:
         return None
-    if not parts.path.rstrip("/").endswith("/realtime"):
+    path = parts.path.rstrip("/")
+    module = next((module for end, module in _WEBSOCKETS if path.endswith(end)), "")
+    if not module:
         return None
-    from spanreplay.dialects.openai_realtime import OpenAIRealtime, Session
-
-    dialect = OpenAIRealtime(_find_provider(parts.hostname or "") or OpenAIRealtime.system)
-    session = Session(url).read(events)
+    session_class: Any = importlib.import_module(f"spanreplay.dialects.{module}").Session
+    dialect = session_class.dialect(_find_provider(parts.hostname or "") or session_class.dialect.system)
+    session = session_class(url).read(events)
     return Exchange(dialect, session.body, dialect.read_request(session.body), session.answer(dialect))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from spanreplay.call import Kind
 from spanreplay.dialects._base import Dialect
 from spanreplay.dialects._meaning import RequestMeaning, ResponseMeaning
 from spanreplay.dialects._openinference import AttributeValue, build_reranker_attributes
 from spanreplay.dialects._wire import as_dict, as_dicts, as_int, as_str, to_json
-from spanreplay.dialects.cohere_chat import read_usage
+from spanreplay.dialects.cohere.chat import read_usage
+from spanreplay.model.call import Kind
 
 __all__ = ["Rerank"]
 

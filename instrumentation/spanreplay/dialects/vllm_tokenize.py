@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from spanreplay.call import Kind
 from spanreplay.dialects._meaning import ResponseMeaning
 from spanreplay.dialects._wire import as_dict, as_int
-from spanreplay.dialects.openai_completions import OpenAICompletions
+from spanreplay.dialects.openai.completions import OpenAICompletions
+from spanreplay.model.call import Kind
 
 __all__ = ["VllmTokenize"]
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from spanreplay.redact.names import Strength, is_json_schema, looks_like_credential, secret_name
+from spanreplay.redact.names import Strength, holds_secret, is_json_schema, secret_name
 
-__all__ = ["Scalars", "TextEdit", "flatten", "graft", "parse_json", "place_in_json", "splice"]
+Counts = MutableMapping[str, int]
+"""Rule → number of redactions."""
+PASSES_MAX: Final = 8
+
+__all__ = ["Scalars", "TextEdit", "flatten", "graft", "parse_json", "parse_json_prefix", "place_in_json", "splice"]
 
 
 class TextEdit(NamedTuple):
@@ -40,13 +44,17 @@ class Pairs(list[tuple[str, Any]]):
 
 
 class Scalars:
-    """Keys, strings and numbers of a value in document order; `masked` ones are secret by their key name."""
+    """Keys, strings and numbers of a value in document order; `masked` ones are secret by their key name.
 
-    __slots__ = ("items", "masked")
+    `told` are those masked ones that are the value of such a name, not members of an object under it.
+    """
+
+    __slots__ = ("items", "masked", "told")
 
     def __init__(self) -> None:
         self.items: list[str | int | float] = []
         self.masked: list[int] = []
+        self.told: list[int] = []
 
     def add(self, item: str | int | float, is_masked: bool) -> None:
         if is_masked:
@@ -94,16 +102,27 @@ def _flatten_members(members: Pairs | Mapping[Any, Any], scalars: Scalars, is_ma
             continue
         strength = secret_name(key)
         if strength is not None:
-            flatten(value, scalars, _is_secret_member(strength, value, members))
+            first = len(scalars.items)
+            is_secret = _is_secret_member(strength, key, value, members)
+            flatten(value, scalars, is_secret)
+            if is_secret and _is_flat(value):
+                scalars.told.extend(range(first, len(scalars.items)))
         elif type(value) is list and key.lower() == "headers":
             _flatten_headers(value, scalars)
         else:
             flatten(value, scalars)
 
 
-def _is_secret_member(strength: Strength, value: object, siblings: Pairs | Mapping[Any, Any]) -> bool:
-    if strength is Strength.WEAK:
-        return isinstance(value, str) and looks_like_credential(value) and "logprob" not in dict(siblings)
+def _is_flat(value: object) -> bool:
+    """A scalar, or a list of nothing but scalars: what has members of its own has names in it."""
+    if isinstance(value, (list, tuple)):
+        return not any(isinstance(item, (Pairs, Mapping, list, tuple)) for item in value)
+    return not isinstance(value, (Pairs, Mapping))
+
+
+def _is_secret_member(strength: Strength, key: str, value: object, siblings: Pairs | Mapping[Any, Any]) -> bool:
+    if strength is not Strength.STRONG:
+        return holds_secret(strength, value, key) and "logprob" not in dict(siblings)
     if isinstance(value, Pairs):
         return not is_json_schema(dict(value))
     if isinstance(value, Mapping):
@@ -115,8 +134,11 @@ def _flatten_items(items: Sequence[object], scalars: Scalars, is_masked: bool) -
     """A list; as a command line, `--api-key` makes the item after it secret."""
     is_option_value = False
     for item in items:
-        flatten(item, scalars, is_masked or is_option_value)
-        is_option_value = isinstance(item, str) and item.startswith("--") and secret_name(item) is not None
+        is_secret = is_option_value and not (isinstance(item, str) and item.startswith("--"))
+        if is_secret and isinstance(item, str):
+            scalars.told.append(len(scalars.items))
+        flatten(item, scalars, is_masked or is_secret)
+        is_option_value = isinstance(item, str) and item.startswith("--") and secret_name(item) is Strength.STRONG
 
 
 def _flatten_headers(headers: list[object], scalars: Scalars) -> None:
@@ -124,7 +146,11 @@ def _flatten_headers(headers: list[object], scalars: Scalars) -> None:
     for pair in headers:
         if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
             scalars.add(pair[0], False)
-            flatten(pair[1], scalars, secret_name(pair[0]) is not None)
+            strength = secret_name(pair[0])
+            is_secret = strength is not None and holds_secret(strength, pair[1], pair[0])
+            if is_secret:
+                scalars.told.append(len(scalars.items))
+            flatten(pair[1], scalars, is_secret)
         else:
             flatten(pair, scalars)
 
@@ -191,6 +217,14 @@ def parse_json(text: str) -> object:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return NOT_JSON
+
+
+def parse_json_prefix(text: str, start: int) -> tuple[object, int] | None:
+    """The JSON value that starts there, and where it ends; None if there is none whole."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
 
 
 _LITERAL: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)

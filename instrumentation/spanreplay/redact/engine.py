@@ -5,39 +5,43 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from spanreplay.config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
-from spanreplay.redact.document import NOT_JSON, Scalars, TextEdit, flatten, graft, parse_json, place_in_json, splice
-from spanreplay.redact.events import Part, cut_events, distribute, group_pieces
+from spanreplay.model.config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
+from spanreplay.redact.document import (
+    NOT_JSON,
+    PASSES_MAX,
+    Counts,
+    Scalars,
+    TextEdit,
+    flatten,
+    graft,
+    parse_json,
+    place_in_json,
+    splice,
+)
+from spanreplay.redact.events import Group, Part, cut_events, group_pieces, group_values, is_streamed_array
+from spanreplay.redact.finder import Finder
 from spanreplay.redact.known import KnownClean
-from spanreplay.redact.names import secret_name
+from spanreplay.redact.memo import Memo
 from spanreplay.redact.rules import RULES, Rule
-from spanreplay.redact.scanner import Edit, Scanner, resolve
+from spanreplay.redact.scanner import Scanner
+from spanreplay.redact.streams import redact_chunks
 from spanreplay.redact.tokens import TOKEN, Tokenizer
 
-__all__ = ["Redactor", "RunRedactor"]
+__all__ = ["Learned", "Redactor", "RunRedactor"]
 
 logger = logging.getLogger(__name__)
 
-Counts = MutableMapping[str, int]
 T = TypeVar("T")
 
-PASSES_MAX: Final = 5
 JSON_DEPTH_MAX: Final = 6
 STRUCTURE_STARTS: Final = '{[" \t\r\n' + "deir:"
 """What JSON begins with; and `data:`, `event:`, `id:`, `retry:`, `:`."""
 TEXT_CHARS_MIN: Final = 6
 """No rule can match a shorter text."""
-KNOWN_ITEMS_MAX: Final = 256
-KNOWN_BYTES_MIN: Final = 8
-MEMO_CHARS_MAX: Final = 2 * BODY_BYTES_MAX
-_COMMON_WORDS: Final = frozenset(
-    b"password passphrase username required optional function undefined authorization production development"
-    b" localhost internal external disabled redacted changeme included excluded temporary anonymous".split()
-)
-"""Words that stand under a secret name by mistake; remembering them would blot them out of every prompt."""
+MEMO_CHARS_MAX: Final = BODY_BYTES_MAX // 2
 
 
 class Redactor:
@@ -53,39 +57,6 @@ class Redactor:
         return RunRedactor(self._tokenizer, self._scanner, self._warned)
 
 
-class _Memo:
-    """Texts and what was found in them, in two generations, so that forgetting costs nothing.
-
-    Reads and writes are single dictionary operations: threads may lose an entry, never corrupt one.
-    """
-
-    def __init__(self, items_max: int, chars_max: int) -> None:
-        self._items_max = items_max // 2
-        self._chars_max = chars_max // 2
-        self._young: dict[str, tuple[TextEdit, ...]] = {}
-        self._old: dict[str, tuple[TextEdit, ...]] = {}
-        self._chars = 0
-
-    def get(self, text: str) -> tuple[TextEdit, ...] | None:
-        edits = self._young.get(text)
-        if edits is None:
-            edits = self._old.get(text)
-            if edits is not None:
-                self.put(text, edits)
-        return edits
-
-    def put(self, text: str, edits: tuple[TextEdit, ...]) -> None:
-        if len(text) > self._chars_max:
-            return
-        if len(self._young) >= self._items_max or self._chars + len(text) > self._chars_max:
-            self._old, self._young, self._chars = self._young, {}, 0
-        self._young[text] = edits
-        self._chars += len(text)
-
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
-
 class _Document:
     """The scalars of one value, and the JSON texts and event streams among them as documents of their own."""
 
@@ -99,11 +70,18 @@ class _Document:
 
 
 class _Stream(NamedTuple):
-    """A text of events; each part is a document whose only scalar, or whose JSON, is the part's text."""
+    """A text of events, and the texts that were cut into pieces over several of them."""
 
     parts: list[Part]
-    documents: list[_Document]
+    joined: list[tuple[Group, _Document]]
     depth: int
+
+
+class Learned(NamedTuple):
+    """What a redactor knew at a moment: values that are secret, and tokens of what a replay has served."""
+
+    known: tuple[bytes, ...]
+    recalled: Mapping[bytes, bool]
 
 
 class RunRedactor:
@@ -119,12 +97,11 @@ class RunRedactor:
 
     def __init__(self, tokenizer: Tokenizer, scanner: Scanner, warned: set[str]) -> None:
         self._tokenizer = tokenizer
-        self._scanner = scanner
-        self._memo = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
-        self._clean_structures = _Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
+        self._memo = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
+        self._finder = Finder(tokenizer, scanner, self._memo, self.fail_closed, self._redact_decoded)
+        self._clean_structures = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         """Texts that begin like JSON or events, and in whose parts nothing was found; as scalars of a whole value."""
         self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
-        self._known: dict[bytes, None] = {}
         self._errors = 0
         self._errors_lock = threading.RLock()
         self._warned = warned
@@ -132,6 +109,23 @@ class RunRedactor:
     def derive(self, purpose: bytes) -> bytes:
         """A key for another purpose, the same wherever the redaction key is the same."""
         return self._tokenizer.derive(purpose)
+
+    def learn_made(self, value: object) -> None:
+        """What the agent drew from a source of secrets is one, in the forms in which it is written."""
+        self._finder.learn_made(value)
+
+    def token(self, text: str) -> str:
+        """The token of a text, which is not taken for a secret elsewhere."""
+        return self._tokenizer.make(text.encode("utf-8", "surrogatepass"))
+
+    def recall(self, served: str) -> None:
+        """In a replay: what a served response hides is secret from now on, as it was when it was recorded."""
+        if "rdx-" in served:
+            self._finder.recall.add(served)
+
+    def find_foreign_token(self, text: str) -> str:
+        """The first token in a redacted text that stood there before its redaction; '' if there is none."""
+        return self._finder.recall.find_foreign(text)
 
     @property
     def fingerprint(self) -> str:
@@ -165,6 +159,16 @@ class RunRedactor:
         redacted = self._guard(lambda: self._redact_value(value, counts), lambda: self._tokenizer.blank)
         return cast("T", redacted)
 
+    def items(self, items: list[Any], counts: Counts | None = None) -> list[Any]:
+        """Values that came one after the other, redacted: a text that was cut into pieces over several of them too."""
+        redacted = self._guard(lambda: self._redact_items(items, counts), lambda: self._tokenizer.blank)
+        return [redacted] * len(items) if isinstance(redacted, str) else redacted
+
+    def messages(self, texts: Sequence[str], counts: Counts | None = None) -> list[str]:
+        """Texts that came one after the other, redacted as the events of one stream."""
+        redacted = self._guard(lambda: self._redact_messages(texts, counts), lambda: self._tokenizer.blank)
+        return [redacted] * len(texts) if isinstance(redacted, str) else redacted
+
     def write_clean(self, value: Any) -> str:
         """The JSON text of a value that the codec writes as it is and in which nothing is to be redacted; '' of others.
 
@@ -183,6 +187,21 @@ class RunRedactor:
             return [[name, self._tokenizer.blank] for name, _ in listed]
         return [list(pair) for pair in redacted["headers"]]
 
+    def adopt(self, other: RunRedactor) -> None:
+        """Know from now on what another run of this process has learned to be secret."""
+        self._finder.adopt(other._finder.known())
+
+    def remember(self) -> Learned:
+        """What it has learned so far, for `go_back`."""
+        return Learned(self._finder.known(), self._finder.recall.tokens())
+
+    def go_back(self, learned: Learned) -> None:
+        """Forget what it has learned since: the next run of the same process has not seen it."""
+        self._finder.go_back(*learned)
+        self._memo.clear()
+        self._clean_structures.clear()
+        self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
+
     def find_edits(self, text: str, counts: Counts | None = None) -> Sequence[TextEdit]:
         """One pass over a text: what has to be replaced, in its own offsets.
 
@@ -193,8 +212,6 @@ class RunRedactor:
 
     def chunks(self, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
         """The chunks of one text, redacted as that text; see `streams.redact_chunks`."""
-        from spanreplay.redact.streams import redact_chunks  # here, because streams needs the engine
-
         return redact_chunks(self, chunks, counts)
 
     def fail_closed(self, cause: BaseException, text: str) -> str:
@@ -207,12 +224,19 @@ class RunRedactor:
 
     # ── Passes ──────────────────────────────────────────────────────────────────────────────────────
     def _redact_text(self, text: str, counts: Counts | None) -> str:
+        if self._finder.recall:
+            self._finder.recall.note_sent(text)
         for _ in range(PASSES_MAX):
             edits = self.find_edits(text, counts)
             if not edits:
                 return text
             text = splice(text, edits)
         raise RecursionError("redaction does not settle")
+
+    def _redact_decoded(self, text: str) -> tuple[str, str]:
+        """What was encoded, redacted, and the rule that found something in it."""
+        counts: dict[str, int] = {}
+        return self._redact_text(text, counts), next(iter(counts), "")
 
     def _redact_value(self, value: T, counts: Counts | None) -> Any:
         rest = self._clean.prune(value)
@@ -222,8 +246,10 @@ class RunRedactor:
             self._clean.remember(value)
             return value
         current: Any = value
-        for _ in range(PASSES_MAX):
+        for n in range(PASSES_MAX):
             document = self._read(current)
+            if not n:
+                self._note_tokens(document)
             edits = self._edits_of(document, counts)
             if not edits:
                 self._remember_clean(document)
@@ -237,9 +263,45 @@ class RunRedactor:
             current = graft(current, replaced, itertools.count())
         raise RecursionError("redaction does not settle")
 
+    def _redact_items(self, items: list[Any], counts: Counts | None) -> list[Any]:
+        for _ in range(PASSES_MAX):
+            unseen: dict[str, None] = {}
+            joined = self._open_groups(group_values(items), 1, unseen)
+            if unseen:
+                self._finder.scan(list(unseen))
+            edits: dict[int, list[TextEdit]] = {}
+            for (_, scalar), edit in self._edits_of_groups(joined, counts):
+                edits.setdefault(scalar, []).append(edit)
+            if not edits:
+                return [self._redact_value(item, counts) for item in items]
+            scalars = Scalars()
+            flatten(items, scalars)
+            replaced = {index: splice(str(scalars.items[index]), found) for index, found in edits.items()}
+            items = graft(items, replaced, itertools.count())
+        raise RecursionError("redaction does not settle")
+
+    def _redact_messages(self, texts: Sequence[str], counts: Counts | None) -> list[str]:
+        for _ in range(PASSES_MAX):
+            unseen: dict[str, None] = {}
+            parts = [Part(0, text, parse_json(text), True) for text in texts]
+            joined = self._open_groups(group_pieces(parts), 1, unseen)
+            if unseen:
+                self._finder.scan(list(unseen))
+            edits = self._edits_of_pieces(parts, joined, counts)
+            if not any(edits):
+                return [self._redact_text(text, counts) for text in texts]
+            texts = [splice(part.text, _place_in_part(part, found)) for part, found in zip(parts, edits, strict=True)]
+        raise RecursionError("redaction does not settle")
+
     # ── What is known from before ───────────────────────────────────────────────────────────────────
+    def _note_tokens(self, document: _Document) -> None:
+        if self._finder.recall:
+            for item in document.scalars.items:
+                self._finder.recall.note_sent(item)
+
     def _is_all_clean(self, value: object) -> bool:
         document = self._read(value)
+        self._note_tokens(document)
         if self._edits_of(document, None):
             return False
         self._remember_clean(document)
@@ -261,7 +323,7 @@ class RunRedactor:
         unseen: dict[str, None] = {}
         document = self._open(value, 0, unseen)
         if unseen:
-            self._scan(list(unseen))
+            self._finder.scan(list(unseen))
         return document
 
     def _open(self, value: object, depth: int, unseen: dict[str, None]) -> _Document:
@@ -269,8 +331,8 @@ class RunRedactor:
         flatten(value, scalars)
         document = _Document(scalars)
         masked = set(scalars.masked)
-        for index in scalars.masked:
-            self._learn_masked(scalars.items[index])
+        for index in scalars.told:
+            self._finder.learn_masked(scalars.items[index])
         known = self._memo.get
         for index, item in enumerate(scalars.items):
             if not isinstance(item, str) or len(item) < TEXT_CHARS_MIN or index in masked:
@@ -289,69 +351,17 @@ class RunRedactor:
 
     def _open_structure(self, text: str, depth: int, unseen: dict[str, None]) -> _Document | _Stream | None:
         parsed = parse_json(text)
-        if parsed is not NOT_JSON:
+        if parsed is not NOT_JSON and not is_streamed_array(parsed):
             return self._open(parsed, depth, unseen)
         parts = cut_events(text)
         if parts is None:
             return None
-        documents = [self._open([part.text] if part.tree is NOT_JSON else part.tree, depth, unseen) for part in parts]
-        return _Stream(parts, documents, depth)
+        return _Stream(parts, self._open_groups(group_pieces(parts), depth, unseen), depth)
 
-    def _scan(self, texts: list[str]) -> None:
-        """Scan new texts as one, separated by NUL, and remember what was found in each."""
-        if len(texts) == 1:
-            self._scan_alone(texts[0])
-            return
-        try:
-            joined = "\x00".join(texts).encode("utf-8", "surrogatepass")
-            touched = [(edit.start, edit.end) for edit in self._scan_bytes(joined)]
-        except Exception:  # noqa: BLE001 - one bad text must not drop the others: find out which it is
-            for text in texts:
-                self._scan_alone(text)
-            return
-        end = -1
-        span = iter(touched)
-        current = next(span, None)
-        for text in texts:
-            start = end + 1
-            end = start + len(text.encode("utf-8", "surrogatepass")) if touched else start
-            while current is not None and current[1] <= start:
-                current = next(span, None)
-            if current is not None and current[0] < end:
-                self._scan_alone(text)
-            else:
-                self._memo.put(text, ())
-
-    def _scan_alone(self, text: str) -> tuple[TextEdit, ...]:
-        try:
-            encoded = text.encode("utf-8", "surrogatepass")
-            found = self._place_in_text(text, encoded)
-        except Exception as exc:  # noqa: BLE001 - fails closed: the text becomes one token
-            found = (TextEdit(0, len(text), self.fail_closed(exc, text), "error"),)
-        self._memo.put(text, found)
-        return found
-
-    def _place_in_text(self, text: str, encoded: bytes) -> tuple[TextEdit, ...]:
-        edits = []
-        is_ascii = len(encoded) == len(text)
-        byte_position = character_position = 0
-        for start, end, rule in self._scan_bytes(encoded):
-            token = self._tokenizer.token(encoded[start:end])
-            if is_ascii:
-                edits.append(TextEdit(start, end, token, rule))
-                continue
-            first = character_position + len(encoded[byte_position:start].decode("utf-8", "surrogatepass"))
-            character_position = first + len(encoded[start:end].decode("utf-8", "surrogatepass"))
-            byte_position = end
-            edits.append(TextEdit(first, character_position, token, rule))
-        return tuple(edits)
-
-    def _scan_bytes(self, encoded: bytes) -> list[Edit]:
-        hits = self._scanner.scan(encoded)
-        for hit in hits:
-            if hit.rule.is_context:
-                self._learn(encoded[hit.start : hit.end])
-        return resolve(encoded, hits, tuple(self._known))
+    def _open_groups(
+        self, groups: Iterable[Group], depth: int, unseen: dict[str, None]
+    ) -> list[tuple[Group, _Document]]:
+        return [(group, self._open([group.text], depth, unseen)) for group in groups]
 
     # ── (2) Edit: put together what was found ───────────────────────────────────────────────────────
     def _edits_of(self, document: _Document, counts: Counts | None) -> dict[int, Sequence[TextEdit]]:
@@ -373,41 +383,45 @@ class RunRedactor:
             item = str(scalars.items[index])
             found = self._memo.get(item)
             if found is None:  # forgotten since it was read
-                found = self._scan_alone(item)
+                found = self._finder.scan_alone(item)
             if found:
                 edits[index] = found
                 _count(counts, found)
         return edits
 
     def _edits_of_stream(self, stream: _Stream, counts: Counts | None) -> list[TextEdit]:
-        """What is in one event first; when nothing is left there, what is cut into pieces over several."""
-        edits = [self._edits_of(document, counts) for document in stream.documents]
-        if not any(edits):
-            for pieces in group_pieces(stream.parts):
-                self._edit_pieces(stream, pieces, edits, counts)
-        placed: list[TextEdit] = []
-        for part, document, found in zip(stream.parts, stream.documents, edits, strict=True):
-            if found:
-                inner = found[0] if part.tree is NOT_JSON else _place(part.text, document, found)
-                placed.extend(e._replace(start=e.start + part.start, end=e.end + part.start) for e in inner)
-        return placed
+        """What was cut into pieces over several events; only when nothing of that is left, what is in one event.
 
-    def _edit_pieces(
-        self,
-        stream: _Stream,
-        pieces: Sequence[tuple[int, int]],
-        edits: list[dict[int, Sequence[TextEdit]]],
-        counts: Counts | None,
-    ) -> None:
-        texts = [str(stream.documents[part].scalars.items[scalar]) for part, scalar in pieces]
-        unseen: dict[str, None] = {}
-        joined = self._open(["".join(texts)], stream.depth, unseen)
-        if unseen:
-            self._scan(list(unseen))
-        found = self._edits_of(joined, counts).get(0, ())
-        for piece, edit in distribute([len(text) for text in texts], found):
-            part, scalar = pieces[piece]
+        An event is not even scanned before: half of a password would be learned as a password.
+        """
+        edits = self._edits_of_pieces(stream.parts, stream.joined, counts)
+        if not any(edits):
+            unseen: dict[str, None] = {}
+            trees = [[part.text] if part.tree is NOT_JSON else part.tree for part in stream.parts]
+            documents = [self._open(tree, stream.depth, unseen) for tree in trees]
+            if unseen:
+                self._finder.scan(list(unseen))
+            edits = [self._edits_of(document, counts) for document in documents]
+        return [
+            edit._replace(start=edit.start + part.start, end=edit.end + part.start)
+            for part, found in zip(stream.parts, edits, strict=True)
+            for edit in _place_in_part(part, found)
+        ]
+
+    def _edits_of_pieces(
+        self, parts: Sequence[Part], joined: Sequence[tuple[Group, _Document]], counts: Counts | None
+    ) -> list[dict[int, Sequence[TextEdit]]]:
+        """What was cut into pieces, as edits of the scalars of each part."""
+        edits: list[dict[int, Sequence[TextEdit]]] = [{} for _ in parts]
+        for (part, scalar), edit in self._edits_of_groups(joined, counts):
             edits[part][scalar] = [*edits[part].get(scalar, ()), edit]
+        return edits
+
+    def _edits_of_groups(
+        self, joined: Sequence[tuple[Group, _Document]], counts: Counts | None
+    ) -> Iterator[tuple[tuple[int, int], TextEdit]]:
+        for group, document in joined:
+            yield from group.distribute(self._edits_of(document, counts).get(0, ()))
 
     def _mask(self, item: str | int | float) -> TextEdit | None:
         """A scalar that is secret by its key name becomes one token, unless it is empty or one already."""
@@ -416,27 +430,6 @@ class RunRedactor:
         if not encoded or TOKEN.fullmatch(encoded):
             return None
         return TextEdit(0, len(text), self._tokenizer.token(encoded), "secret_key_name")
-
-    # ── Values known to be secret ───────────────────────────────────────────────────────────────────
-    def _learn_masked(self, item: str | int | float) -> None:
-        if not isinstance(item, str):
-            return
-        self._learn(item.encode("utf-8", "surrogatepass"))
-        scheme, _, credential = item.partition(" ")
-        if scheme.lower() in ("bearer", "basic", "token"):
-            self._learn(credential.strip().encode("utf-8", "surrogatepass"))
-
-    def _learn(self, value: bytes) -> None:
-        if len(value) < KNOWN_BYTES_MIN or value in self._known or len(self._known) >= KNOWN_ITEMS_MAX:
-            return
-        if b"rdx-" in value and TOKEN.search(value):
-            return
-        lowered = value.lower()
-        if lowered in _COMMON_WORDS or len(set(value)) < 4:
-            return
-        if lowered.isalpha() and secret_name(value.decode("ascii")) is not None:
-            return
-        self._known[value] = None
 
     # ── Failing closed ──────────────────────────────────────────────────────────────────────────────
     def _guard(self, redact: Callable[[], T], fallback: Callable[[], str]) -> T | str:
@@ -460,6 +453,15 @@ class RunRedactor:
 
 def _place(text: str, document: _Document, edits: Mapping[int, Sequence[TextEdit]]) -> list[TextEdit]:
     return place_in_json(text, document.scalars, edits) if edits else []
+
+
+def _place_in_part(part: Part, edits: Mapping[int, Sequence[TextEdit]]) -> Sequence[TextEdit]:
+    """Edits of the scalars of an event as edits of its text."""
+    if not edits or part.tree is NOT_JSON:
+        return edits.get(0, ())
+    scalars = Scalars()
+    flatten(part.tree, scalars)
+    return place_in_json(part.text, scalars, edits)
 
 
 def _count(counts: Counts | None, edits: Iterable[TextEdit]) -> None:

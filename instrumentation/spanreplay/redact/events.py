@@ -1,19 +1,21 @@
 """Streams of JSON events (server-sent events, JSON lines): what one long text was cut into.
 
 A model streams its answer a few characters at a time, each in a JSON event of its own. A secret in the answer is
-in none of them; it is in the strings of the same place of successive events, put together.
+in none of them; it is in the strings of the same place of successive events, put together. So these are read together
+first: the part of a key in one event may look like a whole key, and replacing only that part would leave the rest.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from spanreplay.redact.document import NOT_JSON, Pairs, TextEdit, parse_json
+from spanreplay.redact.document import NOT_JSON, Pairs, TextEdit, parse_json, parse_json_prefix
 
-__all__ = ["Part", "cut_events", "distribute", "group_pieces"]
+__all__ = ["Group", "Part", "cut_events", "group_pieces", "group_values", "is_streamed_array"]
 
 
 class Part(NamedTuple):
@@ -26,23 +28,86 @@ class Part(NamedTuple):
     is_payload: bool
 
 
+class Group(NamedTuple):
+    """Strings that belong together, as (part, scalar of that part)."""
+
+    places: list[tuple[int, int]]
+    texts: list[str]
+    is_growing: bool
+    """Each string repeats the one before it and adds to it."""
+
+    @property
+    def text(self) -> str:
+        """What the pieces are pieces of."""
+        return self.texts[-1] if self.is_growing else "".join(self.texts)
+
+    def distribute(self, edits: Sequence[TextEdit]) -> Iterator[tuple[tuple[int, int], TextEdit]]:
+        """Edits of the whole text as edits of its pieces."""
+        if self.is_growing:
+            for place, text in zip(self.places, self.texts, strict=True):
+                for edit in edits:
+                    if edit.start < len(text):
+                        yield place, edit._replace(end=min(edit.end, len(text)))
+            return
+        for piece, edit in _distribute([len(text) for text in self.texts], edits):
+            yield self.places[piece], edit
+
+
 _SSE_START: Final = re.compile(r"(?:data|event|id|retry)?:")
 _DATA_LINE: Final = re.compile(r"^data: ?([^\r\n]*)", re.MULTILINE)
 _LINE: Final = re.compile(r"^([^\r\n]+)", re.MULTILINE)
 _BETWEEN: Final = re.compile(r"[\r\n]*(?:data: ?)?")
-_TELLING: Final = frozenset({"index", "output_index", "content_index", "summary_index", "item_id"})
-"""Members that tell apart the strings that are streamed at the same time: choices, content blocks, tool calls."""
+_ARRAY_START: Final = re.compile(r"\s*\[\s*(?=\{)")
+_ARRAY_BETWEEN: Final = re.compile(r"\s*,?\s*")
+STREAMED: Final = frozenset({"candidates", "choices", "delta", "completion", "outputs", "predictions"})
+"""Members that an element of a streamed array has, and a message of a conversation has not."""
+_TELLING: Final = frozenset({"item_id", "thought"})
+"""Members that, as every number named `…index` does, tell apart the strings that are streamed at the same time:
+choices, content blocks, tool calls."""
 _PLAIN: Final = ("data",)
+_Path = tuple[object, ...]
 
 
 def cut_events(text: str) -> list[Part] | None:
     """The parts of the text that may hold anything; None if it is no stream of events."""
     if _SSE_START.match(text):
-        pattern = _DATA_LINE
-    elif text.startswith("{") and "\n" in text and parse_json(text[: text.index("\n")]) is not NOT_JSON:
-        pattern = _LINE
-    else:
-        return None
+        return _cut_lines(text, _DATA_LINE)
+    if text.startswith("{") and "\n" in text and parse_json(text[: text.index("\n")]) is not NOT_JSON:
+        return _cut_lines(text, _LINE)
+    start = _ARRAY_START.match(text)
+    return _cut_array(text, start.end()) if start is not None else None
+
+
+def is_streamed_array(tree: object) -> bool:
+    """Whether a JSON array is a stream: each of its objects is a chunk of an answer."""
+    return type(tree) is list and bool(tree) and all(map(_is_chunk, tree))
+
+
+def _is_chunk(tree: object) -> bool:
+    return isinstance(tree, Pairs) and not STREAMED.isdisjoint(name for name, _ in tree)
+
+
+def _cut_array(text: str, position: int) -> list[Part] | None:
+    """A stream as one JSON array, which may have been cut off: Gemini's without `alt=sse`."""
+    parts = [Part(0, text[:position], NOT_JSON, False)]
+    while position < len(text):
+        found = parse_json_prefix(text, position)
+        if found is None:
+            break
+        tree, end = found
+        if not _is_chunk(tree):
+            return None
+        parts.append(Part(position, text[position:end], tree, True))
+        between = _ARRAY_BETWEEN.match(text, end)
+        position = between.end() if between is not None else end
+        if position > end:
+            parts.append(Part(end, text[end:position], NOT_JSON, False))
+    if position < len(text):
+        parts.append(Part(position, text[position:], NOT_JSON, False))
+    return parts if len(parts) > 2 else None
+
+
+def _cut_lines(text: str, pattern: re.Pattern[str]) -> list[Part]:
     parts: list[Part] = []
     position = 0
     for line in pattern.finditer(text):
@@ -58,45 +123,86 @@ def cut_events(text: str) -> list[Part] | None:
     return parts
 
 
-def group_pieces(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
-    """The strings that belong together, as (part, scalar of that part); at least two, and not all the same."""
-    groups: dict[tuple[object, ...], list[tuple[int, int, str]]] = {}
+def group_pieces(parts: Sequence[Part]) -> Iterator[Group]:
+    """The strings that belong together; at least two, and not all the same."""
+    found = _Groups()
     for number, part in enumerate(parts):
-        if not part.is_payload:
-            continue
-        if part.tree is NOT_JSON:
-            groups.setdefault(_PLAIN, []).append((number, 0, part.text))
-            continue
-        places: list[tuple[tuple[object, ...], str] | None] = []
-        _walk(part.tree, (), places)
-        for scalar, place in enumerate(places):
+        if part.is_payload:
+            found.add(number, part.text if part.tree is NOT_JSON else part.tree)
+    yield from found.groups()
+
+
+def group_values(values: Sequence[object]) -> Iterator[Group]:
+    """The same for values that came one after the other; a place is (0, scalar of the list of values)."""
+    found = _Groups()
+    for value in values:
+        found.add(0, value)
+    yield from found.groups()
+
+
+class _Groups:
+    """Strings by where they stand, what tells them apart (`index`) included and left out."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[_Path, dict[_Path, list[tuple[tuple[int, int], str]]]] = {}
+        self._scalars: dict[int, int] = {}
+
+    def add(self, number: int, value: object) -> None:
+        places: list[tuple[_Path, _Path, str] | None] = []
+        _walk(value, (), (), places)
+        first = self._scalars.get(number, 0)
+        self._scalars[number] = first + len(places)
+        for scalar, place in enumerate(places, first):
             if place is not None:
-                groups.setdefault(place[0], []).append((number, scalar, place[1]))
-    for pieces in groups.values():
-        if len(pieces) > 1 and any(piece[2] != pieces[0][2] for piece in pieces):
-            yield [(number, scalar) for number, scalar, _ in pieces]
+                told = self._by_path.setdefault(place[0], {})
+                told.setdefault(place[1], []).append(((number, scalar), place[2]))
+
+    def groups(self) -> Iterator[Group]:
+        for told in self._by_path.values():
+            lists = list(told.values())
+            if len(lists) > 2 and all(len(pieces) == 1 for pieces in lists):
+                lists = [[pieces[0] for pieces in lists]]  # no index occurs twice: it counts the events
+            for pieces in lists:
+                texts = [text for _, text in pieces]
+                if len(pieces) > 1 and any(text != texts[0] for text in texts):
+                    yield Group([place for place, _ in pieces], texts, _is_growing(texts))
 
 
-def _walk(value: Any, path: tuple[object, ...], places: list[tuple[tuple[object, ...], str] | None]) -> None:
+def _is_growing(texts: Sequence[str]) -> bool:
+    """Each text begins with all of the one before it; pieces of one text do so only while they are tiny."""
+    if len(texts[-1]) < 8:
+        return False
+    return all(new.startswith(old) for old, new in itertools.pairwise(texts))
+
+
+def _walk(value: Any, path: _Path, told: _Path, places: list[tuple[_Path, _Path, str] | None]) -> None:
     """One entry for every scalar, in the order of `flatten`; None for keys and numbers."""
-    kind = type(value)
-    if kind is str:
-        places.append((path, value))
-    elif kind is Pairs:
-        telling = [member for member in value if member[0] in _TELLING]
-        inner = (*path, *map(str, telling)) if telling else path
-        for key, member in value:
-            places.append(None)
-            _walk(member, (*inner, key), places)
-    elif kind is list:
+    if isinstance(value, str):
+        places.append((path, told, value))
+    elif isinstance(value, (Pairs, Mapping)):
+        members = value if isinstance(value, Pairs) else value.items()
+        inner = (*told, *(f"{name}={member}" for name, member in members if _tells(name, member)))
+        for key, member in members:
+            if isinstance(key, str):
+                places.append(None)
+            _walk(member, (*path, key), inner, places)
+    elif isinstance(value, (list, tuple)):
         for position, item in enumerate(value):
-            is_told = type(item) is Pairs and any(key in _TELLING for key, _ in item)
-            _walk(item, (*path, "*" if is_told else position), places)
-    elif kind is int or (kind is float and math.isfinite(value)):
+            is_object = isinstance(item, (Pairs, Mapping))
+            _walk(item, (*path, "*" if is_object else position), told, places)
+    elif isinstance(value, (bytes, bytearray)) or (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    ):
         places.append(None)
 
 
-def distribute(lengths: Sequence[int], edits: Sequence[TextEdit]) -> Iterator[tuple[int, TextEdit]]:
+def _tells(name: object, member: object) -> bool:
+    if not isinstance(name, str) or not member:  # an index of 0 is left out by some
+        return False
+    return name in _TELLING or (type(member) is int and name[-5:].lower() == "index")
+
+
+def _distribute(lengths: Sequence[int], edits: Sequence[TextEdit]) -> Iterator[tuple[int, TextEdit]]:
     """Edits of a join as (piece, edit of that piece): the replacement goes where the edit starts."""
     start = 0
     first = 0

@@ -14,7 +14,8 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, Status
 
-from spanreplay.attributes import SCOPE
+from spanreplay.model import guard
+from spanreplay.model.attributes import SCOPE
 from spanreplay.redact.engine import RunRedactor
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class RedactingSpanProcessor(SpanProcessor):
         self.call_sink: Any = getattr(downstream[0], "call_sink", None) if len(downstream) == 1 else None
         """Where our own calls, redacted already, may go without a span; None while anybody wants to see the spans."""
 
+        self.listener: Callable[[Mapping[str, Any] | None], None] | None = None
+        """Is told the attributes of spans that are not ours, when they end."""
+
     def add(self, processor: SpanProcessor) -> None:
         """Put one more processor behind the redactor."""
         self._downstream = (*self._downstream, processor)
@@ -90,6 +94,9 @@ class RedactingSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Redact and forward; the raw span goes nowhere."""
+        scope = span.instrumentation_scope
+        if self.listener is not None and (scope is None or scope.name != SCOPE):
+            guard.guarded("listening to spans", self.listener, span.attributes)
         try:
             redacted = self._redact(span)
         except Exception as exc:  # noqa: BLE001 - fails closed: never the raw span, never into the agent

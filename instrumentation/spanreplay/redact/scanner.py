@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from spanreplay.redact.decoding import ends_escape
+from spanreplay.redact.names import name_ends
 from spanreplay.redact.rules import RULES, TOKEN_RUN_MIN, Anchor, Rule
-from spanreplay.redact.tokens import TOKEN, TOKEN_CHARS
+from spanreplay.redact.tokens import TOKEN
 
-__all__ = ["Edit", "Hit", "Scanner", "resolve"]
+__all__ = ["Edit", "Hit", "Scanner", "find_opaque", "resolve"]
 
 Compile = Callable[[bytes], "re.Pattern[bytes]"]
 
@@ -42,7 +44,23 @@ _RUN: Final = _IN * TOKEN_RUN_MIN
 _SHAPE_TABLE: Final = bytes(
     48 if 48 <= c <= 57 else 65 if 65 <= c <= 90 else c if c in b".-+( ):@/" else 1 for c in range(256)
 )
+_HEX_TABLE: Final = bytes(48 if c in b"0123456789abcdefABCDEF" else c if c == 58 else 1 for c in range(256))
 _BEFORE_MAX: Final = 64
+_ESCAPE_LEADS: Final = frozenset(b"%=\\[;:?")
+_NAME: Final = re.compile(
+    rb"(?:[a-z0-9]*|[A-Z0-9]*|[A-Za-z]?[a-z]*)(?:[_.-]+(?:[A-Z]?[a-z]+|[A-Z]+|[0-9]{1,4}))*[_.-]*"
+)
+_SEPARATOR: Final = re.compile(rb"[=:>?,\xef-]")
+_NAME_ENDS: Final = frozenset((*(name.lower().encode("utf-8")[-3:] for name in name_ends()), b"lue"))
+"""The last three bytes of names, and of `value` as in `name="password" value="…"`."""
+UNSURE_MIN: Final = 5
+"""Shorter starts of keys happen by chance in long base64url."""
+BLOB_LOOK_BACK: Final = 40
+SURE_BYTES_MIN: Final = 12
+"""A known value of so many letters and digits stands in other words only because it was put there."""
+BLOB_BYTES_MIN: Final = 512
+"""Base64 without a break, at least this long, holds letters that look like a key and are none."""
+_OTHER_THAN_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/=\r\n]")
 LEFTOVER_MIN: Final = 6
 """What remains of a hit beside a token is taken too, if it is at least this long."""
 
@@ -54,13 +72,24 @@ class _Compiled(NamedTuple):
     close: bytes
 
 
+class _Anchors(NamedTuple):
+    """Anchors that are searched for in one pass, by their stem: the shortest anchor that they begin with."""
+
+    stem: re.Pattern[bytes]
+    by_stem: dict[bytes, tuple[tuple[bytes, tuple[_Compiled, ...]], ...]]
+
+
 class _Plan(NamedTuple):
     """The rules, compiled and filed under their anchors."""
 
-    text: tuple[tuple[bytes, tuple[_Compiled, ...]], ...]
-    shape: tuple[tuple[bytes, tuple[_Compiled, ...]], ...]
-    token_anchor: re.Pattern[bytes] | None
-    token: dict[bytes, _Compiled]
+    order: dict[int, int]
+    text: _Anchors | None
+    shape: _Anchors | None
+    hex: _Anchors | None
+    names: _Anchors | None
+    token_start: re.Pattern[bytes] | None
+    token: dict[bytes, tuple[tuple[bytes, _Compiled], ...]]
+    """Starts of keys by their first two bytes; the longest first: `sk-ant-` must win over `sk-`."""
 
 
 class Scanner:
@@ -78,17 +107,41 @@ class Scanner:
             plan = self._plan = self._make_plan()
         hits: list[Hit] = []
         lowered = text.lower()
-        for anchor, rules in plan.text:
-            if anchor in lowered:
-                _scan_anchor(text, lowered, anchor, rules, hits)
-        if plan.token_anchor is not None:
+        if plan.text is not None:
+            _scan_anchors(text, lowered, plan.text, hits)
+        if plan.names is not None and _has_assignment(lowered):
+            _scan_anchors(text, lowered, plan.names, hits)
+        if plan.token_start is not None:
             for start, end in _iter_runs(text):
                 _scan_run(text, start, end, plan, hits)
-        if plan.shape:
-            shaped = text.translate(_SHAPE_TABLE)
-            for anchor, rules in plan.shape:
-                if anchor in shaped:
-                    _scan_anchor(text, shaped, anchor, rules, hits)
+            if b"rdx-" in text:
+                for token in TOKEN.finditer(text):
+                    _match_start(text, token.end(), token.end(), plan, hits)
+        if plan.shape is not None:
+            _scan_anchors(text, text.translate(_SHAPE_TABLE), plan.shape, hits)
+        if plan.hex is not None and b":" in text:
+            hexed = text.translate(_HEX_TABLE)
+            if b"::" in text or b"0000:0" in hexed:
+                _scan_anchors(text, hexed, plan.hex, hits)
+        if hits and len(text) >= BLOB_BYTES_MIN:
+            hits = [hit for hit in hits if not _is_in_blob(text, hit)]
+        if len(hits) > 1:
+            hits.sort(key=lambda hit: plan.order[id(hit.rule)])  # of two that find the same, the earlier row is named
+        return hits
+
+    def scan_binary(self, raw: bytes) -> list[Hit]:
+        """Every key in bytes that are no text, by its own start; a number or an address is there by chance."""
+        plan = self._plan
+        if plan is None:
+            plan = self._plan = self._make_plan()
+        hits: list[Hit] = []
+        if plan.token_start is not None:
+            for start, end in _iter_runs(raw):
+                _scan_run(raw, start, end, plan, hits)
+        if plan.text is not None and b"-----" in raw:
+            blocks: list[Hit] = []
+            _scan_anchors(raw, raw.lower(), plan.text, blocks)
+            hits += (hit for hit in blocks if hit.rule.close is not None)
         return hits
 
     def _make_plan(self) -> _Plan:
@@ -98,15 +151,18 @@ class Scanner:
             tail = self._compile(rule.tail.encode("ascii")) if rule.tail else None
             compiled = _Compiled(rule, self._compile(rule.pattern.encode("ascii")), tail, close)
             for anchor in rule.anchors:
-                filed[rule.anchor].setdefault(anchor.encode("ascii"), []).append(compiled)
-        tokens = filed[Anchor.TOKEN]
-        # Longest first: `sk-ant-` must win over `sk-`.
-        literals = sorted(tokens, key=lambda literal: (-len(literal), literal))
+                filed[rule.anchor].setdefault(anchor.encode("utf-8"), []).append(compiled)
+        starts: dict[bytes, list[tuple[bytes, _Compiled]]] = {}
+        for literal, rules in sorted(filed[Anchor.TOKEN].items(), key=lambda item: (-len(item[0]), item[0])):
+            starts.setdefault(literal[:2], []).extend((literal, rule) for rule in rules)
         return _Plan(
-            text=tuple((anchor, tuple(rules)) for anchor, rules in filed[Anchor.TEXT].items()),
-            shape=tuple((anchor, tuple(rules)) for anchor, rules in filed[Anchor.SHAPE].items()),
-            token_anchor=re.compile(b"|".join(map(re.escape, literals))) if literals else None,
-            token={literal: rules[0] for literal, rules in tokens.items()},
+            order={id(rule): index for index, rule in enumerate(self._rules)},
+            text=_make_anchors(filed[Anchor.TEXT]),
+            shape=_make_anchors(filed[Anchor.SHAPE]),
+            names=_make_anchors(filed[Anchor.NAME]),
+            hex=_make_anchors(filed[Anchor.HEX]),
+            token_start=_start_pattern(starts),
+            token={pair: tuple(rules) for pair, rules in starts.items()},
         )
 
 
@@ -123,49 +179,131 @@ def _iter_runs(text: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _scan_run(text: bytes, start: int, end: int, plan: _Plan, hits: list[Hit]) -> None:
-    assert plan.token_anchor is not None
-    search = plan.token_anchor.search
-    found = search(text, start, end)
+    assert plan.token_start is not None
+    taken = start
+    if start and text[start - 1] in _ESCAPE_LEADS:
+        for at in range(start + 1, min(start + 8, end)):
+            if ends_escape(text, at):
+                taken = max(taken, _match_start(text, start, at, plan, hits))
+    for found in plan.token_start.finditer(text, start, end):
+        if found.start() >= taken:
+            taken = max(taken, _match_start(text, start, found.start(), plan, hits))
+
+
+def _match_start(text: bytes, start: int, at: int, plan: _Plan, hits: list[Hit]) -> int:
+    """Where the key that begins at a position ends; 0 if there is none."""
+    for literal, compiled in plan.token.get(text[at : at + 2], ()):
+        if not text.startswith(literal, at) or (len(literal) < UNSURE_MIN and _is_inside_blob(text, start, at)):
+            continue
+        hit = _match_at(text, at, compiled)
+        if hit is not None:
+            hits.append(hit)
+            return hit.end
+    return 0
+
+
+def _start_pattern(pairs: Iterable[bytes]) -> re.Pattern[bytes] | None:
+    """Matches the first two bytes of any key, where no letter or digit stands before."""
+    by_first: dict[bytes, set[bytes]] = {}
+    for pair in pairs:
+        by_first.setdefault(pair[:1], set()).add(pair[1:])
+    if not by_first:
+        return None
+    branches = (
+        re.escape(first) + b"[" + b"".join(map(re.escape, sorted(seconds))) + b"]"
+        for first, seconds in sorted(by_first.items())
+    )
+    return re.compile(rb"(?<![A-Za-z0-9])(?:" + b"|".join(branches) + b")")
+
+
+def _is_inside_blob(text: bytes, start: int, at: int) -> bool:
+    """Whether a short start of a key stands in the midst of base64url: `…fX3_sk-…` is no key, `my_key_sk-…` is."""
+    head = text[max(start, at - BLOB_LOOK_BACK) : at]
+    return len(head) > 12 and head[-1:] in b"_-" and not _NAME.fullmatch(head)
+
+
+def _is_in_blob(text: bytes, hit: Hit) -> bool:
+    """Whether a hit is part of long base64, where the letters of a key stand by chance.
+
+    What base64 has no letter for (`-`, `_`, `.`) makes a hit a key. A path has no 512 letters without one and no `+`.
+    """
+    if _OTHER_THAN_BASE64.search(text, hit.start, hit.end) is not None:
+        return False
+    near = max(0, hit.start - BLOB_BYTES_MIN)
+    head = text[near : hit.start]
+    start = near + max((found.end() for found in _OTHER_THAN_BASE64.finditer(head)), default=0)
+    other = _OTHER_THAN_BASE64.search(text, hit.end, hit.end + BLOB_BYTES_MIN)
+    end = other.start() if other is not None else min(len(text), hit.end + BLOB_BYTES_MIN)
+    return end - start >= BLOB_BYTES_MIN and text.find(b"+", start, end) >= 0
+
+
+def _has_assignment(lowered: bytes) -> bool:
+    """Whether anything like a name of a secret stands before a separator: nearly every text has none."""
+    squeezed = lowered.translate(None, b" \t\r\n\"'\\")
+    for found in _SEPARATOR.finditer(squeezed):
+        at = found.start()
+        if squeezed[at - 3 : at] in _NAME_ENDS or squeezed[at - 2 : at] in _NAME_ENDS:
+            return True
+    return False
+
+
+def _make_anchors(rules: dict[bytes, list[_Compiled]]) -> _Anchors | None:
+    stems = [anchor for anchor in rules if not any(anchor != other and anchor.startswith(other) for other in rules)]
+    if not stems:
+        return None
+    by_stem = {
+        stem: tuple((anchor, tuple(found)) for anchor, found in rules.items() if anchor.startswith(stem))
+        for stem in stems
+    }
+    return _Anchors(re.compile(_one_pattern(stems)), by_stem)
+
+
+def _scan_anchors(text: bytes, searched: bytes, anchors: _Anchors, hits: list[Hit]) -> None:
+    """All anchors in one pass; a rule is not tried again inside of what it has found."""
+    taken: dict[int, int] = {}
+    search = anchors.stem.search
+    found = search(searched)
     while found is not None:
         at = found.start()
-        next_at = at + 1
-        if _starts_word(text, at):
-            hit = _match_at(text, at, plan.token[found.group()])
-            if hit is not None:
-                hits.append(hit)
-                next_at = hit.end
-        found = search(text, next_at, end)
+        for anchor, rules in anchors.by_stem[found.group()]:
+            if not searched.startswith(anchor, at):
+                continue
+            for compiled in rules:
+                if taken and at < taken.get(id(compiled), 0):
+                    continue
+                match = compiled.match.match(text, at)
+                if match is None:
+                    continue
+                hit = _accept(text, at, compiled, match)
+                if hit is not None:
+                    hits.append(hit)
+                    taken[id(compiled)] = hit.end
+        found = search(searched, at + 1)
 
 
-def _starts_word(text: bytes, at: int) -> bool:
-    """No letter or digit stands before, except that of an escape (the `n` of a JSON newline) or of a token."""
-    if at == 0 or text[at - 1] not in _ALNUM_SET:
-        return True
-    if at > 1 and text[at - 2] == 0x5C and text[at - 1] in b"nrtbf":
-        return True
-    return at >= TOKEN_CHARS and TOKEN.fullmatch(text, at - TOKEN_CHARS, at) is not None
-
-
-def _scan_anchor(text: bytes, searched: bytes, anchor: bytes, rules: tuple[_Compiled, ...], hits: list[Hit]) -> None:
-    at = searched.find(anchor)
-    while at >= 0:
-        next_at = at + 1
-        for compiled in rules:
-            hit = _match_at(text, at, compiled)
-            if hit is not None:
-                hits.append(hit)
-                next_at = max(next_at, hit.end)
-        at = searched.find(anchor, next_at)
+def _one_pattern(words: Iterable[bytes]) -> bytes:
+    """An expression for all the words that tries each first letter once; none of them begins with another."""
+    by_first: dict[bytes, list[bytes]] = {}
+    for word in sorted(words):
+        by_first.setdefault(word[:1], []).append(word[1:])
+    branches = [
+        re.escape(first) + (re.escape(rest[0]) if len(rest) == 1 else _one_pattern(rest))
+        for first, rest in sorted(by_first.items())
+    ]
+    return branches[0] if len(branches) == 1 else b"(?:" + b"|".join(branches) + b")"
 
 
 def _match_at(text: bytes, at: int, compiled: _Compiled) -> Hit | None:
     match = compiled.match.match(text, at)
-    if match is None:
-        return None
+    return None if match is None else _accept(text, at, compiled, match)
+
+
+def _accept(text: bytes, at: int, compiled: _Compiled, match: re.Match[bytes]) -> Hit | None:
+    """What matched, if it passes the rule's check."""
     rule = compiled.rule
     if rule.check is not None and not rule.check(text, at, match):
         return None
-    start, end = match.span(match.lastindex or 0)
+    start, end = match.span(0 if rule.is_whole else match.lastindex or 0)
     if compiled.tail is not None:
         more = compiled.tail.match(text, end)
         end = end if more is None else more.end()
@@ -174,6 +312,8 @@ def _match_at(text: bytes, at: int, compiled: _Compiled) -> Hit | None:
     if rule.before:
         head = text[max(0, start - _BEFORE_MAX) : start]
         start -= len(head) - len(head.rstrip(rule.before.encode("ascii")))
+        if start and text[start - 1] == 0x5C and start < at:
+            start += 1  # the n of an escaped line break
     if rule.close is not None:
         end = _find_close(text, start, end, compiled.close, rule.close[1])
     return Hit(start, end, rule) if start < end else None
@@ -194,7 +334,7 @@ def resolve(text: bytes, hits: list[Hit], known: Sequence[bytes]) -> list[Edit]:
     Tokens are opaque and known values stay whole: a hit is clipped to what lies outside of them, so that a
     text gives the same result before and after part of it was redacted.
     """
-    opaque = _find_opaque(text, known)
+    opaque = find_opaque(text, known)
     if not hits and not opaque:
         return []
     found_by: dict[tuple[int, int], str] = {}
@@ -231,14 +371,14 @@ def _clip(start: int, end: int, rule: str, opaque: list[tuple[int, int, bool]], 
         yield Edit(start, end, rule)
 
 
-def _find_opaque(text: bytes, known: Sequence[bytes]) -> list[tuple[int, int, bool]]:
+def find_opaque(text: bytes, known: Sequence[bytes]) -> list[tuple[int, int, bool]]:
     """Tokens (True) and known values (False), sorted and disjoint; the first of two that overlap stays."""
     found = [(m.start(), m.end(), True) for m in TOKEN.finditer(text)] if b"rdx-" in text else []
     for value in known:
         at = text.find(value)
         while at >= 0:
             end = at + len(value)
-            if not _cuts_number(text, at, end):
+            if not _cuts_word(text, at, end):
                 found.append((at, end, False))
             at = text.find(value, end)
     found.sort(key=lambda span: (span[0], -span[1]))
@@ -249,11 +389,16 @@ def _find_opaque(text: bytes, known: Sequence[bytes]) -> list[tuple[int, int, bo
     return disjoint
 
 
-def _cuts_number(text: bytes, start: int, end: int) -> bool:
-    """A known value of digits must not be cut out of a longer number."""
-    if not text[start:end].isdigit():
+def _cuts_word(text: bytes, start: int, end: int) -> bool:
+    """Whether a known value is cut out of a longer word or number; one that no word has is found anywhere."""
+    value = text[start:end]
+    if len(value) >= SURE_BYTES_MIN and not value.isdigit() and not value.isalpha():
         return False
-    return text[start - 1 : start].isdigit() or text[end : end + 1].isdigit()
+    return _is_wordy(text[start - 1 : start], value[:1]) or _is_wordy(text[end : end + 1], value[-1:])
+
+
+def _is_wordy(neighbour: bytes, edge: bytes) -> bool:
+    return neighbour.isalnum() and edge.isalnum()
 
 
 def _character_end(text: bytes, end: int) -> int:

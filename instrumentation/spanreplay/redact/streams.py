@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from spanreplay.redact.document import TextEdit
-from spanreplay.redact.engine import PASSES_MAX, Counts, RunRedactor
+from spanreplay.redact.document import PASSES_MAX, Counts, TextEdit
 
 __all__ = ["redact_chunks"]
 
 
-def redact_chunks(run: RunRedactor, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
+class FindsEdits(Protocol):
+    """The parts of a redactor that a text in chunks needs."""
+
+    def find_edits(self, text: str, counts: Counts | None = None) -> Sequence[TextEdit]:
+        """One pass over a text: the edits that it needs, in its own offsets."""
+
+    def fail_closed(self, cause: BaseException, text: str) -> str:
+        """Count a failure and give the token that stands for the text."""
+
+
+def redact_chunks(run: FindsEdits, chunks: Sequence[str], counts: Counts | None = None) -> list[str]:
     """As many chunks as before, whose join is the redacted join of the given ones.
 
     A token goes whole into the chunk in which its secret starts; all other characters stay in theirs.

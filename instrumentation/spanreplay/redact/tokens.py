@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from spanreplay.errors import ConfigError
+from spanreplay.model.errors import ConfigError
+from spanreplay.model.private import open_trusted, refuse_link
 
 __all__ = ["TOKEN", "Tokenizer", "key_id_of", "load_or_create_key"]
 
@@ -22,6 +23,7 @@ LETTERS: Final = 16  # of 20: 69 bits
 TOKEN: Final = re.compile(rb"rdx-[bcdfghjklmnpqrstvwxz]{17}")
 TOKEN_CHARS: Final = len("rdx-") + 1 + LETTERS
 KEY_BYTES: Final = 32
+KEY_FILE_BYTES_MAX: Final = 4096
 _CACHE_ITEMS_MAX: Final = 4096
 
 
@@ -46,15 +48,19 @@ class Tokenizer:
         found = self._cache.get(value)
         if found is not None:
             return found
+        made = self.make(value)
+        if len(self._cache) < _CACHE_ITEMS_MAX and len(value) <= 512:
+            self._cache[value] = made
+        return made
+
+    def make(self, value: bytes) -> str:
+        """The token of a value that is not known to be secret; nothing is remembered."""
         number = int.from_bytes(hmac.digest(self._key, value, "sha256")[:10], "big")
         letters = []
         for _ in range(LETTERS):
             number, remainder = divmod(number, len(ALPHABET))
             letters.append(ALPHABET[remainder])
-        made = self._prefix + "".join(letters)
-        if len(self._cache) < _CACHE_ITEMS_MAX and len(value) <= 512:
-            self._cache[value] = made
-        return made
+        return self._prefix + "".join(letters)
 
     def token_of(self, text: str) -> str:
         """The token of a text, also of one that is not valid Unicode."""
@@ -75,27 +81,32 @@ def key_id_of(key: bytes) -> str:
     return ALPHABET[hmac.digest(key, b"spanreplay key id", "sha256")[0] % len(ALPHABET)]
 
 
-def load_or_create_key(path: Path) -> tuple[bytes, str]:
+def load_or_create_key(path: Path, *, is_named: bool = False) -> tuple[bytes, str]:
     """The redaction key of a directory and its id; made on first use, mode 0600.
 
-    Processes that race get the same key: the file is read and written under a lock.
-    Raises: ConfigError if the file cannot be used.
+    Processes that race get the same key: the file is read and written under a lock. `is_named` says that the user
+    named the file. Raises: ConfigError if the file cannot be used, or others may know or change it.
     """
     try:
-        key = _parse_key(path, path.read_bytes()) if path.exists() else b""
+        if not is_named and path.parent.name == ".spanreplay":
+            refuse_link(path.parent)
+        key = b""
+        if os.path.lexists(path):
+            with open_trusted(path, is_named=is_named) as stream:
+                key = _parse_key(path, stream.read(KEY_FILE_BYTES_MAX))
         if not key:
             key = _create_key(path)
     except OSError as exc:
         raise ConfigError(
-            f"cannot read or create the redaction key {str(path)!r}: {exc.strerror or type(exc).__name__}",
-            hint="make its directory writable, or set SPANREPLAY_REDACT_KEY",
+            f"cannot use the redaction key {str(path)!r}: {exc.strerror or type(exc).__name__}",
+            hint="make the key and its directory accessible only to you, or set SPANREPLAY_REDACT_KEY to such a key",
         ) from exc
     return key, key_id_of(key)
 
 
 def _create_key(path: Path) -> bytes:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         # The kernel drops the lock with the descriptor, so a process that dies here blocks nobody.
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -16,9 +16,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from spanreplay.replay.blame import FRAGMENT_CHARACTERS_MIN, changed_text
-from spanreplay.replay.diverge import STRENGTHS, Diff
-from spanreplay.replay.moving_parts import MODEL, SAMPLER, SERVING
+from spanreplay.replayer.compare.blame import FRAGMENT_CHARACTERS_MIN, changed_text
+from spanreplay.replayer.compare.moving_parts import MODEL, SAMPLER, SERVING
+from spanreplay.replayer.divergence import STRENGTHS, Diff
 from spanreplay.report.shape import Cause, Divergence, Verdict
 
 __all__ = ["add_code_causes"]
@@ -115,7 +115,7 @@ def _find(
         there = [name for name in changed if name in named or body in _functions_at(folder / name)]
         names = ", ".join(sorted(changed, key=lambda name: name not in there)[:CAUSES_MAX])
         strength, ref = ("place", there[0]) if there else ("beside", changed[0])
-        yield {"kind": "code", "evidence": f"not as recorded: {names}", "strength": strength, "ref": ref}
+        yield {"kind": "code", "evidence": f"{names} has changed since the recording", "strength": strength, "ref": ref}
 
 
 def _body(divergence: Divergence) -> str:

@@ -6,14 +6,16 @@ import html
 import re
 from typing import Final
 
+from spanreplay.model.escape import escape, shorten
+from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.report import text
-from spanreplay.report.escape import escape, shorten
 from spanreplay.report.place import causes, downstream, find_place
-from spanreplay.report.shape import Divergence, Verdict
+from spanreplay.report.shape import Divergence, Unexercised, Verdict
 from spanreplay.report.words import (
     LINE_CHARACTERS_MAX,
     describe_message,
     describe_place,
+    describe_unexercised,
     facts,
     first_difference,
     plural,
@@ -60,17 +62,30 @@ def _annotate(cause: Divergence, folder: str) -> str:
 def render(verdict: Verdict, folder: str = "") -> str:
     """Workflow commands, one a line; `folder` is the agent's directory, relative to the repository."""
     found = causes(verdict) if verdict["verdict"] == "diverged" else []
+    changed = [_warn_unexercised(each, line, folder) for each, line in _unexercised(verdict)]
     if not found:
         level = _LEVEL.get(verdict["verdict"], "error")
         reasons = [shorten(str(r), LINE_CHARACTERS_MAX) for r in verdict["reasons"][:DIFFS_MAX]]
         hint = [f"hint: {shorten(str(verdict['hint']), LINE_CHARACTERS_MAX)}"] if verdict.get("hint") else []
-        message = "\n".join([text.render_verdict_line(verdict).plain, *reasons, *hint])
-        return _command(level, message, title=f"spanreplay: {verdict['verdict']}") + "\n"
+        live = [LIVE_NOTE] if verdict["counts"].get("live") else []
+        message = "\n".join([text.render_verdict_line(verdict).plain, *live, *reasons, *hint])
+        return _command(level, message, title=f"spanreplay: {verdict['verdict']}") + "\n" + "".join(changed)
     lines = [_annotate(cause, folder) for cause in found[:ANNOTATIONS_MAX]]
     if len(found) > ANNOTATIONS_MAX:
         more = plural(len(found) - ANNOTATIONS_MAX, "more divergence")
         lines.append(_command("notice", f"{more}, see the step summary", title="spanreplay"))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + "".join(changed)
+
+
+def _unexercised(verdict: Verdict) -> list[tuple[Unexercised, str]]:
+    rows = verdict.get("unexercised") or []
+    return list(zip(rows, describe_unexercised(verdict), strict=True))[:ANNOTATIONS_MAX]
+
+
+def _warn_unexercised(each: Unexercised, line: str, folder: str) -> str:
+    place = find_place({"code": each.get("code", "")}, folder)
+    where = {"file": escape(place.file), "line": str(place.line)} if place else {}
+    return _command("warning", f"not exercised: {line}", **where, title="spanreplay: not exercised") + "\n"
 
 
 def _code(content: str) -> str:

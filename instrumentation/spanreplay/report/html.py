@@ -10,15 +10,18 @@ import json
 import re
 from typing import Any, Final
 
+from spanreplay.model.escape import escape
+from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.report import text
-from spanreplay.report.escape import escape
 from spanreplay.report.html_style import STYLE
 from spanreplay.report.place import causes, downstream
-from spanreplay.report.shape import Diff, Divergence, Verdict
+from spanreplay.report.shape import Diff, Divergence, Stdout, Verdict
 from spanreplay.report.words import (
     MEANING,
     describe_ignored,
+    describe_level,
     describe_message,
+    describe_not_compared,
     describe_place,
     duration,
     facts,
@@ -137,15 +140,14 @@ def _causes(verdict: Verdict) -> list[str]:
     return parts
 
 
-def _stdout(verdict: Verdict) -> str:
-    stdout = verdict["stdout"]
-    if not stdout.get("compared") or stdout.get("equal") or is_cut_short(verdict):
+def _output(verdict: Verdict, title: str, output: Stdout) -> str:
+    if not output.get("compared") or output.get("equal") or is_cut_short(verdict):
         return ""
     lines = []
-    for line in str(stdout.get("diff") or "").splitlines()[:ITEMS_MAX]:
+    for line in str(output.get("diff") or "").splitlines()[:ITEMS_MAX]:
         tag = {"-": "del", "+": "ins"}.get(line[:1], "span")
         lines.append(f"<{tag}>{_esc(line)}</{tag}>")
-    return "<section>\n<h2>Standard output</h2>\n<pre>" + "\n".join(lines) + "</pre>\n</section>"
+    return f"<section>\n<h2>{title}</h2>\n<pre>" + "\n".join(lines) + "</pre>\n</section>"
 
 
 def _counts(verdict: Verdict) -> str:
@@ -169,7 +171,10 @@ def _run_facts(verdict: Verdict) -> str:
     if "recorded" in tokens:
         rows.append(("tokens", f"{tokens['recorded']:,} recorded, {tokens.get('live', 0):,} paid for live calls"))
     if verdict["verdict"] in ("identical", "incomplete"):
-        rows.append(("not compared", unchecked(verdict)))
+        rows.append(("could not be compared", unchecked(verdict)))
+        rows.append(("not compared", describe_not_compared(verdict)))
+    if describe_level(verdict):
+        rows.append(("level", describe_level(verdict)))
     return f"<section>\n<h2>Run</h2>\n{_facts(rows)}\n</section>"
 
 
@@ -181,12 +186,14 @@ def render(verdict: Verdict) -> str:
     parts = [
         f'<header class="{word}"><h1><span aria-hidden="true">{_SIGN.get(word, "✘")}</span> {_esc(word)}</h1>'
         f"<p>{_esc(line)}</p></header>",
+        f"<p>{_esc(LIVE_NOTE)}</p>" if verdict["counts"].get("live") else "",
         f"<p>{_esc(verdict.get('hint'))}</p>" if verdict.get("hint") else "",
         f"<section>\n<h2>Why</h2>\n{_list([str(r) for r in verdict['reasons']], ITEMS_MAX)}\n</section>"
         if verdict["reasons"]
         else "",
         *_causes(verdict),
-        _stdout(verdict),
+        _output(verdict, "Standard output", verdict["stdout"]),
+        _output(verdict, "Standard error", verdict.get("stderr", {})),
         f"<section>\n<h2>Connections denied</h2>\n{_list([str(a) for a in verdict['sockets_denied']], ITEMS_MAX)}\n"
         "</section>"
         if verdict["sockets_denied"]

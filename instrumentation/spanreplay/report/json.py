@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from spanreplay.errors import SpanreplayError
+from spanreplay.model.errors import SpanreplayError
 from spanreplay.report.shape import EXIT_STATUS, SCHEMA, Verdict
 
 __all__ = ["dump", "parse"]
@@ -18,6 +18,7 @@ _CONTAINERS: dict[str, type] = {
     "exit": dict,
     "tokens": dict,
     "sockets_denied": list,
+    "not_compared": list,
 }
 
 
@@ -75,6 +76,20 @@ def parse(text: str) -> Verdict:
     ignored = value.get("ignored_diffs", [])
     if not _is_list_of(ignored, dict) or not all(_is_divergence(d) for d in ignored):
         raise _refuse("an ignored difference has a field of another type")
+    for name in ("unexercised", "tokens_sent", "not_compared"):
+        if not _is_list_of(value.get(name, []), dict):
+            raise _refuse(f"{name} is not a list of objects")
+    variables = value.get("recorded_env", {})
+    if not isinstance(variables, dict) or not all(_is_list_of(each, str) for each in variables.values()):
+        raise _refuse("recorded_env is not lists of names")
+    level = value.get("level", {"leaves_open": ""})
+    if not isinstance(level, dict) or not isinstance(level.get("leaves_open"), str):
+        raise _refuse("level has an unexpected form")
+    warm_up = value.get("warm_up", {"before": 0, "replayed": 0, "units": []})
+    if not isinstance(warm_up, dict) or not all(isinstance(warm_up.get(name), int) for name in ("before", "replayed")):
+        raise _refuse("warm_up has an unexpected form")
+    if not _is_list_of(warm_up.get("units"), dict):
+        raise _refuse("warm_up has an unexpected form")
     if not isinstance(value.get("code", {}), dict) or not _is_list_of(value.get("drift", []), dict):
-        raise _refuse("code or drift is not what it should be")
+        raise _refuse("code or drift has an unexpected form")
     return cast("Verdict", value)

@@ -6,11 +6,12 @@ import re
 from typing import Final
 from xml.etree import ElementTree as ET
 
+from spanreplay.model.escape import escape
+from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.report import text
-from spanreplay.report.escape import escape
 from spanreplay.report.place import causes, downstream, find_place
 from spanreplay.report.shape import Divergence, Verdict
-from spanreplay.report.words import MEANING, describe_message, describe_place, facts, plural
+from spanreplay.report.words import MEANING, describe_message, describe_place, describe_unexercised, facts, plural
 
 __all__ = ["render"]
 
@@ -59,6 +60,7 @@ def _add_summary(suite: ET.Element, verdict: Verdict) -> None:
     elif word == "diverged" and not counts.get("served"):
         _add_outcome(case, "skipped", "", "no call was served")
     shown = [f"{plural(counts.get('served', 0), 'call')} served, {counts.get('recorded', 0):,} recorded"]
+    shown += [LIVE_NOTE] if counts.get("live") else []
     later = downstream(verdict)
     shown += [f"downstream{describe_place(d)}: {describe_message(d)}" for d in later[:DOWNSTREAM_MAX]]
     if len(later) > DOWNSTREAM_MAX:
@@ -108,11 +110,15 @@ def _add_checks(suite: ET.Element, verdict: Verdict) -> None:
         case = _add_case(suite, f"{name} as recorded", verdict)
         if not is_compared[name]:
             _add_outcome(case, "skipped", "", f"{name} could not be compared")
+    for line in describe_unexercised(verdict)[:CASES_MAX]:
+        case = _add_case(suite, f"not exercised: {line.partition(' ')[0]}", verdict)
+        _add_outcome(case, "skipped", "", f"not exercised: {line}")
 
 
 def _properties(verdict: Verdict) -> dict[str, object]:
     named: dict[str, object] = {"verdict": verdict["verdict"]}
     named |= {"run_id": verdict.get("run_id", ""), "replay_run_id": verdict.get("replay_run_id", "")}
+    named |= {"live_note": LIVE_NOTE} if verdict["counts"].get("live") else {}
     return named | {f"calls.{name}": count for name, count in verdict["counts"].items()}
 
 

@@ -6,8 +6,9 @@ import json
 import re
 from typing import Any, Final
 
-from spanreplay._version import VERSION
-from spanreplay.report.escape import escape, shorten
+from spanreplay.model.escape import escape, shorten
+from spanreplay.model.serving_stack import LIVE_NOTE
+from spanreplay.model.version import VERSION
 from spanreplay.report.place import Place, causes, downstream, find_place, fingerprints
 from spanreplay.report.shape import EXIT_STATUS, Divergence, Verdict
 from spanreplay.report.words import (
@@ -25,14 +26,15 @@ __all__ = ["render"]
 SCHEMA_URI: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 INFORMATION_URI: Final = "https://github.com/spanreplay/spanreplay"
 RESULTS_MAX: Final = 1000
+_SPANS: Final = ("recorded_span_id", "replay_span_id")
 RELATED_MAX: Final = 20
 DIFFS_MAX: Final = 5
 _FINGERPRINT: Final = "spanreplay/v1"
 _VERDICTS: Final = {
-    "diverged": ("error", "the replay is not what was recorded"),
+    "diverged": ("error", "the replay differs from the recording"),
     "incomplete": ("warning", "the recording is incomplete: it was replayed up to where it ends"),
-    "tampered": ("error", "the recording is not what was written"),
-    "suspended": ("note", "the run waits for a human again"),
+    "tampered": ("error", "the recording was changed after it was written"),
+    "suspended": ("note", "the run is waiting for a human again"),
     "over_budget": ("error", "live calls to models cost more than the plan allows"),
 }
 """Verdict → level and meaning, for what is told without a divergence."""
@@ -90,7 +92,7 @@ def _result(
         "partialFingerprints": {"primaryLocationLineHash": fingerprint},
         "properties": {
             name: divergence[name]
-            for name in ("boundary", "lane", "index", "seq", "recorded_span_id", "replay_span_id", "part", "turn")
+            for name in ("boundary", "lane", "index", "seq", "call", "part", "turn", *_SPANS)
             if name in divergence
         },
     }
@@ -172,6 +174,7 @@ def render(verdict: Verdict, folder: str = "") -> str:
             "run_id": verdict.get("run_id", ""),
             "replay_run_id": verdict.get("replay_run_id", ""),
             "counts": dict(verdict["counts"]),
+            **({"live_note": LIVE_NOTE} if verdict["counts"].get("live") else {}),
             **({"ignored": ignored} if ignored else {}),
         },
     }

@@ -16,12 +16,18 @@ __all__ = [
     "Diff",
     "Divergence",
     "Drift",
+    "EarlierUnit",
     "ExitPair",
     "IgnoredDiff",
+    "Level",
+    "NotCompared",
+    "RecordedEnv",
     "Sandbox",
+    "Stated",
     "Stdout",
     "Tokens",
     "Verdict",
+    "WarmUp",
     "first_cause",
 ]
 
@@ -78,6 +84,7 @@ class Candidate(TypedDict, total=False):
     """A recorded call that was near, and why it does not answer."""
 
     seq: int
+    call: int
     boundary: str
     lane: str
     index: int
@@ -101,6 +108,7 @@ class IgnoredDiff(TypedDict, total=False):
     boundary: str
     lane: str
     seq: int
+    call: int
     code: str
     diff: list[Diff]
     recorded_span_id: str
@@ -123,6 +131,14 @@ class Code(TypedDict, total=False):
     changed_files: list[str]
 
 
+class Stated(TypedDict, total=False):
+    """What two servers state under one name; empty if one does not."""
+
+    name: str
+    recorded: str
+    now: str
+
+
 class Divergence(TypedDict, total=False):
     """One structured difference between recording and replay."""
 
@@ -131,6 +147,7 @@ class Divergence(TypedDict, total=False):
     lane: str
     index: int
     seq: int
+    call: int
     code: str
     message: str
     diff: list[Diff]
@@ -144,6 +161,7 @@ class Divergence(TypedDict, total=False):
     turn: int
     context: list[Change]
     chunks: list[Change]
+    serving: list[Stated]
     causes: list[Cause]
     candidates: list[Candidate]
     stack: list[str]
@@ -190,6 +208,55 @@ class Cost(TypedDict, total=False):
     estimated: bool
 
 
+class Unexercised(TypedDict, total=False):
+    """A boundary that was served although its function has changed since the recording."""
+
+    boundary: str
+    code: str
+    calls: int
+
+
+class NotCompared(TypedDict, total=False):
+    """What a verdict does not speak for."""
+
+    what: str
+    names: list[str]
+    why: str
+
+
+class RecordedEnv(TypedDict, total=False):
+    """Variables and `.env` files that the recorded run used: given or missing here, or set here to something else."""
+
+    given: list[str]
+    files: list[str]
+    missing: list[str]
+    differing: list[str]
+    unknown: list[str]
+
+
+class Level(TypedDict):
+    """The level of a recording that is not `full`, and what that leaves open, in one sentence."""
+
+    name: str
+    leaves_open: str
+
+
+class EarlierUnit(TypedDict):
+    """A unit that was replayed first, and why not whole; empty if it was."""
+
+    run_id: str
+    why: str
+
+
+class WarmUp(TypedDict, total=False):
+    """The units that were to be replayed before the judged one, how many were, and how many came before it."""
+
+    before: int
+    replayed: int
+    units: list[EarlierUnit]
+    is_needed: bool
+
+
 class Verdict(TypedDict, total=False):
     """The result of a replay."""
 
@@ -199,23 +266,31 @@ class Verdict(TypedDict, total=False):
     replay_run_id: str
     app: str
     counts: Counts
+    live_note: str
     divergences: list[Divergence]
     divergences_total: int
     ignored_diffs: list[IgnoredDiff]
     environment: list[str]
+    recorded_env: RecordedEnv
     drift: list[Drift]
     code: Code
+    unexercised: list[Unexercised]
+    tokens_sent: list[dict[str, Any]]
     reasons: list[str]
     stopped: str
     suspended: dict[str, Any]
     error: str
     hint: str
     stdout: Stdout
+    stderr: Stdout
+    not_compared: list[NotCompared]
     exit: ExitPair
     tokens: Tokens
     cost: Cost
     sockets_denied: list[str]
     sandbox: Sandbox
+    level: Level
+    warm_up: WarmUp
     duration_ms: int
     recorded_duration_ms: int
     plan: dict[str, Any]

@@ -6,15 +6,23 @@ from typing import Final
 
 from rich.text import Text
 
-from spanreplay.report.escape import escape, shorten
-from spanreplay.report.shape import Diff, Divergence, Verdict, first_cause
+from spanreplay.model.escape import escape, shorten
+from spanreplay.model.serving_stack import LIVE_NOTE
+from spanreplay.report.shape import Diff, Divergence, Stdout, Verdict, first_cause
 from spanreplay.report.words import (
     LINE_CHARACTERS_MAX,
     MEANING,
     describe_ignored,
+    describe_level,
     describe_message,
+    describe_not_compared,
     describe_place,
+    describe_recorded_env,
+    describe_unexercised,
+    describe_warm_up,
+    describe_warmth,
     duration,
+    enumerate_words,
     facts,
     first_difference,
     is_cut_short,
@@ -45,32 +53,33 @@ _LABEL_WIDTH: Final = 10
 
 def _identical_line(verdict: Verdict) -> str:
     counts = verdict["counts"]
-    line = f"✔ identical: {plural(counts.get('recorded', 0), 'call')}, all as recorded"
+    line = f"✔ identical{describe_warmth(verdict)}: {plural(counts.get('recorded', 0), 'call')}, all as recorded"
     if counts.get("live"):
-        return f"{line}, but for {plural(counts['live'], 'live call')}"
+        return f"{line}, except {plural(counts['live'], 'live call')}"
     checked = [
         name
         for name, was_checked in (
             ("standard output", verdict["stdout"].get("compared")),
+            ("standard error", verdict.get("stderr", {}).get("compared")),
             ("exit status", verdict["exit"].get("recorded") is not None),
         )
         if was_checked
     ]
-    return line + (f"; {' and '.join(checked)} too" if checked else "")
+    return line + (f"; {enumerate_words(checked)} too" if checked else "")
 
 
 def _resumed_line(verdict: Verdict) -> str:
     counts = verdict["counts"]
     parts = f"{plural(counts.get('served', 0), 'call')} from the recording, {counts.get('live', 0):,} made now"
     if verdict["verdict"] == "suspended":
-        return f"! suspended: {parts}; it waits for an answer to {verdict.get('suspended', {}).get('prompt')!r}"
+        return f"! suspended: {parts}; it is waiting for an answer to {verdict.get('suspended', {}).get('prompt')!r}"
     return f"✔ resumed: {parts}"
 
 
 def _incomplete_line(verdict: Verdict) -> str:
     served, stopped = verdict["counts"].get("served"), verdict.get("stopped")
     if served is None:
-        return "! incomplete recording: it was not replayed"
+        return "! incomplete recording, not replayed"
     if stopped:
         return f"! {stopped}; {plural(served, 'call')} as recorded up to there"
     return f"! incomplete recording: {plural(served, 'call')} as recorded, up to where it ends"
@@ -89,7 +98,7 @@ def render_verdict_line(verdict: Verdict) -> Text:
     elif word == "incomplete":
         line = _incomplete_line(verdict)
     elif word == "error":
-        why = shorten(str(verdict.get("error") or "it did not say why"), LINE_CHARACTERS_MAX)
+        why = shorten(str(verdict.get("error") or "it gave no reason"), LINE_CHARACTERS_MAX)
         line = f"✘ error: the replay failed: {why}"
     elif word in ("resumed", "suspended"):
         line = _resumed_line(verdict)
@@ -97,7 +106,7 @@ def render_verdict_line(verdict: Verdict) -> Text:
         cost = verdict.get("cost", {})
         line = f"✘ budget exceeded: {_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))} spent on live calls"
     else:
-        line = "✘ tampered: the recording is not what was written"
+        line = "✘ tampered: the recording was changed after it was written"
     return Text(line, style=_STYLE[word], overflow="fold")
 
 
@@ -149,17 +158,12 @@ def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
     return lines
 
 
-def _stdout_lines(verdict: Verdict) -> list[Text]:
-    stdout = verdict["stdout"]
-    if not stdout.get("compared") or stdout.get("equal") or is_cut_short(verdict):
+def _output_lines(verdict: Verdict, label: str, output: Stdout) -> list[Text]:
+    if not output.get("compared") or output.get("equal") or is_cut_short(verdict):
         return []
-    lines = [
-        _line(
-            "stdout",
-            f"differs: recorded {stdout.get('recorded_bytes', 0):,} bytes, now {stdout.get('bytes', 0):,}",
-        )
-    ]
-    diff = str(stdout.get("diff") or "").splitlines()
+    sizes = f"recorded {output.get('recorded_bytes', 0):,} bytes, now {output.get('bytes', 0):,}"
+    lines = [_line(label, f"differs: {sizes}")]
+    diff = str(output.get("diff") or "").splitlines()
     for text in diff[:STDOUT_LINES_MAX]:
         style = "red" if text.startswith("-") else "green" if text.startswith("+") else ""
         lines.append(Text("    " + shorten(text, LINE_CHARACTERS_MAX), style=style))
@@ -201,11 +205,14 @@ def _fact_lines(verdict: Verdict) -> list[Text]:
         about = "about " if cost.get("estimated") else ""
         lines.append(_line("cost", f"{about}{_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))}"))
     if verdict["counts"].get("live"):
-        lines.append(_line("live", "answers of live calls are fresh generations, not evidence"))
+        lines.append(_line("live", LIVE_NOTE))
+    for sent in verdict.get("tokens_sent", [])[:OTHERS_MAX]:
+        place = f"call {sent.get('call')} ({sent.get('boundary')}) in {sent.get('field')}"
+        lines.append(_line("sent", shorten(f"a token of the recording, live: {place}", LINE_CHARACTERS_MAX), "yellow"))
     for drift in verdict.get("drift", []):
         if drift.get("name") == "folder":
             lines.append(
-                _line("folder", escape(f"{drift.get('now')}, taken for {drift.get('recorded')} of the recording"))
+                _line("folder", escape(f"{drift.get('now')}, in place of {drift.get('recorded')} in the recording"))
             )
     denied = verdict["sockets_denied"]
     if denied:
@@ -243,10 +250,22 @@ def render(verdict: Verdict) -> Text:
     if verdict.get("hint"):
         lines.append(_line("hint", shorten(str(verdict["hint"]), LINE_CHARACTERS_MAX)))
     lines += _reason_lines(verdict)
-    lines += _stdout_lines(verdict)
+    lines += [Text(f"  {each}", style="yellow") for each in describe_warm_up(verdict)]
+    lines += _output_lines(verdict, "stdout", verdict["stdout"])
+    lines += _output_lines(verdict, "stderr", verdict.get("stderr", {}))
     lines += _ignored_lines(verdict)
+    variables = describe_recorded_env(verdict)
+    lines += [_line("env", variables)] if variables else []
+    unexercised = describe_unexercised(verdict)
+    lines += [Text(f"  not exercised: {each}", style="yellow") for each in unexercised[:OTHERS_MAX]]
+    if len(unexercised) > OTHERS_MAX:
+        lines.append(Text(f"  and {len(unexercised) - OTHERS_MAX} more functions that changed were not exercised"))
     if verdict["verdict"] == "identical" and unchecked(verdict):
         lines.append(_line("note", f"{unchecked(verdict)} could not be compared"))
+    if verdict["verdict"] == "identical":
+        lines.append(_line("note", f"not compared: {describe_not_compared(verdict)}"))
+    level = describe_level(verdict)
+    lines += [_line("note", level)] if level else []
     if verdict["counts"]:
         lines += _fact_lines(verdict)
     if verdict.get("run_id"):

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any, Final
 
-from spanreplay.report.escape import escape, shorten, window
-from spanreplay.report.shape import Change, Diff, Divergence, Verdict, first_cause
+from spanreplay.model.escape import escape, shorten, window
+from spanreplay.model.lane_names import name_lane
+from spanreplay.model.serving_stack import split_line
+from spanreplay.report.shape import Candidate, Change, Diff, Divergence, IgnoredDiff, Stated, Verdict, first_cause
 
 __all__ = [
     "LINE_CHARACTERS_MAX",
     "MEANING",
     "describe_ignored",
+    "describe_level",
     "describe_message",
+    "describe_not_compared",
     "describe_place",
+    "describe_recorded_env",
+    "describe_unexercised",
+    "describe_warm_up",
+    "describe_warmth",
     "duration",
+    "enumerate_words",
     "facts",
     "first_difference",
     "is_cut_short",
@@ -27,7 +38,7 @@ LINE_CHARACTERS_MAX: Final = 200
 VALUE_CHARACTERS_MAX: Final = 96
 
 MEANING: Final = {
-    "changed_call": "this call was made with another request than in the recording",
+    "changed_call": "the request of this call differs from the recording",
     "extra_call": "the agent made a call that is not in the recording",
     "missing_call": "the agent did not make a call that is in the recording",
     "moved": "this call was made at another place or in another order",
@@ -38,15 +49,22 @@ MEANING: Final = {
     "stream_underrun": "the agent read less of the stream than was recorded",
     "order_stall": "the agent waits for a call that ends later in the recording",
     "effect_blocked": "the agent reached outside its recorded calls and was stopped",
-    "file_changed": "the agent left a file with other content than in the recording",
+    "file_changed": "the agent left a file whose content differs from the recording",
     "unserializable": "a value of this call cannot be compared",
-    "output_changed": "all calls are the same, and the result is not",
+    "output_changed": "same requests, different result",
+    "raised": "the agent ended with an exception that the recording does not have",
 }
 
 
 def plural(count: int, noun: str) -> str:
     """A count with its noun: 1 call, 2 calls."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def enumerate_words(words: Sequence[str]) -> str:
+    """One, one and two, or one, two and three."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def duration(milliseconds: float) -> str:
@@ -56,13 +74,16 @@ def duration(milliseconds: float) -> str:
 
 def describe_place(divergence: Divergence) -> str:
     """Which call of the run, as the words that follow `diverged`; '' if it is none."""
-    parts = [escape(str(divergence.get("boundary") or "")), ""]
-    if divergence.get("lane"):
-        parts[1] = f"lane {escape(str(divergence['lane']))}"
-    inside = ", ".join(p for p in parts if p)
-    seq = divergence.get("seq")
-    where = f" at call {seq}" if isinstance(seq, int) and seq > 0 else ""
+    inside = escape(str(divergence.get("boundary") or ""))
+    number = _number_of(divergence)
+    where = f" at call {number}" if number > 0 else ""
     return f"{where} ({inside})" if inside else where
+
+
+def _number_of(place: Divergence | Candidate | IgnoredDiff) -> int:
+    """What people call the call; verdicts of version 0.1 know its clock value only."""
+    number = place.get("call", place.get("seq"))
+    return number if isinstance(number, int) else 0
 
 
 def describe_message(divergence: Divergence) -> str:
@@ -77,7 +98,7 @@ PART: Final = {
     "sampler": "the sampler's parameters",
     "serving": "the serving stack",
     "prompt": "the prompt",
-    "retrieval": "what was retrieved",
+    "retrieval": "the retrieved documents",
     "tools": "the tools",
     "clock": "the time",
     "model": "the model's version",
@@ -85,6 +106,8 @@ PART: Final = {
 }
 """Which of the eight moving parts changed, in words."""
 _ITEMS_SHOWN_MAX: Final = 6
+_NAMES_SHOWN_MAX: Final = 12
+_SERVER: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 _UNKNOWN: Final = "unknown: the changed text is in no earlier output, argument, variable or changed line"
 
 
@@ -93,12 +116,16 @@ def facts(divergence: Divergence) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if divergence.get("code"):
         rows.append(("code", str(divergence["code"])))
+    lane = name_lane(str(divergence.get("lane") or ""))
+    if lane not in ("", "main"):
+        rows.append(("lane", lane))
     part = PART.get(str(divergence.get("part")), "")
     turn = divergence.get("turn")
     if part:
         rows.append(("part", part + (f", in turn {turn}" if turn else "")))
     rows += [("messages", _changes(divergence["context"]))] if divergence.get("context") else []
     rows += [("chunks", _changes(divergence["chunks"]))] if divergence.get("chunks") else []
+    rows += [("serving", _stated(each)) for each in divergence.get("serving") or []]
     causes = divergence.get("causes") or []
     evidence = [str(c.get("evidence", "")) for c in causes] or [str(divergence.get("cause") or "")]
     if evidence[0]:
@@ -109,13 +136,26 @@ def facts(divergence: Divergence) -> list[tuple[str, str]]:
     rows += [
         (
             "nearest",
-            f"call {c.get('seq')} ({c.get('boundary')}, lane {c.get('lane')}): {c.get('why_rejected')}",
+            f"call {_number_of(c)} ({c.get('boundary')}): {c.get('why_rejected')}",
         )
         for c in divergence.get("candidates") or []
     ]
     if divergence.get("hint"):
         rows.append(("hint", str(divergence["hint"])))
     return [(label, shorten(text, LINE_CHARACTERS_MAX)) for label, text in rows]
+
+
+def _stated(pair: Stated) -> str:
+    """What a server states of itself, recorded and now; of two long lines the parts that differ."""
+    name, recorded, now = (str(pair.get(member) or "") for member in ("name", "recorded", "now"))
+    if recorded == now:
+        return f"{name}: {recorded or 'not stated'}, both times"
+    if len(recorded) + len(now) > VALUE_CHARACTERS_MAX:
+        before, after = split_line(recorded), split_line(now)
+        sides = [{k: v for k, v in a.items() if b.get(k) != v} for a, b in ((before, after), (after, before))]
+        if before and after:
+            recorded, now = ("; ".join(f"{k}={v}" for k, v in side.items()) for side in sides)
+    return f"{name}: recorded {recorded or 'not stated'}, now {now or 'not stated'}"
 
 
 def _is_shown_there(divergence: Divergence) -> bool:
@@ -130,14 +170,40 @@ def _changes(changes: list[Change]) -> str:
 
 
 def describe_ignored(verdict: Verdict) -> list[str]:
-    """The calls that differ in what their keys leave out, one escaped line each."""
-    lines = []
+    """What differs in fields that keys leave out: one escaped line for equal differences of any number of calls."""
+    calls: dict[tuple[str, str], list[IgnoredDiff]] = {}
     for each in verdict.get("ignored_diffs") or []:
         for diff in each.get("diff") or []:
-            at = first_difference(diff)
-            values = [show_value(diff[side], at) for side in ("recorded", "now") if side in diff]
-            text = f"call {each.get('seq')} ({each.get('boundary')}) {diff.get('path', '$')}: {' → '.join(values)}"
-            lines.append(shorten(text, LINE_CHARACTERS_MAX))
+            calls.setdefault(_ignored_change(diff), []).append(each)
+    lines = []
+    for (path, change), found in calls.items():
+        where = f"call {_number_of(found[0])} ({found[0].get('boundary')}) {path}: "
+        if len(found) > 1:
+            where = f"{path}: {plural(len(found), 'call')}, "
+        lines.append(shorten(where + change, LINE_CHARACTERS_MAX))
+    return lines
+
+
+def _ignored_change(diff: Diff) -> tuple[str, str]:
+    """The name of a field and how it changed; of a URL on another server only its beginning."""
+    path, recorded, now = str(diff.get("path", "$")), diff.get("recorded"), diff.get("now")
+    if path == "url" and isinstance(recorded, str) and isinstance(now, str):
+        bases = [_SERVER.match(url) for url in (recorded, now)]
+        if all(bases) and len({url[m.end() :] for url, m in zip((recorded, now), bases, strict=True) if m}) == 1:
+            return "base URL", " → ".join(escape(m[0]) for m in bases if m)
+    at = first_difference(diff)
+    return path, " → ".join(show_value(diff[side], at) for side in ("recorded", "now") if side in diff)
+
+
+def describe_unexercised(verdict: Verdict) -> list[str]:
+    """Functions that changed since the recording and did not run, one escaped line each."""
+    lines = []
+    for each in verdict.get("unexercised") or []:
+        boundary = str(each.get("boundary") or "")
+        place = str(each.get("code") or "").partition(" ")[0]
+        name = boundary.partition(":")[2]
+        changed = f"{place} changed since the recording" if place else "changed since the recording"
+        lines.append(shorten(f"{name} ({changed}); run it with --live {boundary}", LINE_CHARACTERS_MAX))
     return lines
 
 
@@ -149,6 +215,66 @@ def unchecked(verdict: Verdict) -> str:
     if verdict["exit"].get("recorded") is None:
         missing.append("exit status")
     return " and ".join(missing)
+
+
+def describe_level(verdict: Verdict) -> str:
+    """What the level of the recording leaves open, in one escaped line; empty for `full`."""
+    level = verdict.get("level")
+    return "" if level is None else shorten(level["leaves_open"], LINE_CHARACTERS_MAX)
+
+
+def describe_not_compared(verdict: Verdict) -> str:
+    """What no replay of this kind compares, in one escaped line."""
+    found = [str(each.get("what", "")) for each in verdict.get("not_compared") or []]
+    return shorten(", ".join(found or ["stderr"]), LINE_CHARACTERS_MAX)  # older verdicts do not say it
+
+
+def describe_recorded_env(verdict: Verdict) -> str:
+    """What of the recorded environment is not set here, or is another one here, in one escaped line; '' if nothing."""
+    found = verdict.get("recorded_env") or {}
+    parts = (
+        ("from the recording, not set here: ", [*found.get("given", []), *found.get("files", [])]),
+        ("used when recorded, not set here: ", found.get("missing", [])),
+        ("differs from the recording: ", found.get("differing", [])),
+        ("set here, cannot be compared (another redaction key): ", found.get("unknown", [])),
+    )
+    return escape("; ".join(label + _list_names(names) for label, names in parts if names))
+
+
+def describe_warmth(verdict: Verdict) -> str:
+    """What a verdict adds to its word if units were replayed first; '' if none was."""
+    warm_up = verdict.get("warm_up")
+    count = warm_up["replayed"] if warm_up else 0
+    return f" after warming up with {plural(count, 'earlier unit')}" if count else ""
+
+
+def describe_warm_up(verdict: Verdict) -> list[str]:
+    """Which earlier units were not replayed whole, and whether any are missing; escaped lines."""
+    warm_up = verdict.get("warm_up")
+    if not warm_up:
+        return []
+    units, lines = warm_up["units"], []
+    partly = [unit for unit in units if unit.get("why")]
+    if partly:
+        shown = ", ".join(f"{unit.get('run_id')} ({unit.get('why')})" for unit in partly[:_NAMES_SHOWN_MAX])
+        more = f" and {len(partly) - _NAMES_SHOWN_MAX} more" if len(partly) > _NAMES_SHOWN_MAX else ""
+        verb = "was" if len(partly) == 1 else "were"
+        count = f"{len(partly)} of {plural(len(units), 'earlier unit')} {verb} not replayed whole"
+        lines.append(shorten(f"warming up: {count}: {shown}{more}", LINE_CHARACTERS_MAX))
+    if warm_up.get("is_needed"):
+        shown = ", ".join(str(unit.get("run_id")) for unit in units[:_NAMES_SHOWN_MAX])
+        more = f" and {len(units) - _NAMES_SHOWN_MAX} more" if len(units) > _NAMES_SHOWN_MAX else ""
+        lines.append(
+            shorten(f"it needs what {plural(len(units), 'earlier unit')} left: {shown}{more}", LINE_CHARACTERS_MAX)
+        )
+    elif len(units) < warm_up["before"]:
+        lines.append(f"warming up: {len(units)} of the {warm_up['before']} units that came before were replayed first")
+    return lines
+
+
+def _list_names(names: Sequence[str]) -> str:
+    shown = [str(name)[:VALUE_CHARACTERS_MAX] for name in names[:_NAMES_SHOWN_MAX]]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def show_value(value: Any, at: int) -> str:

@@ -134,6 +134,7 @@ class Run(google.protobuf.message.Message):
     REPLAY_OF_FIELD_NUMBER: builtins.int
     USER_ID_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
+    APART_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     app: builtins.str
     trace_id: builtins.str
@@ -148,6 +149,8 @@ class Run(google.protobuf.message.Message):
     replay_of: builtins.str
     user_id: builtins.str
     session_id: builtins.str
+    apart: builtins.int
+    """records that came later with other content; not part of the run"""
     def __init__(
         self,
         *,
@@ -163,8 +166,9 @@ class Run(google.protobuf.message.Message):
         replay_of: builtins.str = ...,
         user_id: builtins.str = ...,
         session_id: builtins.str = ...,
+        apart: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "end_ns", b"end_ns", "env", b"env", "manifest", b"manifest", "outcome", b"outcome", "replay_of", b"replay_of", "run_id", b"run_id", "session_id", b"session_id", "span_id", b"span_id", "start_ns", b"start_ns", "trace_id", b"trace_id", "user_id", b"user_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["apart", b"apart", "app", b"app", "end_ns", b"end_ns", "env", b"env", "manifest", b"manifest", "outcome", b"outcome", "replay_of", b"replay_of", "run_id", b"run_id", "session_id", b"session_id", "span_id", b"span_id", "start_ns", b"start_ns", "trace_id", b"trace_id", "user_id", b"user_id"]) -> None: ...
 
 global___Run = Run
 
@@ -487,3 +491,142 @@ class ImportResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["run_id", b"run_id", "spans", b"spans"]) -> None: ...
 
 global___ImportResponse = ImportResponse
+
+@typing.final
+class DriftRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SINCE_NS_FIELD_NUMBER: builtins.int
+    UNTIL_NS_FIELD_NUMBER: builtins.int
+    APP_FIELD_NUMBER: builtins.int
+    INCLUDE_REPLAYS_FIELD_NUMBER: builtins.int
+    since_ns: builtins.int
+    until_ns: builtins.int
+    app: builtins.str
+    include_replays: builtins.bool
+    def __init__(
+        self,
+        *,
+        since_ns: builtins.int = ...,
+        until_ns: builtins.int = ...,
+        app: builtins.str = ...,
+        include_replays: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "include_replays", b"include_replays", "since_ns", b"since_ns", "until_ns", b"until_ns"]) -> None: ...
+
+global___DriftRequest = DriftRequest
+
+@typing.final
+class Answer(google.protobuf.message.Message):
+    """One recorded answer of a model."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    CALL_FIELD_NUMBER: builtins.int
+    SPAN_ID_FIELD_NUMBER: builtins.int
+    START_NS_FIELD_NUMBER: builtins.int
+    OUTPUT_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    call: builtins.int
+    """its number in the run, by start, from 1"""
+    span_id: builtins.str
+    start_ns: builtins.int
+    output: builtins.str
+    """hash of what it says; empty: not known"""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        call: builtins.int = ...,
+        span_id: builtins.str = ...,
+        start_ns: builtins.int = ...,
+        output: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call", b"call", "output", b"output", "run_id", b"run_id", "span_id", b"span_id", "start_ns", b"start_ns"]) -> None: ...
+
+global___Answer = Answer
+
+@typing.final
+class StackAnswers(google.protobuf.message.Message):
+    """All answers of one serving stack to one request."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    BOUNDARY_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    RESPONSE_MODEL_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    DETERMINISM_FIELD_NUMBER: builtins.int
+    ANSWERS_FIELD_NUMBER: builtins.int
+    OUTPUTS_FIELD_NUMBER: builtins.int
+    FIRSTS_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    boundary: builtins.str
+    model: builtins.str
+    """asked for"""
+    temperature: builtins.float
+    """not there: the request names none"""
+    response_model: builtins.str
+    fingerprint: builtins.str
+    determinism: builtins.str
+    answers: builtins.int
+    outputs: builtins.int
+    """distinct ones, as far as they are known"""
+    @property
+    def firsts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Answer]:
+        """the first with each output, oldest first; not of all"""
+
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        boundary: builtins.str = ...,
+        model: builtins.str = ...,
+        temperature: builtins.float | None = ...,
+        response_model: builtins.str = ...,
+        fingerprint: builtins.str = ...,
+        determinism: builtins.str = ...,
+        answers: builtins.int = ...,
+        outputs: builtins.int = ...,
+        firsts: collections.abc.Iterable[global___Answer] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_temperature", b"_temperature", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_temperature", b"_temperature", "answers", b"answers", "boundary", b"boundary", "determinism", b"determinism", "fingerprint", b"fingerprint", "firsts", b"firsts", "key", b"key", "model", b"model", "outputs", b"outputs", "response_model", b"response_model", "temperature", b"temperature"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___StackAnswers = StackAnswers
+
+@typing.final
+class DriftResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: builtins.int
+    ANSWERS_FIELD_NUMBER: builtins.int
+    KEYS_FIELD_NUMBER: builtins.int
+    FOUND_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    runs: builtins.int
+    """with at least one answer"""
+    answers: builtins.int
+    keys: builtins.int
+    left_out: builtins.int
+    """keys that would be told, too"""
+    @property
+    def found(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StackAnswers]:
+        """every serving stack of each key that is told"""
+
+    def __init__(
+        self,
+        *,
+        runs: builtins.int = ...,
+        answers: builtins.int = ...,
+        keys: builtins.int = ...,
+        found: collections.abc.Iterable[global___StackAnswers] | None = ...,
+        left_out: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers", b"answers", "found", b"found", "keys", b"keys", "left_out", b"left_out", "runs", b"runs"]) -> None: ...
+
+global___DriftResponse = DriftResponse

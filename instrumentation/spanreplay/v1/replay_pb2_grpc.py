@@ -176,6 +176,11 @@ class RunsStub(object):
                 request_serializer=spanreplay_dot_v1_dot_replay__pb2.ImportRequest.SerializeToString,
                 response_deserializer=spanreplay_dot_v1_dot_replay__pb2.ImportResponse.FromString,
                 _registered_method=True)
+        self.Drift = channel.unary_unary(
+                '/spanreplay.v1.Runs/Drift',
+                request_serializer=spanreplay_dot_v1_dot_replay__pb2.DriftRequest.SerializeToString,
+                response_deserializer=spanreplay_dot_v1_dot_replay__pb2.DriftResponse.FromString,
+                _registered_method=True)
 
 
 class RunsServicer(object):
@@ -209,6 +214,13 @@ class RunsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drift(self, request, context):
+        """Requests to models that more than one serving stack answered, or that have more than one output.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -231,6 +243,11 @@ def add_RunsServicer_to_server(servicer, server):
                     servicer.Import,
                     request_deserializer=spanreplay_dot_v1_dot_replay__pb2.ImportRequest.FromString,
                     response_serializer=spanreplay_dot_v1_dot_replay__pb2.ImportResponse.SerializeToString,
+            ),
+            'Drift': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drift,
+                    request_deserializer=spanreplay_dot_v1_dot_replay__pb2.DriftRequest.FromString,
+                    response_serializer=spanreplay_dot_v1_dot_replay__pb2.DriftResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -342,6 +359,33 @@ class Runs(object):
             '/spanreplay.v1.Runs/Import',
             spanreplay_dot_v1_dot_replay__pb2.ImportRequest.SerializeToString,
             spanreplay_dot_v1_dot_replay__pb2.ImportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drift(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spanreplay.v1.Runs/Drift',
+            spanreplay_dot_v1_dot_replay__pb2.DriftRequest.SerializeToString,
+            spanreplay_dot_v1_dot_replay__pb2.DriftResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -102,6 +102,12 @@ class RunsStub:
     ]
     """Takes a `.replay` file in pieces; the first piece starts the file."""
 
+    Drift: grpc.UnaryUnaryMultiCallable[
+        spanreplay.v1.replay_pb2.DriftRequest,
+        spanreplay.v1.replay_pb2.DriftResponse,
+    ]
+    """Requests to models that more than one serving stack answered, or that have more than one output."""
+
 class RunsAsyncStub:
     """Finds and moves recorded runs."""
 
@@ -127,6 +133,12 @@ class RunsAsyncStub:
         spanreplay.v1.replay_pb2.ImportResponse,
     ]
     """Takes a `.replay` file in pieces; the first piece starts the file."""
+
+    Drift: grpc.aio.UnaryUnaryMultiCallable[
+        spanreplay.v1.replay_pb2.DriftRequest,
+        spanreplay.v1.replay_pb2.DriftResponse,
+    ]
+    """Requests to models that more than one serving stack answered, or that have more than one output."""
 
 class RunsServicer(metaclass=abc.ABCMeta):
     """Finds and moves recorded runs."""
@@ -161,5 +173,13 @@ class RunsServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[spanreplay.v1.replay_pb2.ImportResponse, collections.abc.Awaitable[spanreplay.v1.replay_pb2.ImportResponse]]:
         """Takes a `.replay` file in pieces; the first piece starts the file."""
+
+    @abc.abstractmethod
+    def Drift(
+        self,
+        request: spanreplay.v1.replay_pb2.DriftRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[spanreplay.v1.replay_pb2.DriftResponse, collections.abc.Awaitable[spanreplay.v1.replay_pb2.DriftResponse]]:
+        """Requests to models that more than one serving stack answered, or that have more than one output."""
 
 def add_RunsServicer_to_server(servicer: RunsServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

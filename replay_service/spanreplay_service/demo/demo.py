@@ -161,7 +161,7 @@ class Story:
 
     def show_run(self, run_id: str) -> str:
         """(4) Every call of the run; the address of its page in Phoenix, or nothing."""
-        self.voice.start_step("See what happened: every call, with what went in and what came out")
+        self.voice.start_step("See what happened: every call, with its request and its response")
         self.voice.show_command(["spanreplay", "show", run_id])
         self.voice.show_output(self.run_spanreplay("show", run_id).stdout)
         shown: Json = json.loads(self.run_spanreplay("show", run_id, "--json").stdout)
@@ -250,7 +250,9 @@ class Story:
         )
         blamed = [d.get("cause") for d in verdict["divergences"] if not d["downstream"]]
         self.voice.check(
-            blamed == [f"not as recorded: {SCRIPT}"], f"and why: {SCRIPT} is not as recorded", _tell(verdict)
+            blamed == [f"{SCRIPT} has changed since the recording"],
+            f"and why: {SCRIPT} has changed since the recording",
+            _tell(verdict),
         )
         effects = {d["boundary"] for d in verdict["divergences"] if d["downstream"]}
         counts = verdict["counts"]

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 WITH = ("files",)
+CALLS = 2
+"""What was there is recorded before it is removed."""
 
 
 def use():

@@ -101,7 +101,7 @@ def test_error_of_a_command_whose_extra_is_missing_names_the_extra(here: Path) -
         here,
     )
     assert shown.startswith("1 error: `spanreplay up` cannot be loaded")
-    assert "pip install 'spanreplay[service]'" in shown
+    assert "pip install 'spanreplay[service] @ git+https" in shown
 
 
 def test_service_that_does_not_answer_is_one_line(spanreplay: Invoke) -> None:
@@ -163,3 +163,14 @@ def test_u5_colours_only_on_a_terminal(here: Path, data_dir: Path) -> None:
     assert recording.run_id[:13] in coloured
     assert recording.run_id not in coloured
     assert "\x1b[32m" not in look(NO_COLOR="1")
+
+
+def test_u5_a_misspelt_command_gets_the_nearest_one(here: Path) -> None:
+    """A word that is no command ends with 2 and offers what was meant."""
+    shown = _run(
+        "from click.testing import CliRunner\nfrom spanreplay.cli.app import app\n"
+        "result = CliRunner().invoke(app, ['repaly'])\nprint(result.exit_code, result.stderr)",
+        here,
+    )
+    assert shown.startswith("2 ")
+    assert "No such command 'repaly'. Did you mean 'replay'?" in shown

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from spanreplay.call import Completeness
-from spanreplay.cli.child import as_shell_status, describe_end, run_child
-from spanreplay.cli.launch import BOOT, build_environ, check_not_isolated, find_agent
-from spanreplay.cli.settle import settle
-from spanreplay.errors import ConfigError
+from spanreplay.cli.agent.child import as_shell_status, describe_end, run_child
+from spanreplay.cli.agent.launch import BOOT, build_environ, check_not_isolated, find_agent
+from spanreplay.cli.agent.settle import settle
+from spanreplay.model.call import Completeness
+from spanreplay.model.errors import ConfigError
 from spanreplay.report.json import parse
 from spanreplay.report.shape import Verdict
 
@@ -133,7 +133,7 @@ def test_child_gets_the_signals_that_we_get(here: Path) -> None:
         "print('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
     )
     code = (
-        "import os, sys\nfrom spanreplay.cli.child import run_child\n"
+        "import os, sys\nfrom spanreplay.cli.agent.child import run_child\n"
         "sys.exit(run_child([sys.executable, 'agent.py'], os.environ))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=here) as process:
@@ -149,7 +149,7 @@ def test_child_gets_the_signals_that_we_get(here: Path) -> None:
 def test_signal_that_comes_before_the_child_reaches_it(here: Path) -> None:
     """SIGTERM while the agent is being started ends it, and does not leave it behind."""
     code = (
-        "import os, signal, subprocess, sys\nfrom spanreplay.cli import child\n"
+        "import os, signal, subprocess, sys\nfrom spanreplay.cli.agent import child\n"
         "start = subprocess.Popen\n"
         "def popen(*args, **options):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

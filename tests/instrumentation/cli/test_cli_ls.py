@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from spanreplay.cli.ls import short_ids
+from spanreplay.cli.runs.run_table import short_ids
 from support.recordings import make_incident, write_spool
 
 Invoke = Callable[..., Result]

@@ -60,7 +60,7 @@ def test_s28_replay_of_changed_code_names_the_one_call(recorded: tuple[Shell, st
     shell, _ = recorded
     done = shell.spanreplay("replay", "latest", "--", "python", "agent.py", "0", "sell $1,000", "report")
     assert done.returncode == 3
-    assert "✘ diverged at call 1 (llm:openai.chat.completions, lane main)" in done.stderr
+    assert "✘ diverged at call 1 (llm:openai.chat.completions)" in done.stderr
     assert "recorded 'sell 1,000'" in done.stderr
     assert "now      'sell $1,000'" in done.stderr
     assert "agent.py:4" in done.stderr
@@ -72,9 +72,8 @@ def test_s28_replay_serves_a_changed_call_when_asked_to(recorded: tuple[Shell, s
     command = ("replay", "latest", "--on-change", "serve", "--json", "-", "--", "python", "agent.py", "0")
     done = shell.spanreplay(*command, "sell $1,000", "report")
     assert done.returncode == 3
-    shown, _, verdict = done.stdout.partition("{")
-    assert shown.splitlines()[1] == printed.splitlines()[1]
-    assert json.loads("{" + verdict)["counts"]["served"] == 2
+    assert printed.splitlines()[1] in done.stderr.splitlines()
+    assert json.loads(done.stdout)["counts"]["served"] == 2
 
 
 def test_replay_with_another_exit_status_is_diverged(recorded: tuple[Shell, str]) -> None:
@@ -91,7 +90,7 @@ def test_replay_that_has_no_verdict_is_an_error(recorded: tuple[Shell, str]) -> 
     for command in (["true"], ["sh", "-c", "kill -9 $$"]):
         done = shell.spanreplay("replay", "latest", "--", *command)
         assert done.returncode == 1
-        assert "error: there is no verdict: the agent " in done.stderr
+        assert "error: no verdict: the agent " in done.stderr
 
 
 def test_replay_does_not_depend_on_what_switches_telemetry_off(recorded: tuple[Shell, str]) -> None:
@@ -139,7 +138,7 @@ def test_u1_replay_without_a_command_starts_the_recorded_one(recorded: tuple[She
     elsewhere = Shell(tmp_path, {**shell.environ, "SPANREPLAY_DIR": str(shell.folder / ".spanreplay")})
     lost = elsewhere.spanreplay("replay", "latest")
     assert lost.returncode == 1
-    assert "write its whole command behind --" in lost.stderr
+    assert "write its whole command after --" in lost.stderr
 
 
 def test_s48_replay_of_a_killed_run_goes_to_its_frontier(recorded: tuple[Shell, str], tmp_path: Path) -> None:
@@ -169,4 +168,4 @@ def test_doctor_tells_what_is_recorded_and_what_is_in_the_way(recorded: tuple[Sh
     hindered = shell.spanreplay("doctor", "--", "python", "-c", "1", OTEL_SDK_DISABLED="true")
     assert hindered.returncode == 1
     assert "OTEL_SDK_DISABLED" in hindered.stdout
-    assert "in the way" in hindered.stderr
+    assert "problems found" in hindered.stderr

@@ -52,7 +52,7 @@ def test_report_reads_standard_input(spanreplay: Invoke) -> None:
         (("torn.json",), 1, "cannot be read: it is not JSON"),
         (("odd.json",), 1, "a divergence has a field of another type"),
         (("torn.json", "--format", "pdf"), 2, "'pdf' is not one of"),
-        (("torn.json", "-o", "no/such/file"), 2, "no such directory"),
+        (("torn.json", "-o", "no/such/file"), 2, "its directory does not exist"),
     ],
     ids=["missing", "torn", "odd", "format", "folder"],
 )

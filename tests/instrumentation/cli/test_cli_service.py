@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spanreplay.call import RootRecord
+from spanreplay.model.call import RootRecord
 from spanreplay_service.server import ServerSettings
 from support.memory_store import MemoryStore
 from support.provider import Provider
@@ -59,7 +59,7 @@ def test_u2_show_prints_deep_links_where_the_service_has_phoenix(team: tuple[She
     assert root["phoenix"] == f"{PHOENIX}/redirects/spans/{root['span_id']}"
     assert call["phoenix"] == f"{PHOENIX}/redirects/spans/{call['span_id']}"
     assert f"Phoenix {root['phoenix']}" in shell.spanreplay("show", run_id).stdout
-    assert call["phoenix"] in shell.spanreplay("show", run_id, "--call", str(call["seq"])).stdout
+    assert call["phoenix"] in shell.spanreplay("show", run_id, "--call", str(call["call"])).stdout
 
 
 def test_u3_replay_against_a_service_is_identical_and_reported(team: tuple[Shell, Board, str]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from spanreplay.call import Outcome, Recording
-from spanreplay.cli.preview import answer_of, asked_of, facts_of
+from spanreplay.cli.runs.preview import answer_of, asked_of, facts_of
+from spanreplay.model.call import Outcome, Recording
 from support.recordings import make_incident, write_spool
 from support.runs import make_call, make_run_id
 
@@ -27,7 +27,7 @@ def test_show_tree_tells_what_was_asked_and_answered(spanreplay: Invoke, data_di
     for expected in (
         f"run {recording.run_id}  trade-bot  ok",
         "agent.py  git 1a2b3c4d5e6f  Python 3.11.7",
-        "├── lane main",
+        "├── main",
         "1 llm openai.chat.completions  gpt-5 → gpt-5-2026-10-01  T=0.7  812+45 tokens",
         "→ user: sell 1,000 worth",
         '← place_order({"notional": 190000})',
@@ -36,7 +36,7 @@ def test_show_tree_tells_what_was_asked_and_answered(spanreplay: Invoke, data_di
         '← {"state": "filled"}',
         "└── 3 http POST broker",
         "→ POST http://127.0.0.1/orders",
-        "└── lane main/report#1",
+        "└── main/report#1",
         "← Order filled: $190,000",
     ):
         assert expected in result.stdout
@@ -63,7 +63,7 @@ def test_show_call_is_whole(spanreplay: Invoke, data_dir: Path) -> None:
     write_spool(data_dir, recording)
     result = spanreplay("show", "latest", "--call", "4")
     assert '"content": "sell 1,000 worth"' in result.stdout
-    assert "lane      main/report#1, number 1" in result.stdout
+    assert "lane      main/report#1 (main/report#1, number 1)" in result.stdout
     assert 'data: {"choices": [{"delta": {"content": "filled: $190,000"}}]}' in result.stdout
     one = json.loads(spanreplay("show", "latest", "--call", "2", "--json").stdout)
     assert one["response"] == {"value": {"state": "filled"}}
@@ -101,7 +101,7 @@ def test_show_incomplete_run_says_why(spanreplay: Invoke, data_dir: Path) -> Non
     ("arguments", "message"),
     [
         (("show", "0192f3a4"), "error: "),
-        (("show", "latest"), "error: there are no recorded runs here"),
+        (("show", "latest"), "error: no recorded runs here"),
         (("show", "missing.replay"), "error: no such file: missing.replay"),
     ],
     ids=["unknown run", "no runs", "no file"],

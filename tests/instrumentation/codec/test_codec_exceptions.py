@@ -129,7 +129,7 @@ def test_exception_of_a_local_class_is_refused() -> None:
     class LocalError(Exception):
         pass
 
-    with pytest.raises(Unserializable, match=r"no importable class"):
+    with pytest.raises(Unserializable, match=r"not an importable class"):
         encode_exception(LocalError())
 
 

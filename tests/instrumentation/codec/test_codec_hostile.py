@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,9 +81,9 @@ def _write(directory: Path, name: str, source: str) -> None:
     (directory / name).write_text(source)
 
 
-def _load_in_process(directory: Path, path: str) -> str:
+def _load_in_process(directory: Path, path: str, first: str = "") -> str:
     code = (
-        "import sys; from spanreplay.codec._lookup import load_class, Refused\n"
+        f"import sys; {first} from spanreplay.codec._lookup import load_class, Refused\n"
         f"try: print('got', load_class({path!r}).__name__)\n"
         "except Refused as exc: print('refused', exc.what)"
     )
@@ -115,13 +116,15 @@ def test_codec_imports_no_module_that_does_not_define_the_class(tmp_path: Path, 
     assert "DEPLOYED" not in out
 
 
-@pytest.mark.parametrize("path", ["models:Answer", "models:Late", "shop:Cart", "shop.cart:Cart", "fractions:Fraction"])
-def test_codec_imports_a_module_that_defines_the_class(tmp_path: Path, path: str) -> None:
-    """A class that the agent imports lazily is found, also conditional and re-exported ones."""
-    _write(tmp_path, "models.py", "import sys\nclass Answer: pass\nif sys:\n    class Late: pass\n")
-    _write(tmp_path, "shop/__init__.py", "from shop.cart import Cart\n")
+@pytest.mark.parametrize("path", ["models:Answer", "shop:Cart", "shop.cart:Cart"])
+def test_r8_codec_imports_nothing_for_a_recording(tmp_path: Path, path: str) -> None:
+    """Not even a module that defines the class is imported: its top level is code that nobody asked for."""
+    _write(tmp_path, "models.py", "print('DEPLOYED')\nclass Answer: pass\n")
+    _write(tmp_path, "shop/__init__.py", "print('DEPLOYED')\nfrom shop.cart import Cart\n")
     _write(tmp_path, "shop/cart.py", "class Cart: pass\n")
-    assert _load_in_process(tmp_path, path) == f"got {path.partition(':')[2]}\n"
+    out = _load_in_process(tmp_path, path)
+    assert out.startswith(f"refused {path}: nothing here has imported {path.partition(':')[0]}")
+    assert "DEPLOYED" not in out
 
 
 def test_codec_asks_no_lazy_module(tmp_path: Path) -> None:
@@ -129,6 +132,7 @@ def test_codec_asks_no_lazy_module(tmp_path: Path) -> None:
     _write(tmp_path, "lazy.py", "def __getattr__(name):\n    print('ASKED')\n    return int\nclass X: pass\n")
     assert _load_in_process(tmp_path, "lazy:X.y").startswith("refused")
     assert "ASKED" not in _load_in_process(tmp_path, "lazy:Y")
+    assert "ASKED" not in _load_in_process(tmp_path, "lazy:Y", first="import lazy;")
 
 
 @pytest.mark.parametrize(
@@ -140,18 +144,58 @@ def test_codec_refuses_what_is_no_class_path(path: Any) -> None:
         decode({"$type": "class", "class": path})
 
 
-def test_codec_state_cannot_change_a_class() -> None:
-    """Attributes named like Python's own machinery land nowhere special."""
-    hostile = {
-        "$type": "exception",
-        "class": "builtins:ValueError",
-        "args": [],
-        "state": {"__class__": {"$type": "class", "class": "builtins:int"}, "__traceback__": 1, "args": 5},
-    }
-    exc = decode(hostile)
-    assert type(exc) is ValueError
-    assert exc.args == ()
-    assert exc.__traceback__ is None
+@pytest.mark.parametrize("name", ["__class__", "args", "with_traceback", "__str__"])
+def test_codec_state_cannot_change_a_class(name: str) -> None:
+    """Attributes named like Python's own machinery, or like a method, are refused."""
+    hostile = {"$type": "exception", "class": "builtins:ValueError", "args": [], "state": {name: 5}}
+    with pytest.raises(Unserializable, match="must not hide"):
+        decode(hostile)
+
+
+# ── every row under an audit hook ──────────────────────────────────────────────────────────────────
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ran while every row's value was changed at every place, in a process whose audit hook listened."""
+    directory = tmp_path_factory.mktemp("attacked")
+    _write(directory, "deploy_probe.py", "import os; open(os.environ['PROBE_MARK'], 'w')\nclass Deployer: pass\n")
+    tests = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": f"{tests}:{directory}", "PROBE_MARK": str(directory / "mark")}
+    command = [sys.executable, "-W", "ignore", "-m", "support.hostile_values"]
+    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("attack", ["object", "class", "import", "huge", "deep"])
+def test_r8_no_row_runs_code(attacked: dict[str, Any], attack: str) -> None:
+    """No special method of a decoded object is called, nothing is imported, compiled or executed."""
+    assert attacked[attack] == []
+
+
+def test_r8_no_attribute_hides_a_method(attacked: dict[str, Any]) -> None:
+    """No name in the state of an instance stands before what its class does under that name."""
+    assert attacked["hide"] == []
+
+
+def test_r8_hostile_values_take_bounded_memory(attacked: dict[str, Any]) -> None:
+    """Thousands of values with huge numbers and depths are decoded or refused within 100 MB."""
+    assert attacked["memory_mb"] < 100
+
+
+def test_r8_every_row_was_attacked(attacked: dict[str, Any]) -> None:
+    """The table has no row that these attacks leave out, and the module that they name was not imported."""
+    assert attacked["missing"] == []
+    assert not attacked["imported"]
+
+
+def test_r8_an_exception_cannot_carry_a_program() -> None:
+    """What a formatted exception looks up ends at data: no class that evaluates text is handed out."""
+    holder = {"$type": "exception", "class": "builtins:ValueError", "args": [], "state": {"convert": None}}
+    for path in ("pydantic.type_adapter:TypeAdapter", "builtins:type", "functools:partial", "builtins:str"):
+        holder["state"] = {"convert": {"$type": "class", "class": path}}
+        with pytest.raises(Unserializable):
+            decode(holder)
 
 
 @pytest.mark.parametrize(

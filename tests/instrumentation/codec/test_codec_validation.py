@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError, field_validator, validate_call
 from pydantic_core import PydanticCustomError
 
 from spanreplay import codec
-from spanreplay.errors import Unserializable
+from spanreplay.model.errors import Unserializable
 
 
 class Order(BaseModel):

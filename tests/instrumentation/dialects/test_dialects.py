@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanreplay.dialects import Dialect, ResponseMeaning, ToolCall, find_dialect, meta
-from spanreplay.keys import compute_key
+from spanreplay.dialects._meaning import output_hash
+from spanreplay.model.keys import compute_key
 from support import wire_anthropic, wire_openai
 
 Json = dict[str, Any]
@@ -116,7 +117,7 @@ def test_dialect_is_found_by_path(url: str, name: str, provider: str) -> None:
     [
         ("GET", "https://api.openai.com/v1/responses"),
         ("POST", "https://api.openai.com/v1/responses/resp_1/cancel"),
-        ("POST", "https://api.anthropic.com/v1/messages/count_tokens"),
+        ("POST", "https://api.anthropic.com/v1/messages/batches"),
         ("POST", "https://api.openai.com/v1/files"),
         ("POST", "https://example.test/messages"),
         ("POST", "http://[::1"),
@@ -420,6 +421,7 @@ def test_s23_meta_has_alias_and_resolved_model() -> None:
         "tokens_in": response.tokens_in,
         "tokens_out": response.tokens_out,
         "finish_reason": "stop",
+        "output_hash": output_hash(response),
         "temperature": 0.7,
         "seed": 3,
         "max_tokens": 50,

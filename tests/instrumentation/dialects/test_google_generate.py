@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from spanreplay.dialects import Dialect, find_dialect, meta
-from spanreplay.keys import compute_key
+from spanreplay.dialects._meaning import output_hash
+from spanreplay.model.keys import compute_key
 from support import wire_google
 
 Json = dict[str, Any]
@@ -96,6 +97,7 @@ def test_s23_google_meta_is_whole() -> None:
         "tokens_in": answer["usageMetadata"]["promptTokenCount"],
         "tokens_out": answer["usageMetadata"]["candidatesTokenCount"],
         "finish_reason": "STOP",
+        "output_hash": output_hash(response),
         "system_prompt_hash": request.system_prompt_hash,
         "stream": False,
     }

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from spanreplay.dialects import Dialect, find_dialect
-from spanreplay.seams.aws_events import read_events
-from support.dialect_samples import MODELS
+from spanreplay.dialects import Dialect, find_dialect, meta
+from spanreplay.runtime.wire.aws_events import read_events
+from spanreplay.runtime.wire.http_reply import HttpReply
+from spanreplay.runtime.wire.http_wire import HttpExchange, read_meta
+from support.dialect_samples import MODELS, PROFILE
 from support.wire_bedrock import aws_event
 from support.wire_openai import sse
 
@@ -135,3 +137,154 @@ def test_scores_of_every_provider_are_read() -> None:
     bare = [{"index": 1, "score": 0.9}, {"index": 0, "score": 0.1}]
     for answer in ({"results": rows}, {"data": rows}, bare):
         assert _find("/rerank").read_response(200, [json.dumps(answer)]).scores == ((1, 0.9), (0, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("model", "ask", "answer", "text", "reason", "tokens"),
+    [
+        (
+            "ai21.j2-ultra-v1",
+            {"prompt": "hi", "maxTokens": 9, "temperature": 0.7, "topP": 0.9},
+            {
+                "id": 1234,
+                "prompt": {"text": "hi", "tokens": [{}, {}]},
+                "completions": [{"data": {"text": "so", "tokens": [{}]}, "finishReason": {"reason": "endoftext"}}],
+            },
+            "so",
+            "endoftext",
+            (2, 1),
+        ),
+        (
+            "cohere.command-text-v14",
+            {"prompt": "hi", "max_tokens": 9, "temperature": 0.7, "p": 0.9},
+            {"generations": [{"finish_reason": "COMPLETE", "id": "g", "text": "so"}], "id": "i", "prompt": "hi"},
+            "so",
+            "COMPLETE",
+            (-1, -1),
+        ),
+    ],
+    ids=["AI21", "Command"],
+)
+def test_s22_bedrock_reads_prompts_of_other_vendors(
+    model: str, ask: dict[str, Any], answer: dict[str, Any], text: str, reason: str, tokens: tuple[int, int]
+) -> None:
+    """Text, reason, parameters and, where the body lists them, tokens; a parameter that is left out is another key."""
+    dialect = _find(f"/model/{model}/invoke", body=ask)
+    request, meaning = dialect.read_request(ask), dialect.read_response(200, [json.dumps(answer)])
+    assert (request.kind, request.name, request.model, request.ignored) == ("llm", "bedrock.text", model, ())
+    assert {k: v for k, v in meta(request).items() if k in ("temperature", "top_p", "max_tokens")} == {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_tokens": 9,
+    }
+    assert (meaning.text, meaning.finish_reason, meaning.is_complete) == (text, reason, True)
+    assert (meaning.tokens_in, meaning.tokens_out) == tokens
+
+
+def test_s22_command_streams_text_by_text() -> None:
+    """Each chunk has a text; the last says why it ended, and has the counts."""
+    dialect = _find("/model/cohere.command-text-v14/invoke-with-response-stream", body={"prompt": "hi"})
+    counts = {"amazon-bedrock-invocationMetrics": {"inputTokenCount": 2, "outputTokenCount": 3}}
+    chunks = [{"text": "so ", "is_finished": False}, {"text": "it is", "is_finished": False}]
+    end = {"is_finished": True, "finish_reason": "COMPLETE", **counts}
+    meaning = dialect.read_response(200, [json.dumps(chunk) + "\n" for chunk in (*chunks, end)], True)
+    assert (meaning.text, meaning.finish_reason, meaning.is_complete) == ("so it is", "COMPLETE", True)
+    assert (meaning.tokens_in, meaning.tokens_out) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "kind"),
+    [
+        (PROFILE, {"inputText": "a"}, "embedding"),
+        (PROFILE, {"inputText": "a", "textGenerationConfig": {}}, "llm"),
+        (PROFILE, {"texts": ["a"], "input_type": "search_query"}, "embedding"),
+        ("arn:aws:bedrock:us-east-1::foundation-model/amazon.titan-text-lite-v1", {"inputText": "a"}, "llm"),
+        ("arn:aws:bedrock:us-east-1::foundation-model/amazon.titan-embed-text-v2:0", {"inputText": "a"}, "embedding"),
+        ("arn:aws:bedrock:us-east-1:111122223333:provisioned-model/p1", {"inputText": "a"}, "embedding"),
+        ("amazon.titan-text-lite-v1", {"inputText": "a"}, "llm"),
+    ],
+)
+def test_s22_model_behind_an_arn_is_known_by_its_body(model: str, body: dict[str, Any], kind: str) -> None:
+    """An inference profile hides its model: what says how to generate is a text, the rest an embedding."""
+    path = "/model/" + model.replace(":", "%3A").replace("/", "%2F") + "/invoke"
+    found = _find(path, body=body).read_request(body)
+    assert (found.kind, found.model) == (kind, model)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_s22_empty_tool_call_is_none(is_stream: bool) -> None:
+    """Snowflake's Cortex puts an empty call into messages that call nothing."""
+    place = "delta" if is_stream else "message"
+    choice = {"index": 0, place: {"role": "assistant", "content": "so", "tool_calls": [{}]}, "finish_reason": "stop"}
+    text = sse({"choices": [choice]}).decode() if is_stream else json.dumps({"choices": [choice]})
+    meaning = _find("/api/v2/cortex/v1/chat/completions", "https://a.snowflakecomputing.com").read_response(200, [text])
+    assert (meaning.text, meaning.tool_calls, meaning.messages[0].tool_calls) == ("so", (), ())
+    said = {"messages": [{"role": "assistant", "content": "so", "tool_calls": [{"function": {"arguments": ""}}]}]}
+    (message,) = _find("/v1/chat/completions").read_message(said["messages"][0])
+    assert message.tool_calls == ()
+
+
+def test_s22_writers_completions_are_read() -> None:
+    """A body without a reason is whole; its chunks have a `value` each; cached tokens are spelled its own way."""
+    dialect = _find("/v1/completions", "https://api.writer.com", {"model": "palmyra-x5", "prompt": "hi"})
+    assert dialect.provider == "writer"
+    whole = dialect.read_response(200, [json.dumps({"choices": [{"text": "so"}], "model": "palmyra-x5"})])
+    assert (whole.text, whole.is_complete) == ("so", True)
+    pieces = [sse({"value": piece}).decode() for piece in ("so", " it", " is")]
+    cut = dialect.read_response(200, pieces, True)
+    assert (cut.text, cut.is_complete) == ("so it is", False)
+    assert dialect.read_response(200, [*pieces, "data: [DONE]\n\n"], True).is_complete
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_token_details": {"cached_tokens": 5}}
+    answer = {"choices": [{"message": {"content": "so"}, "finish_reason": "stop"}], "usage": usage}
+    chat = _find("/v1/chat", body={"model": "palmyra-x5", "messages": [{"role": "user", "content": "hi"}]})
+    assert (chat.name, chat.read_response(200, [json.dumps(answer)]).tokens_cache_read) == ("writer.chat", 5)
+
+
+def test_s22_interaction_of_an_agent_and_of_steps_is_read() -> None:
+    """An agent stands where a model does; steps in are messages; results name the calls that they answer."""
+    body = {
+        "agent": "deep-research-pro",
+        "previous_interaction_id": "interactions/1",
+        "input": [
+            {"type": "user_input", "content": [{"type": "text", "text": "pay"}]},
+            {"type": "function_call", "id": "c1", "name": "pay", "arguments": {"amount": 1}},
+            {"type": "function_result", "call_id": "c1", "name": "pay", "result": {"ok": True}},
+        ],
+    }
+    dialect = _find("/v1beta/interactions", body=body)
+    request = dialect.read_request(body)
+    assert (request.model, request.tool_call_ids) == ("deep-research-pro", ("c1",))
+    said = [message for item in dialect.conversation(body) for message in dialect.read_message(item)]
+    assert [(m.role, m.text, [c.name for c in m.tool_calls]) for m in said] == [
+        ("user", "pay", []),
+        ("assistant", "", ["pay"]),
+        ("tool", '{"ok":true}', []),
+    ]
+    running = {"id": "interactions/2", "status": "in_progress"}
+    assert not dialect.read_response(200, [json.dumps(running)]).is_complete
+    older = {"status": "completed", "outputs": [{"type": "text", "text": "so"}]}
+    assert dialect.read_response(200, [json.dumps(older)]).text == "so"
+
+
+@pytest.mark.parametrize(
+    ("headers", "tokens"),
+    [
+        ([("X-Amzn-Bedrock-Input-Token-Count", "11"), ("X-Amzn-Bedrock-Output-Token-Count", "3")], (11, 3)),
+        ([("x-amzn-bedrock-input-token-count", "many"), ("x-amzn-bedrock-output-token-count", "9" * 99)], (None, None)),
+        ([], (None, None)),
+    ],
+    ids=["stated", "no numbers", "none"],
+)
+def test_s22_tokens_are_read_from_bedrocks_headers(
+    headers: list[tuple[str, str]], tokens: tuple[int | None, int | None]
+) -> None:
+    """Where a body states no tokens the headers do; a body's own count goes first."""
+    ask = {"prompt": "hi"}
+    dialect = _find("/model/cohere.command-text-v14/invoke", body=ask)
+    exchange = HttpExchange(dialect, dialect.read_request(ask))
+    answer = json.dumps({"generations": [{"finish_reason": "COMPLETE", "text": "so"}]})
+    found = read_meta(exchange, HttpReply(200, headers=headers), [answer], is_stream=False)
+    assert (found.get("tokens_in"), found.get("tokens_out")) == tokens
+    counted = json.dumps({"generation": "so", "prompt_token_count": 7, "generation_token_count": 5})
+    found = read_meta(exchange, HttpReply(200, headers=headers), [counted], is_stream=False)
+    assert (found["tokens_in"], found["tokens_out"]) == (7, 5)

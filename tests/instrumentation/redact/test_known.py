@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanreplay import codec
-from spanreplay._json import dump
+from spanreplay.model.json_text import dump
 from spanreplay.redact import Redactor, RunRedactor
 from spanreplay.redact.plain import ITEMS_MAX
 

@@ -50,7 +50,7 @@ def test_r4_work_is_linear_on_adversarial_text(literal: str) -> None:
             large = _work(unit * (2 * _SIZE // len(unit)))
             assert large[0] <= 2.1 * small[0] + 10
             assert large[1] <= 2.1 * small[1] + 25_000
-            assert large[0] <= 2 * _SIZE
+            assert large[0] <= 2 * 2 * _SIZE  # two rules may share an anchor
 
 
 def test_r4_one_long_run_is_tried_once_per_anchor() -> None:
@@ -66,7 +66,7 @@ def test_r4_known_values_are_bounded() -> None:
     run = Redactor(b"k" * 32, "k").run()
     redacted = run.text(" ".join(f"password=secret{n:06d}x" for n in range(3000)))
     assert redacted.count("rdx-k") == 3000
-    assert len(run._known) == 256
+    assert len(run._finder._known) == 256
 
 
 def test_scanner_compiles_nothing_before_its_first_text() -> None:

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanreplay.redact import RULES, Anchor, Redactor, Rule, RunRedactor, redact_chunks
+from support import wire_text
+from support.dialect_samples import MODELS
 from support.secret_samples import SECRETS, Sample
 
 
@@ -173,3 +175,98 @@ def test_events_of_any_text_stay_events(text: str, sizes: list[int]) -> None:
         assert len(events) == len(_payloads(frame(pieces)))
         assert "hunter2secret" not in "".join(map(read, events))
     assert run.errors == 0
+
+
+# ── Every dialect, every cut ────────────────────────────────────────────────────────────────────────
+_KEY = (
+    "sk-ant-" + "api03-" + "".join(chr(65 + i * 7 % 26) + chr(97 + i * 11 % 26) + str(i % 10) for i in range(31)) + "AA"
+)
+_PASSWORD = "correcthorse" + "42battery"
+_SPOKEN = {name: sample for name, sample in MODELS.items() if sample.stream is not None}
+
+
+def _survives(secret: str, text: str, least: int = 8) -> bool:
+    """Whether any eight characters of a secret that follow each other are left."""
+    return any(secret[at : at + least] in text for at in range(7, len(secret) - least + 1))
+
+
+@pytest.mark.parametrize("pieces", [2, 5, 11, 40])
+@pytest.mark.parametrize("name", _SPOKEN)
+def test_r1_key_in_a_dialects_stream_is_found_however_it_is_cut(
+    make_run: Callable[[], RunRedactor], monkeypatch: pytest.MonkeyPatch, name: str, pieces: int
+) -> None:
+    """No eight characters of a key or a password are left of a real stream, wherever its pieces end."""
+    monkeypatch.setattr(wire_text.split_text, "__defaults__", (pieces,))
+    for padding in range(0, 130, 13):
+        said = json.dumps({"text": "a" * padding + f" {_KEY} b password={_PASSWORD} {'c' * (130 - padding)}"})
+        stream = "".join(_SPOKEN[name].streamed(f"say {said}"))
+        run = make_run()
+        redacted = run.text(stream)
+        assert not _survives(_KEY, redacted)
+        assert not _survives(_PASSWORD, redacted)
+        assert run.text(redacted) == redacted == make_run().text(redacted)
+        assert run.errors == 0
+        messages = [
+            line.removeprefix("data: ") for line in stream.splitlines() if line[:1] == "{" or line[:6] == "data: "
+        ]
+        assert not _survives(_KEY, "".join(make_run().messages(messages)))
+
+
+def _gemini_array(pieces: list[str]) -> str:
+    chunks = [json.dumps({"candidates": [{"content": {"parts": [{"text": p}]}}]}, indent=2) for p in pieces]
+    return "[" + ",\r\n".join(chunks) + "]"
+
+
+def _ollama_lines(pieces: list[str]) -> str:
+    return "".join(json.dumps({"model": "m", "response": piece, "done": False}) + "\n" for piece in pieces)
+
+
+def _counted_events(pieces: list[str]) -> str:
+    return "".join(f"data: {json.dumps({'index': n, 'token': {'text': p}})}\n\n" for n, p in enumerate(pieces, 1))
+
+
+def _growing_events(pieces: list[str]) -> str:
+    texts = ["".join(pieces[: n + 1]) for n in range(len(pieces))]
+    return "".join(f"data: {json.dumps({'text': text})}\n\n" for text in texts)
+
+
+@pytest.mark.parametrize("frame", [_openai_events, _gemini_array, _ollama_lines, _counted_events, _growing_events])
+def test_r1_no_cut_leaves_the_tail_of_a_key(
+    make_run: Callable[[], RunRedactor], frame: Callable[[list[str]], str]
+) -> None:
+    """Two pieces cut anywhere, and a stream that breaks off there: 0 of all cuts leave eight characters."""
+    for cut in range(1, len(_KEY)):
+        stream = frame(["my key: ", _KEY[:cut], _KEY[cut:], " ok"])
+        run = make_run()
+        redacted = run.text(stream)
+        assert not _survives(_KEY, redacted), cut
+        assert run.errors == 0
+        last = stream.rindex("{")
+        broken = make_run().text(stream[:last])
+        assert frame is _growing_events or cut < 30 or not _survives(_KEY[: cut - 1], broken), cut
+
+
+def test_r1_pieces_of_a_password_are_not_learned(run: RunRedactor) -> None:
+    """A password that ends in the next event is learned whole, so that it is found whole where it comes again."""
+    run.text(_openai_events(["password=hunter2se", "cretword", " done"]))
+    assert run.text("and hunter2secretword too") == run.text("and hunter2secretword too").replace("hunter2", "")
+    assert "hunter2" not in run.text("then hunter2secretword there")
+
+
+def test_r2_conversations_are_no_streams(run: RunRedactor) -> None:
+    """Messages of one list end where they end: a key does not swallow the word that begins the next."""
+    key = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hI6"
+    said = json.dumps([{"role": "user", "content": f"my key {key}"}, {"role": "user", "content": "Thanks"}])
+    assert json.loads(run.text(said))[1]["content"] == "Thanks"
+
+
+def test_r1_generator_that_yields_a_key_in_pieces_is_redacted(run: RunRedactor) -> None:
+    """Items of a generator are read together, texts and objects; what is no part of a secret stays in its item."""
+    texts = ["my key ", _KEY[:40], _KEY[40:90], _KEY[90:], " end"]
+    made = run.items(texts)
+    assert made[0] == texts[0]
+    assert made[1].startswith("rdx-")
+    assert made[2:] == ["", "", " end"]
+    objects = [{"delta": {"text": text, "n": 1}} for text in texts]
+    assert [item["delta"]["text"] for item in run.items(objects)] == made
+    assert run.items(["a", "b"]) == ["a", "b"]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanreplay.errors import ConfigError
+from spanreplay.model.errors import ConfigError
 from spanreplay.redact import Redactor, load_or_create_key
 from spanreplay.redact.tokens import TOKEN, Tokenizer, key_id_of
 
@@ -97,7 +97,7 @@ def test_damaged_key_file_is_named(tmp_path: Path, content: str) -> None:
 def test_key_in_an_impossible_place_is_an_error(tmp_path: Path) -> None:
     """A path below a file cannot be created, and the error says so."""
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot read or create") as caught:
+    with pytest.raises(ConfigError, match="cannot use the redaction key") as caught:
         load_or_create_key(tmp_path / "file" / "redact.key")
     assert isinstance(caught.value.__cause__, OSError)
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208 - names only

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from spanreplay._version import VERSION
+from spanreplay.model.version import VERSION
 from spanreplay.report import github, html, junit, sarif
 from spanreplay.report.place import find_place, fingerprints
 from spanreplay.report.shape import EXIT_STATUS, Verdict

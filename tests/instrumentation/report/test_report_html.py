@@ -53,7 +53,7 @@ def test_s65_html_shows_the_one_cause_side_by_side(page: Any, tmp_path: Path) ->
     assert left["y"] == right["y"]
     assert left["x"] + left["width"] <= right["x"]
     assert "agent.py:31 run" in cause.inner_text()
-    downstream = page.get_by_text("call 8 (tool:place_order, lane main)")
+    downstream = page.get_by_text("call 8 (tool:place_order)")
     assert not downstream.is_visible()
     page.get_by_text("3 further differences downstream").click()
     assert downstream.is_visible()

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from spanreplay.errors import SpanreplayError
+from spanreplay.model.errors import SpanreplayError
 from spanreplay.report.json import dump, parse
 from spanreplay.report.shape import EXIT_STATUS
 

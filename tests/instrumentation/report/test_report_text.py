@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spanreplay.model.escape import escape, shorten, window
 from spanreplay.report import text
-from spanreplay.report.escape import escape, shorten, window
 from spanreplay.report.json import parse
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spanreplay.call import Recording
+from spanreplay.model.call import Recording
 from support.replaying import Replayed, Workplace
 from support.web_server import WebServer
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from spanreplay.seams._table import SEAMS, Seam
+from spanreplay.seams.table import SEAMS, Seam
 from support.agents import ENVIRONMENTS, ROOT, has_distribution
 from support.seam_contract import CASES, PROMISES, TIMEOUT_S
 
@@ -22,11 +22,13 @@ WITHOUT_CASE: Final = {
     "aiosqlite": "its statements are those of sqlite3 (test_databases.py)",
     "psycopg": "it needs a server (test_databases.py)",
     "psycopg2": "it needs a server (test_databases.py)",
+    "duckdb": "its statements run again in a replay (test_duckdb.py)",
     "own-servers": "it records nothing (test_own_servers.py)",
     "threads": "it records no calls (end_to_end/test_meetings.py)",
     "returns": "it records no calls (end_to_end/test_returns.py)",
     "stdin": "it needs a process with an input of its own (test_stdin.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
+    "uvloop-steps": "it records no calls (test_uvloop.py)",
     "mcp-transports": "it only keeps servers from being started (tests/agents/mcp_agent.py)",
 }
 """Rows that cannot be used by themselves, and where they are tested."""

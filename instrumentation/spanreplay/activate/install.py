@@ -1,0 +1,485 @@
+"""Puts recording or replay into the running process, and takes it out again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from spanreplay.activate.exit_status import may_raise_exit, to_status
+from spanreplay.activate.redactors import LazyRedactor, build_redactor, load_redactor
+from spanreplay.model import attributes as names
+from spanreplay.model import config, guard, ids
+from spanreplay.model.call import Outcome
+from spanreplay.model.levels import FULL, Level, level_of, level_of_recording
+from spanreplay.recording import catalog
+from spanreplay.recording.spool.target import read_target
+from spanreplay.runtime import lanes
+from spanreplay.runtime import processes as family
+from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process import parent_run
+from spanreplay.runtime.process.stdout import OutputCapture
+from spanreplay.runtime.process.termination import Termination
+from spanreplay.runtime.run import Run, root_lane_of_active_run, set_process_run
+from spanreplay.seams.concurrency import asyncio_timers as timers
+from spanreplay.seams.concurrency import lanes_of_work, thread_polls
+from spanreplay.seams.concurrency import thread_waits as waits
+from spanreplay.seams.concurrency.carried import carried
+from spanreplay.seams.machine import reads_and_files
+from spanreplay.seams.telemetry import providers
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from spanreplay.redact.processor import RedactingSpanProcessor
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.replayer.sandbox.native_writes import NativeWrites
+    from spanreplay.replayer.sandbox.world import World
+    from spanreplay.seams.installed import InstalledSeams
+    from spanreplay.seams.table import Seam
+
+logger = logging.getLogger("spanreplay")
+EXIT_SUSPENDED = 7
+_SIGNALLED = 128
+"""What a shell adds to the number of the signal that a program died of."""
+_STARTER, _OURS = "starter", "spanreplay"
+_FOLDERS = "SPANREPLAY_REPLAY_FOLDERS"
+_leave = os._exit  # not the one that an installation patches
+
+
+class Installation:
+    """Everything that one process's recording or replay has put in place."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.patches = Patches()
+        self.run: Run | None = None
+        self.level: Level = FULL
+        self.seams: InstalledSeams | None = None
+        self.units: InstalledSeams | None = None
+        self.groups: PatchGroups | None = None
+        self.session: Session | None = None
+        self.is_started_by_us = providers.is_starter_ours(sys.modules)
+        """Whether `spanreplay record` started the agent; in a replay, whether it did so then."""
+        self._exit_status: int | None = None
+        self._pid = os.getpid()
+        self._spool: Any = None
+        self._not_recorded = ""
+        self._world: World | None = None
+        self._denied: NativeWrites | None = None
+        self._target = read_target()
+        self._is_shared = False
+        self._data_dir = Path()
+        self._resource: Any = None
+
+    def install(self) -> None:
+        """Build the way out, start the run, patch. Raises: SpanreplayError where a replay can't be set up."""
+        from spanreplay.units._table import starts_server
+
+        self.level = level_of(is_server=starts_server())
+        if self.mode == "replay":
+            self.session = self._load_session()
+            self.level = level_of_recording(self.session.recording.root)
+            self.is_started_by_us = self.session.recording.root.env.get(_STARTER) == _OURS
+            if self.session.plan.dap:
+                from spanreplay.replayer.resolve.stepper import listen
+
+                listen(self.session.plan.dap)
+        provider = providers.find_provider()
+        if provider is None or not providers.is_sampled(provider):
+            self._not_recorded = "OTEL_SDK_DISABLED is set" if provider is None else "the sampler leaves this run out"
+            if self.session is None:
+                logger.warning("not recorded: %s", self._not_recorded)
+                return
+            provider = providers.make_provider()
+        self._start_run(provider)
+        self._patch()
+
+    def _load_session(self) -> Session:
+        from spanreplay.recording.source import load_beside, load_newest, load_source
+        from spanreplay.replayer.resolve.extent import Extent
+        from spanreplay.replayer.resolve.plan import read_plan
+        from spanreplay.replayer.resolve.session import Session
+        from spanreplay.replayer.resolve.warm_up import WarmUp
+        from spanreplay.units.earlier import count_before, with_earlier
+        from spanreplay.units.start import with_start
+
+        source = config.read_setting("SPANREPLAY_REPLAY_SOURCE")
+        if source:
+            recording = load_source(source)
+        else:
+            app = config.read_app_name(sys.argv[0] if sys.argv else "")
+            recording = load_newest(app)
+            guard.write_stderr(f"spanreplay: replaying the newest run of {app}, {recording.run_id}")
+        plan = read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN"))
+        started = with_start(recording, lambda run_id: load_beside(source, run_id))
+        earlier = [each for each in config.read_setting("SPANREPLAY_REPLAY_WARM").split(",") if each]
+        warm = with_earlier(started.recording, earlier, lambda run_id: load_beside(source, run_id))
+        session = Session(warm.recording, plan, _read_folders(list(sys.argv)))
+        session.completeness = warm.completeness
+        session.tampering = session.tampering or started.tampering or warm.tampering
+        warm_up = WarmUp(session, warm.units, warm.clock, count_before(recording)) if earlier else None
+        extent = Extent(session, started.in_flight, is_start_lost=started.is_start_lost, warm_up=warm_up)
+        session.extent = extent if started.is_unit else None
+        return session
+
+    def _start_run(self, provider: TracerProvider) -> None:
+        from spanreplay.runtime.process.environment import describe_environment
+        from spanreplay.seams.telemetry.other_spans import OtherSpans
+        from spanreplay.seams.telemetry.stand_in import StandIn
+
+        self._data_dir = data_dir = config.read_data_dir()
+        self._resource = provider.resource
+        family.settings["SPANREPLAY_DIR"] = str(data_dir)
+        family.settings["SPANREPLAY_LEVEL"] = self.level.name
+        ticket = family.take_ticket()
+        redactor: Any = LazyRedactor(lambda: build_redactor(data_dir))
+        providers.redact_exports(provider, redactor, self._target)
+        started = {_STARTER: _OURS} if self.is_started_by_us else {}
+        environment = {**describe_environment(list(sys.argv)), **parent_run.read_parent(), **started}
+        run, recorded = self._make_run("" if ticket is None else ticket.run_id, redactor, environment)
+        if self.session is not None and self.session.continuation is not None:
+            run.environment = {**run.environment, names.RESUMES: self.session.recording.run_id}
+        if self.session is not None:
+            self.session.recorded_env.give(run.redactor, is_member=ticket is not None)
+        capture = OutputCapture()
+        if capture.install():
+            run.output = capture
+        run.others = OtherSpans(run, recorded.on_end)
+        self.groups = groups = PatchGroups(run, is_replay=self.session is not None, level=self.level)
+        groups.install("spans of the program", self.patches, run.others.install)
+        target = self._target
+        if target is not None and not config.read_setting("SPANREPLAY_COLLECTOR"):
+            share = self._share
+            groups.install(
+                "the program's exporters", self.patches, lambda p: providers.watch_exporters(p, target, share)
+            )
+        if not providers.is_global(provider):
+            groups.install("spans without a provider", self.patches, StandIn(provider).install)
+        set_process_run(run)
+        family.offer(run)
+        if ticket is not None:
+            run.join(ticket)
+        self._offer_units(run)
+
+    def _offer_units(self, run: Run, forked_from: Run | None = None) -> None:
+        """Let what this process serves be runs of their own."""
+        from spanreplay.units import factory
+
+        data_dir, shipper = self._data_dir, self._spool.shipper
+        finish = None if self.session is None else self._finish_unit
+        process = factory.Process(run, self._resource, data_dir, lambda: load_redactor(data_dir), shipper, finish)
+        process.forked_from = forked_from
+        factory.offer(process)
+
+    def _finish_unit(self, status: int) -> None:
+        """The replay of a unit is over, and with it the process."""
+        self.finish(status)
+        if self._world is not None:
+            self._world.forget()
+
+    def _make_run(
+        self, run_id: str, redactor: Any, environment: Mapping[str, Any]
+    ) -> tuple[Run, RedactingSpanProcessor]:
+        """A run of this process and where its spans go; its spool holds nothing yet."""
+        from spanreplay.redact.processor import RedactingSpanProcessor
+        from spanreplay.runtime.emit import Emitter
+
+        run_id = run_id or ids.new_run_id()
+        app = config.read_app_name(sys.argv[0] if sys.argv else "")
+        run_resource = _run_resource(run_id, app, self.session)
+        resource = self._resource.merge(run_resource)
+        self._spool = self._open_spool(run_id)
+        recorded = RedactingSpanProcessor(redactor, [self._spool], run_resource=run_resource)
+        self.run = run = Run(
+            app=app,
+            run_id=run_id,
+            emitter=Emitter([recorded], resource),
+            redactor=redactor,
+            session=self.session,
+            user_id=config.read_setting("SPANREPLAY_USER_ID"),
+            session_id=config.read_setting("SPANREPLAY_SESSION_ID"),
+            environment=environment,
+            level=self.level,
+        )
+        recorded.listener = run.who.look_at_span
+        run.on_suspend = self._suspend
+        reads_and_files.attach_reads(run)
+        reads_and_files.attach_files(run)
+        return run, recorded
+
+    def _open_spool(self, run_id: str) -> Any:
+        from spanreplay.recording.spool import Shipper, SpoolWriter
+        from spanreplay.recording.spool.processor import SpoolSpanProcessor
+
+        target = self._target
+        shipper = None if target is None else Shipper(self._data_dir, target)
+        writer = SpoolWriter(
+            self._data_dir,
+            run_id,
+            fsync=config.read_setting("SPANREPLAY_FSYNC"),
+            bytes_max=config.SPOOL_BYTES_MAX,
+            to_ship=shipper is not None,
+        )
+        spool = SpoolSpanProcessor(writer, shipper)
+        if self._is_shared:
+            spool.doubt()
+        return spool
+
+    def _share(self) -> None:
+        """The program's exporter sends to where OTEL_EXPORTER_OTLP_ENDPOINT has us ship: that may be its backend."""
+        self._is_shared = True
+        self._spool.doubt()
+
+    def _patch(self) -> None:
+        from spanreplay.seams.installed import InstalledSeams
+        from spanreplay.units._table import UNITS
+
+        is_replay = self.session is not None
+        groups = self.groups = self.groups or PatchGroups(self.run, is_replay=is_replay, level=self.level)
+        lanes_of_work.install(self.patches, root_lane_of_active_run, carried, groups)
+        groups.install("timers", self.patches, timers.install)
+        if self.session is not None and self.run is not None:
+            from spanreplay.replayer.sandbox import kernel_guard, native_writes, world
+
+            self.session.guard = kernel_guard.enter(self.session.plan)
+            self._world = world.install(self.session, self.run, self.patches)
+            self.run.overlay = self._world.files
+            self._denied = native_writes.watch(self.session, self.run, self.patches)
+        self.seams = InstalledSeams(self._seam_failed if is_replay else self._seam_missed, self.level)
+        self.seams.register()
+        self.units = InstalledSeams(self._seam_missed if self.session is None else self._seam_failed, table=UNITS)
+        self.units.register()
+        groups.install("the exit status", self.patches, self._watch_exit)
+        if self.session is None:
+            groups.install("the end by a signal", self.patches, Termination(self._finish_terminated).install)
+        os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
+        if self.session is not None and self.run is not None:
+            from spanreplay.replayer import tracebacks
+            from spanreplay.replayer.sandbox import netguard
+            from spanreplay.replayer.schedule import step_clock, threads
+
+            tracebacks.install(self.patches)
+            threads.install(self.session.gate, self.patches)
+            step_clock.install(self.session.gate, self.patches)
+            netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
+        groups.install("waits of threads", self.patches, waits.install)  # around what a replay does to waits
+        groups.install("looks at futures and threads", self.patches, thread_polls.install)
+
+    def _seam_failed(self, seam: Seam, exc: Exception) -> None:
+        # A library that can't be patched would go live
+        guard.write_stderr(f"error: the replay can't cover {seam.name}: {type(exc).__name__}: {exc}")
+        self._pid = 0  # no verdict: nothing was compared
+        os._exit(3)
+
+    def _seam_missed(self, seam: Seam, exc: Exception) -> None:
+        from spanreplay.seams.installed import log_failure, name_library
+
+        # What a library does that could not be patched is not in the recording
+        if self.run is not None:
+            library, why = name_library(seam), describe_missing(exc)
+            self.run.hole(f"{seam.name} could not be covered ({library}: {why}): its calls are not in this run")
+        log_failure(seam, exc)
+
+    def _watch_exit(self, patches: Patches) -> None:
+        def leave(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():  # elsewhere it only ends the thread
+                self._exit_status = to_status(args[0] if args else kwargs.get("status"))
+            return wrapped(*args, **kwargs)
+
+        def leave_at_once(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+            if os.getpid() == self._pid:
+                status = args[0] if args else kwargs.get("status")
+                guard.guarded("the end of the run", self.finish, status if isinstance(status, int) else None)
+            return wrapped(*args, **kwargs)
+
+        patches.wrap(sys, "exit", leave)
+        patches.wrap(os, "_exit", leave_at_once)  # it runs no atexit function
+
+    def _forked_parent(self) -> None:
+        if family.starting.is_now:
+            return
+        if os.getpid() == self._pid and self.run is not None and not self.run.is_ended:
+            self.run.forks += 1
+            self.run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
+
+    def _forked_child(self) -> None:
+        if self.session is not None:
+            self.session.is_forked = True
+            return
+        set_process_run(None)
+        parent = self.run
+        # A process of multiprocessing's joins the run, and so do those that its forkserver forks
+        if parent is not None and not parent.is_member and not family.starting.is_now:
+            guard.guarded("the run of a forked process", self._start_forked, parent)
+
+    def _start_forked(self, parent: Run) -> None:
+        """Begin a run of this process's own: it may be a server's worker, which lives on."""
+        self._pid, self._exit_status = os.getpid(), None
+        if parent.output is not None:
+            parent.output.uninstall()
+        data_dir = self._data_dir
+        redactor: Any = LazyRedactor(lambda: build_redactor(data_dir, parent.redactor))
+        run, recorded = self._make_run("", redactor, {**parent.environment, catalog.FORKED_FROM: parent.run_id})
+        lanes.enter_lane(run.root_lane)
+        if parent.others is not None:
+            parent.others.follow(run, recorded.on_end)
+        set_process_run(run)
+        family.offer(run)
+        self._offer_units(run, forked_from=parent)
+
+    def _suspend(self, prompt: str) -> NoReturn:
+        """End the process at once: nothing that runs on could be recorded."""
+        run_id = "" if self.run is None else self.run.run_id
+        self.finish(EXIT_SUSPENDED)
+        for stream in (sys.stdout, sys.stderr):
+            guard.guarded("standard output", stream.flush)
+        guard.write_stderr(
+            f"spanreplay: run {run_id} is suspended: it waits for an answer to {prompt!r}\n"
+            f"hint: spanreplay resume {run_id} --input ANSWER"
+        )
+        _leave(EXIT_SUSPENDED)
+
+    def post(self) -> None:
+        """Write the doctor's report now and again at the end, in case the process never ends well."""
+        self._write_doctor()
+
+    def _write_doctor(self) -> None:
+        path = os.environ.get("SPANREPLAY_DOCTOR", "")
+        if not path:
+            return
+        run = self.run
+        report = {
+            "mode": self.mode,
+            "level": self.level.name,
+            "patches": {
+                **(self.groups.counts if self.groups is not None else {}),
+                **(self.seams.count() if self.seams is not None else {}),
+            },
+            "not_recorded": self._not_recorded,
+            "run_id": self.run.run_id if self.run is not None else "",
+            "seams": [
+                *(self.groups.missing if self.groups is not None else ()),
+                *(self.seams.describe() if self.seams is not None else ()),
+                *(self.units.describe() if self.units is not None else ()),
+            ],
+            "failures": guard.failures,
+            "not_heard": "" if run is None or run.others is None else run.others.name_unheard(),
+            "leaks": [] if run is None or run.leaks is None else run.leaks.describe(),
+            "reads": [] if run is None or run.census is None else run.census.describe(),
+        }
+        Path(path).write_text(json.dumps(report), encoding="utf-8")
+
+    def finish(self, status: int | None = None) -> None:
+        """End the run at process exit: manifest, verdict, delivery. Does nothing in a forked child."""
+        run = self.run
+        if run is not None and run.is_member:
+            run.finish()
+        if os.getpid() != self._pid or (run is not None and run.is_ended):
+            return
+        if run is not None and catalog.FORKED_FROM in run.environment:
+            if not run.has_calls:
+                return  # most processes are forked to do something else
+        else:
+            self._write_doctor()
+        if run is None:
+            return
+        if status is None:
+            status = self._find_status()
+        if self.session is not None:
+            self._write_verdict(run, status)
+        else:
+            from spanreplay.units import factory
+
+            guard.guarded("units under way", factory.end_open_units, factory.offered())
+        ended = Outcome.CANCELLED if run.ended_by else Outcome.ERROR if status else Outcome.OK
+        run.finish(ended, status)
+        if run.output is not None:
+            run.output.uninstall()
+        if self._spool is not None:
+            is_delivered = bool(self._spool.force_flush(config.SHIP_EXIT_TIMEOUT_MS))
+            self._spool.shutdown()
+            if self.session is None:
+                guard.guarded("the line at the end", self._say_end, run, status, is_delivered)
+
+    def _finish_terminated(self) -> None:
+        """End the run of a process that dies of SIGTERM; a part of another process's run is lost, as it was."""
+        if self.run is not None and not self.run.is_member:
+            self.run.ended_by = "SIGTERM"
+            if self.run.output is not None:
+                self.run.output.flushes = False
+            self.finish(_SIGNALLED + signal.SIGTERM)
+
+    def _say_end(self, run: Run, status: int | None, is_delivered: bool) -> None:
+        from spanreplay.activate import summary
+
+        if not parent_run.read_parent():  # the run that started this process says it
+            folder = Path(family.settings["SPANREPLAY_DIR"])
+            summary.say(run, status, folder, self._spool.report, is_delivered=is_delivered)
+
+    def _find_status(self) -> int | None:
+        """The exit status, as far as it can be known here; None if it can't."""
+        if getattr(sys, "last_value", None) is not None:
+            return 1
+        if self._exit_status is None and may_raise_exit():
+            return None
+        return self._exit_status or 0
+
+    def _write_verdict(self, run: Run, status: int | None) -> None:
+        from spanreplay.replayer.verdict import build_verdict
+
+        if self.session is None:
+            return
+        if self._denied is not None:
+            guard.guarded("what native code was denied", self._denied.settle, status)
+        run.close_open_calls()
+        run.gather()
+        if run.reads is not None:
+            run.reads.settle()
+        self.session.recorded_env.compare(run.redactor)  # as a recording does before it writes what was printed
+        output = run.output.describe(run.redactor) if run.output is not None else {}
+        verdict = build_verdict(
+            self.session,
+            run,
+            stdout=output.get("stdout", {}),
+            stderr=output.get("stderr"),
+            exit_status=status,
+            ended_ns=ids.now_ns(),
+        )
+        path = config.read_setting("SPANREPLAY_REPLAY_REPORT")
+        if path:
+            Path(path).write_text(json.dumps(verdict), encoding="utf-8")
+        else:
+            guard.write_stderr(f"spanreplay: {verdict['verdict']} ({verdict['counts']})")
+
+
+def _read_folders(argv: list[str]) -> dict[str, str]:
+    """Where the agent lies in this replay; the processes that it starts may work elsewhere, and are told."""
+    from spanreplay.runtime.process.environment import find_folders
+
+    stated = config.read_setting(_FOLDERS)
+    folders: dict[str, str] = json.loads(stated) if stated else find_folders(argv)
+    family.settings[_FOLDERS] = json.dumps(folders)
+    return folders
+
+
+def _run_resource(run_id: str, app: str, session: Session | None) -> Any:
+    from opentelemetry.sdk.resources import Resource
+
+    is_own = session is None or session.continuation is not None
+    project = app if session is None or is_own else f"{session.recording.root.app or app}-replays"
+    return Resource({names.RUN_ID: run_id, names.APP: app, names.PROJECT: project})
+
+
+def _own_url() -> str:
+    from spanreplay.recording.spool.target import read_target
+
+    target = read_target()
+    return "" if target is None else target.url

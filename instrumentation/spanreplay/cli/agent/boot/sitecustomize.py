@@ -1,0 +1,47 @@
+"""Starts spanreplay in the agent's Python before anything of the agent's runs.
+
+Does what `opentelemetry-instrument` does, without a process of its own, and closes its one hole: OpenTelemetry logs
+an exception of its set-up and lets the program run, which in a replay would mean that it runs live.
+It is imported by whatever Python the agent uses, so it needs nothing but the standard library.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 -- what is not imported costs no time
+_EXIT_NOT_REPLAYED = 3
+
+
+def _start() -> None:
+    path = os.environ.get("PYTHONPATH", "")
+    # Helpers that are started while we set up must not set up again.
+    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in path.split(os.pathsep) if p and p != _HERE)
+    try:
+        from opentelemetry.instrumentation.auto_instrumentation import initialize
+
+        initialize()
+        if "spanreplay.activate.auto" not in sys.modules:
+            import spanreplay
+
+            raise RuntimeError(f"OpenTelemetry did not load {spanreplay.__name__} from {spanreplay.__file__}")
+    finally:
+        os.environ["PYTHONPATH"] = path
+
+
+def _main() -> None:
+    mode = os.environ.get("SPANREPLAY_MODE", "record")
+    try:
+        _start()
+    except Exception as exc:  # noqa: BLE001 -- recording never breaks the agent, a replay never goes live
+        if mode == "replay":
+            sys.stderr.write(
+                f"error: {sys.executable} cannot replay, so nothing was run: {exc}\n"
+                "hint: install spanreplay into the Python that runs the agent, or name that Python in CMD\n"
+            )
+            sys.stderr.flush()
+            os._exit(_EXIT_NOT_REPLAYED)
+        if mode == "record":
+            sys.stderr.write(f"spanreplay: {sys.executable} does not record: {exc}\n")
+
+
+_main()

@@ -1,0 +1,95 @@
+"""Runs the agent as a child: its standard streams pass through, signals reach it, its end is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from spanreplay.model.errors import ConfigError
+
+_FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_KEYBOARD: Final = (signal.SIGINT, signal.SIGQUIT)
+
+
+def _shares_terminal() -> bool:
+    """Whether the keyboard's signals already reach the child, because we are the terminal's foreground group."""
+    try:
+        return os.tcgetpgrp(sys.__stdin__.fileno() if sys.__stdin__ else 0) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
+
+
+class _Forwarder:
+    """Passes signals on to the child, those too that come before it has been started."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        if number in _FROM_KEYBOARD and _shares_terminal():
+            return
+        if self._process is None:
+            self._early.append(number)
+        else:
+            self._process.send_signal(number)
+
+    def pass_to(self, process: subprocess.Popen[bytes]) -> None:
+        """The child has been started."""
+        self._process = process
+        for number in self._early:
+            process.send_signal(number)
+
+
+@contextmanager
+def _forwarding() -> Iterator[_Forwarder]:
+    """Pass signals on while the child runs; only the main thread may."""
+    forwarder = _Forwarder()
+    if threading.current_thread() is not threading.main_thread():
+        yield forwarder
+        return
+    before = {number: signal.signal(number, forwarder.handle) for number in _FORWARDED}
+    try:
+        yield forwarder
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_child(argv: Sequence[str], environ: Mapping[str, str], *, stdout: int | None = None) -> int:
+    """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError.
+
+    `stdout` is a file descriptor that takes the place of standard output.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with _forwarding() as forwarder:
+        try:
+            process = subprocess.Popen(list(argv), env=dict(environ), stdout=stdout)
+        except OSError as exc:
+            raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
+        forwarder.pass_to(process)
+        return process.wait()
+
+
+def as_shell_status(status: int) -> int:
+    """An exit status as a shell tells it: 128 + n for a process that signal n ended."""
+    return status if status >= 0 else 128 - status
+
+
+def describe_end(status: int) -> str:
+    """How a child ended, in words."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

@@ -1,0 +1,153 @@
+"""How an agent's command is started under spanreplay: which Python runs it, and with what environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import ConfigError
+from spanreplay.model.here import BOOT_PARTS, PACKAGE
+
+BOOT: Final = Path(PACKAGE, *BOOT_PARTS).resolve()
+_PYTHON_NAME: Final = re.compile(r"(?:python|pypy)[0-9.]*\Z")
+HASH_SEED_MAX: Final = 2**32 - 1
+_SHEBANG_BYTES_MAX: Final = 512
+_TAKES_VALUE: Final = frozenset("WXcm")
+_EXPORTERS: Final = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A command that can be started; `python` is the interpreter that runs it, where that can be told."""
+
+    argv: tuple[str, ...]
+    python: str = ""
+    python_flags: str = ""
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether its Python would ignore PYTHONPATH or sitecustomize, and with them spanreplay."""
+        return any(flag in self.python_flags for flag in "IES")
+
+
+def _read_flags(arguments: Sequence[str]) -> str:
+    """The single-letter flags of a Python command line; pure."""
+    flags = ""
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+            continue
+        if not argument.startswith("-") or argument in ("-", "--") or argument.startswith("--"):
+            break
+        for i, flag in enumerate(argument[1:], start=1):
+            if flag in _TAKES_VALUE:
+                skip = i == len(argument) - 1
+                break
+            flags += flag
+        if argument[1:2] in ("c", "m"):
+            break
+    return flags
+
+
+def _read_shebang(path: str) -> list[str]:
+    """The words of a script's first line, or nothing."""
+    try:
+        with Path(path).open("rb") as stream:
+            head = stream.read(_SHEBANG_BYTES_MAX)
+    except OSError:
+        return []
+    if not head.startswith(b"#!"):
+        return []
+    return head[2:].partition(b"\n")[0].decode("utf-8", "replace").split()
+
+
+def find_agent(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> Agent:
+    """What a command would start. Raises: ConfigError if there is no such program."""
+    executable = shutil.which(command[0], path=environ.get("PATH"))
+    if executable is None:
+        raise ConfigError(
+            f"no such command: {command[0]!r}",
+            hint="write the agent's whole command after --, for example: -- python agent.py",
+        )
+    argv = (executable, *command[1:])
+    if _PYTHON_NAME.match(Path(executable).name):
+        return Agent(argv, executable, _read_flags(command[1:]))
+    words = _read_shebang(executable)
+    if words and Path(words[0]).name == "env":
+        words = [w for w in words[1:] if w != "-S"]
+        words[:1] = [shutil.which(words[0], path=environ.get("PATH")) or words[0]] if words else []
+    if words and _PYTHON_NAME.match(Path(words[0]).name):
+        return Agent(argv, words[0], _read_flags(words[1:]))
+    return Agent(argv)
+
+
+def check_not_isolated(agent: Agent) -> None:
+    """Refuse a Python that would not even load spanreplay. Raises: ConfigError."""
+    if agent.is_isolated:
+        raise ConfigError(
+            f"Python runs with -{agent.python_flags}, so it would not load spanreplay",
+            hint="leave out -I, -E and -S",
+        )
+
+
+def choose_hash_seed() -> str:
+    """A seed for the hashes of texts that a replay can set again; Python does not tell the one that it chooses."""
+    return str(secrets.randbelow(HASH_SEED_MAX) + 1)
+
+
+def recorded_hash_seed(recording: Recording) -> str:
+    """The seed that a recording states, '' if it states none that can be set."""
+    seed = str(recording.root.env.get("hash_seed", ""))
+    return seed if seed.isdecimal() else ""
+
+
+def build_environ(
+    environ: Mapping[str, str], settings: Mapping[str, str], *, is_replay: bool, hash_seed: str = ""
+) -> dict[str, str]:
+    """The environment that an agent runs with; pure but for the working directory.
+
+    `hash_seed` is used unless PYTHONHASHSEED is set already.
+
+    OpenTelemetry's own configuration fails where a distro is installed and an exporter is not, before we are asked,
+    so no exporter is named unless the user names one. A replay exports nothing and is never switched off.
+    """
+    result = dict(environ)
+    for name in _EXPORTERS:
+        if is_replay or not result.get(name, "").strip():
+            result[name] = "none"
+    if is_replay:
+        result.pop("OTEL_SDK_DISABLED", None)
+    if hash_seed and not result.get("PYTHONHASHSEED"):
+        result["PYTHONHASHSEED"] = hash_seed
+    result.update(settings)
+    before = [p for p in result.get("PYTHONPATH", "").split(os.pathsep) if p]
+    # As opentelemetry-instrument does, for programs that are started by an executable of their own.
+    here = str(Path.cwd())
+    result["PYTHONPATH"] = os.pathsep.join(
+        [str(BOOT), *([] if here in before else [here]), *(p for p in before if p != str(BOOT))]
+    )
+    return result
+
+
+def find_recorded_agent(command: Sequence[str], recording: Recording) -> Agent:
+    """The command that was written, else that of the recording. Raises: ConfigError."""
+    if command:
+        return find_agent(command)
+    argv = recording.root.env.get("argv")
+    words = [str(word) for word in argv] if isinstance(argv, list) else []
+    script = Path(words[0]) if words else Path()
+    if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
+        raise ConfigError(
+            "the recording does not say how to start the agent here",
+            hint="write its whole command after --, for example: -- python agent.py",
+        )
+    return find_agent((sys.executable, *words))

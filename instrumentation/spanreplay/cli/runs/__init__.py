@@ -1,0 +1,1 @@
+"""Names, finds and shows runs."""

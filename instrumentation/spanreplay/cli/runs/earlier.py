@@ -1,0 +1,165 @@
+"""Earlier units of the process that a unit belongs to: found in a catalog, or as files beside the unit's own."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from spanreplay.cli.runs import runs
+from spanreplay.cli.terminal import say
+from spanreplay.model import config
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import ConfigError, RunNotFound, SourceError, SpanreplayError
+from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery
+from spanreplay.report.shape import Divergence, Verdict
+from spanreplay.units.earlier import count_before, is_before
+from spanreplay.units.stated import find_unit
+
+__all__ = ["count_option", "export", "find_beside", "find_in_catalog", "name_command"]
+
+AUTO: Final = -1
+"""The number that stands for those units that are needed."""
+_ALL: Final = "all"
+_TIME: Final = 12
+"""How many characters of a run id are its time."""
+_AROUND_NS: Final = 1_000_000_000
+
+
+def count_option(text: str) -> int:
+    """A number of earlier units; `all` is the highest one, `auto` is AUTO. Raises: BadParameter."""
+    if text == "auto":
+        return AUTO
+    if text == _ALL:
+        return config.WARM_UP_UNITS_MAX
+    if text.isdecimal() and int(text) <= config.WARM_UP_UNITS_MAX:
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not a number up to {config.WARM_UP_UNITS_MAX}, all or auto")
+
+
+def find_in_catalog(catalog: Catalog, unit: Recording, count: int) -> tuple[str, ...]:
+    """The run ids of the last so many units before this one, in their order. Raises: ConfigError, RunNotFound."""
+    if not _has_earlier(unit):
+        return ()
+    start = find_unit(unit.root.env)
+    began_ns = 0 if start is None else int(start.process[:_TIME], 16) * 1_000_000 - _AROUND_NS
+    query = RunQuery(since_ns=max(0, began_ns), until_ns=unit.root.start_ns + _AROUND_NS, limit=RUNS_MAX)
+    roots = [Recording(summary.root, ()) for summary in catalog.search(query)]
+    return _take([root for root in roots if is_before(root, unit)], unit, count)
+
+
+def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:
+    """The same of the `.replay` files in the folder of the unit's own. Raises: ConfigError, RunNotFound."""
+    from spanreplay.recording.bundle import load_file
+
+    start = find_unit(unit.root.env)
+    if not _has_earlier(unit) or start is None:
+        return ()
+    since, until = start.process[:_TIME], unit.run_id[:_TIME]
+    names = [each for each in path.parent.glob("*.replay") if since <= each.stem[:_TIME] <= until]
+    found = []
+    for each in sorted(names, reverse=True)[:RUNS_MAX]:
+        try:
+            recording = load_file(each)
+        except SourceError as exc:
+            say(f"{each} is passed over: {exc}")
+            continue
+        if recording.run_id == each.stem and is_before(recording, unit):
+            found.append(Recording(recording.root, ()))
+    return _take(found, unit, count)
+
+
+def _has_earlier(unit: Recording) -> bool:
+    """Whether units came before this one. Raises: ConfigError if it is no unit."""
+    if find_unit(unit.root.env) is None:
+        raise ConfigError(f"run {unit.run_id} is no unit of a process that serves many: nothing came before it")
+    if not count_before(unit):
+        say("no unit of its process came before this one")
+    return count_before(unit) > 0
+
+
+def _take(found: Iterable[Recording], unit: Recording, count: int) -> tuple[str, ...]:
+    ordered = sorted(found, key=count_before)
+    if not ordered:
+        before = count_before(unit)
+        raise RunNotFound(
+            f"none of the {before} units that came before it in its process is here",
+            hint="for a replay elsewhere, export them too: spanreplay export RUN",
+        )
+    return tuple(each.run_id for each in (ordered if count == AUTO else ordered[-count:]))
+
+
+def export(catalog: Catalog, run_ids: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Write these runs as files that a replay finds; of too many bytes the latest runs. The ids of those written."""
+    written: list[str] = []
+    left = config.WARM_UP_BYTES_MAX
+    for run_id in reversed(run_ids):
+        content = catalog.export(run_id)
+        left -= len(content)
+        if left < 0:
+            say(f"the last {len(written)} of {len(run_ids)} earlier units are replayed: the others are too large")
+            break
+        (folder / f"{run_id}.replay").write_bytes(content)
+        written.append(run_id)
+    return tuple(reversed(written))
+
+
+def find_needed(run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict]) -> Verdict:
+    """The verdict after the fewest latest units with which a unit is identical, or after the oldest of these alone.
+
+    `judge` replays after some units, each time in a process of its own: about log2 of their number times. If all of
+    them are not enough, the verdict is that of all; if none is needed, that of none.
+    """
+
+    def look(units: Sequence[str]) -> Verdict:
+        verdict = judge(units)
+        say(f"after {len(units)} of {len(run_ids)} earlier units: {verdict['verdict']}")
+        return verdict
+
+    alone = look(())
+    if alone["verdict"] != "diverged" or not run_ids:
+        return alone
+    best = look(run_ids)
+    if best["verdict"] != "identical":
+        return best
+    too_few, enough = 0, len(run_ids)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        found = look(run_ids[-middle:])
+        if found["verdict"] == "identical":
+            best, enough = found, middle
+        else:
+            too_few = middle
+    if enough > 1:
+        found = look(run_ids[-enough : len(run_ids) - enough + 1])
+        best = found if found["verdict"] == "identical" else best
+    return {**best, "warm_up": {**best["warm_up"], "is_needed": True}}
+
+
+def name_command(verdict: Verdict, source: str, unit: Recording, argv: Sequence[str]) -> Verdict:
+    """The verdict; of a unit that has diverged, with the command that replays earlier units first, if any is here."""
+    divergences = verdict.get("divergences") or []
+    if verdict["verdict"] != "diverged" or not divergences or not count_before(unit):
+        return verdict
+
+    def find(look: Callable[[], tuple[str, ...]]) -> bool:
+        try:
+            return bool(look())
+        except (SpanreplayError, OSError):
+            return False
+
+    def look_in_catalog() -> tuple[str, ...]:
+        with runs.open_catalog() as catalog:
+            return find_in_catalog(catalog, unit, 1)
+
+    look = (lambda: find_beside(Path(source).absolute(), unit, 1)) if runs.is_file(source) else look_in_catalog
+    if not find(look):
+        return verdict
+    name = source if runs.is_file(source) else unit.run_id
+    hint = f"to replay them first: spanreplay replay {shlex.join([name, '--warm', 'all', '--', *argv])}"
+    first: Divergence = {**divergences[0]}
+    first["hint"] = "; ".join(filter(None, (first.get("hint", ""), hint)))
+    return {**verdict, "divergences": [first, *divergences[1:]]}

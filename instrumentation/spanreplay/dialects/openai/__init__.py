@@ -1,0 +1,1 @@
+"""Protocols of OpenAI, and of everything that speaks them."""

@@ -1,0 +1,25 @@
+"""OpenAI's /responses/compact: a model makes a long conversation short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from spanreplay.dialects._meaning import ResponseMeaning
+from spanreplay.dialects.openai.responses import OpenAIResponses
+
+__all__ = ["OpenAICompact"]
+
+
+class OpenAICompact(OpenAIResponses):
+    """POST …/responses/compact: the user's messages come back, all else as one item that only the model can read."""
+
+    name: ClassVar[str] = "openai.responses.compact"
+    keyspec: ClassVar[str] = "openai_compact/1"
+
+    def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
+        """Usage; what the user said before is no word of the model's, and the item stays in the response."""
+        document = documents[0] if documents else {}
+        found = self.fold_response({**document, "output": []})
+        return replace(found, is_complete=document.get("object") == "response.compaction")

@@ -1,0 +1,1 @@
+"""Values that every other package uses: calls, keys, settings, errors, ids. Pure; imports nothing of ours above it."""

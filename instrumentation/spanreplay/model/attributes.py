@@ -1,0 +1,77 @@
+"""The recording contract: names of span attributes, stated once.
+
+A boundary span carries at most 20 attributes of ours. Values are strings unless noted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCOPE: Final = "spanreplay"
+"""Instrumentation scope of every span that spanreplay itself emits."""
+SCHEMA_VERSION: Final = "1"
+
+SCHEMA: Final = "spanreplay.schema"
+RUN_ID: Final = "spanreplay.run_id"
+"""UUIDv7 as 32 lower-case hexadecimal characters; also a resource attribute."""
+SEQ: Final = "spanreplay.seq"
+"""int: start order of this call in its run (logical clock); the root span has 0."""
+END_SEQ: Final = "spanreplay.end_seq"
+"""int: completion order (same clock)."""
+JOINT: Final = "spanreplay.joint"
+"""int: END_SEQ of the first call that completed in the same turn of the event loop; absent if it was this one."""
+CLOCKS: Final = "spanreplay.clocks"
+"""JSON list of ints: when each part of a stream came, response first (same clock as END_SEQ)."""
+PARENT: Final = "spanreplay.parent"
+"""int: seq of the boundary call that this one was made inside of; absent at top level."""
+KIND: Final = "spanreplay.kind"
+"""llm, embedding, tool, retriever, mcp, http, human, clock, random, compute; `run` on the root span."""
+NAME: Final = "spanreplay.name"
+EFFECT: Final = "spanreplay.effect"
+LANE: Final = "spanreplay.lane"
+INDEX: Final = "spanreplay.index"
+"""int: n-th call of this boundary (kind, name) in this lane, from 0."""
+CALL_ID: Final = "spanreplay.call_id"
+KEY: Final = "spanreplay.key"
+KEYSPEC: Final = "spanreplay.keyspec"
+DIGESTS: Final = "spanreplay.digests"
+"""JSON object: keyed digests of the parts that the key is made of (`digests.py`)."""
+REQUEST: Final = "spanreplay.request"
+RESPONSE: Final = "spanreplay.response"
+OUTCOME: Final = "spanreplay.outcome"
+CODE: Final = "spanreplay.code"
+REDACTIONS: Final = "spanreplay.redactions"
+READS: Final = "spanreplay.reads"
+"""JSON list: what the lane read of clock and random sources since its call before (`runtime/reads.py`)."""
+META: Final = "spanreplay.meta"
+"""JSON object of strings and numbers: model asked and answered, fingerprint, parameters, usage."""
+LEAF: Final = "spanreplay.leaf"
+PREV: Final = "spanreplay.prev"
+
+# Root span only
+APP: Final = "spanreplay.app"
+"""Name of the agent; Phoenix project of its runs."""
+ENV: Final = "spanreplay.env"
+"""JSON object: the environment (the eight moving parts, code, python)."""
+UNIT: Final = "unit"
+"""Member of ENV, a mapping: of which process this unit is, and since when."""
+UNITS_BEFORE: Final = "before"
+"""Member of UNIT: how many units the process had begun before this one."""
+REDACTION_KEY: Final = "redaction_key"
+"""Member of ENV: fingerprint of the key that made the run's tokens."""
+RESUMES: Final = "resumes"
+"""Member of the environment: the run that this one goes on with."""
+MANIFEST: Final = "spanreplay.manifest"
+"""JSON object, on the final root record only: counts, drops, truncations, root hash, stdout, exit."""
+REPLAY_OF: Final = "spanreplay.replay_of"
+"""run_id of the recording that this run replays."""
+USER_ID: Final = "user.id"
+SESSION_ID: Final = "session.id"
+
+KIND_RUN: Final = "run"
+
+# OpenInference resource attribute that names the Phoenix project
+PROJECT: Final = "openinference.project.name"
+
+SENT: Final = "sent"
+"""The side of a message that the agent said, in the response of a call in which both sides speak."""

@@ -1,0 +1,246 @@
+"""Every setting of spanreplay, in one table, and every limit.
+
+Order of precedence: code argument > our own variable > OTel variable > default. OTel parsing: an empty
+value is unset, only "true" (any case) is true, a bad value warns and is ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+# ── Limits ──────────────────────────────────────────────────────────────────────────────────────────
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A request or response larger than this is cut, counted, and makes its run incomplete."""
+SPOOL_BYTES_MAX: Final = 4 * 1024**3
+"""The spool directory never grows beyond this; what is dropped is counted in the manifest."""
+STDOUT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Standard output kept for comparison; beyond it only the hash goes on."""
+STDERR_BYTES_MAX: Final = 256 * 1024
+"""The same of standard error."""
+SHIP_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+SHIP_INTERVAL_MS: Final = 500
+SHIP_EXIT_TIMEOUT_MS: Final = 5_000
+END_BY_SIGNAL_MAX_MS: Final = 7_000
+CANCEL_WAIT_MS: Final = 10_000
+"""A replay waits this much longer than the recorded call took for the program to cancel it again."""
+CONSTANTS_MAX: Final = 4_096
+"""Boundaries (by lane and place) whose unchanging part of a record one run remembers."""
+MEMO_ITEMS_MAX: Final = 4_000
+"""Texts, and parts of requests, that one run remembers as redacted or digested already: long conversations have fewer
+messages, and a service that never sees a text again keeps no more."""
+LANES_MAX: Final = 20_000
+"""Lanes whose calls a manifest counts one by one; those of more are counted together."""
+OTHER_LANES: Final = "other lanes"
+LANES_READING_MAX: Final = 500
+"""Lanes whose reads of clock and random sources wait for a call of their own; of more, the next call takes all."""
+CALLS_MAX: Final = 1_000_000
+"""Calls in one run; more are counted as dropped."""
+ROWS_MAX: Final = 10_000
+"""Rows of one query that are recorded; a query that gives as many is a hole."""
+COLLECTIONS_MAX: Final = 10_000
+"""Collections of a vector store whose names are kept; those beyond are named by their ids."""
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A larger file that the agent reads is recorded by its hash only, and cannot be replayed: a hole."""
+LISTED_NAMES_MAX: Final = 20_000
+"""Names of one folder that are recorded; a folder that holds more is a hole."""
+READS_PENDING_MAX: Final = 100_000
+"""Reads of clock and random sources between two calls of a lane; more are not recorded: a hole."""
+LOOSE_READS_PENDING_MAX: Final = 20_000
+"""Log records between two calls of a lane whose time is kept."""
+SLEEPS_MAX: Final = 10_000
+"""Sleeps of threads whose end is kept; the later ones are cut short in a replay, and end when they do."""
+TIMERS_MAX: Final = 20_000
+"""Timers of asyncio whose firing is kept in order."""
+PROCESSES_MAX: Final = 1_000
+"""Processes of one run whose work is waited for in a replay."""
+WORKER_JOBS_MAX: Final = 20_000
+"""Jobs of pools whose worker is kept; those of a pool's first worker are not counted."""
+ABSENT_MAX: Final = 1_000
+"""Paths where nothing was before the run, which its manifest names."""
+WARM_UP_UNITS_MAX: Final = 1_000
+"""Earlier units that a replay makes before the one that is judged; of more the latest."""
+WARM_UP_BYTES_MAX: Final = 256 * 1024 * 1024
+HANDOVERS_MAX: Final = 20_000
+"""Changes of the thread at places where threads meet (standard output, locks) that are kept in order."""
+PRINTED_CHARACTERS_MAX: Final = 1024 * 1024
+"""What one call prints is printed again in a replay; a call that prints more is a hole."""
+STEPS_MAX: Final = 60_000
+"""Numbers that say how many steps of a loop lie between completions; of more, the rest is not kept."""
+LANE_ENDS_MAX: Final = 20_000
+"""Threads and pool calls whose end is kept in order."""
+OTLP_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+GRPC_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+CALL_BATCH_ITEMS: Final = 256
+CALL_BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
+
+OTLP_HTTP_PORT: Final = 4318
+OTLP_GRPC_PORT: Final = 4317
+SERVICE_PORT: Final = 4319
+PHOENIX_PORT: Final = 6006
+PHOENIX_GRPC_PORT: Final = 14317
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the settings table."""
+
+    name: str
+    default: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        "SPANREPLAY_MODE",
+        "record",
+        "what a process under opentelemetry-instrument does",
+        ("record", "replay", "off"),
+    ),
+    Setting(
+        "SPANREPLAY_LEVEL",
+        "",
+        "how much is recorded: calls, what crosses a boundary; full, also how threads and event loops take turns, and "
+        "looks at files; default: calls for servers and workers, full for everything else; a replay takes the level of "
+        "its recording",
+        ("calls", "full"),
+    ),
+    Setting("SPANREPLAY_DIR", ".spanreplay", "directory of the spool and of local recordings"),
+    Setting("SPANREPLAY_ENDPOINT", "", "host:port of the replay service; empty: use the directory"),
+    Setting(
+        "SPANREPLAY_COLLECTOR",
+        "",
+        "OTLP/HTTP address that recordings are shipped to, `none` for nowhere; default: OTEL_EXPORTER_OTLP_ENDPOINT",
+    ),
+    Setting("SPANREPLAY_TOKEN", "", "bearer token for the replay service and the collector"),
+    Setting("SPANREPLAY_FSYNC", "never", "when the spool is fsynced", ("never", "interval", "always")),
+    Setting("SPANREPLAY_REPLAY_SOURCE", "", "what to replay: a run id, a `.replay` file or a spool file"),
+    Setting("SPANREPLAY_REPLAY_PLAN", "", "the plan of the replay, as JSON"),
+    Setting("SPANREPLAY_REPLAY_WARM", "", "run ids of earlier units that are replayed first, separated by commas"),
+    Setting("SPANREPLAY_REPLAY_FOLDERS", "", "where the agent lies in the replay, as JSON; set for its processes"),
+    Setting("SPANREPLAY_REPLAY_REPORT", "", "file that the verdict is written to, as JSON"),
+    Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
+    Setting(
+        "SPANREPLAY_REPLAY_STRICT_ENV",
+        "false",
+        "whether a replay denies reads of clock, random bytes, files and variables that are not recorded",
+        ("true", "false"),
+    ),
+    Setting(
+        "SPANREPLAY_SANDBOX",
+        "kernel",
+        "what keeps native code of a replay from changing files: the kernel, where it can, or only what Python sees",
+        ("kernel", "python"),
+    ),
+    Setting(
+        "SPANREPLAY_RECORD_CLOCK",
+        "true",
+        "whether the clock and random sources that the agent's code reads are recorded",
+        ("true", "false"),
+    ),
+    Setting(
+        "SPANREPLAY_AUDIT",
+        "on",
+        "whether I/O outside of every boundary is noted while recording; full: by an audit hook too, which is slower",
+        ("on", "full", "off"),
+    ),
+    Setting(
+        "SPANREPLAY_HUMAN",
+        "ask",
+        "how a question to a human behaves without a terminal: ask, as without spanreplay, or suspend the run",
+        ("ask", "suspend"),
+    ),
+    Setting(
+        "SPANREPLAY_AGENT",
+        "",
+        "installed distributions and modules that count as the agent, in addition to the distribution"
+        " that the process was started from and all code that is not installed; comma-separated",
+    ),
+    Setting(
+        "SPANREPLAY_PLUMBING",
+        "",
+        "distributions and modules whose reads of clock, random sources and files are not the agent's; comma-separated",
+    ),
+    Setting(
+        "SPANREPLAY_SUMMARY",
+        "auto",
+        "whether a recorded run ends with one line on standard error: auto, only where that is a terminal, in whose "
+        "foreground the agent runs",
+        ("auto", "always", "never"),
+    ),
+    Setting("SPANREPLAY_APP", "", "name of the agent; default: OTEL_SERVICE_NAME, else the script's name"),
+    Setting("SPANREPLAY_REDACT_KEY", "", "file with the key of redaction tokens; default: <dir>/redact.key"),
+    Setting(
+        "SPANREPLAY_SEAL",
+        "true",
+        "whether recordings hold the values that redaction hides, sealed: readable only with the redaction key",
+        ("true", "false"),
+    ),
+    Setting(
+        "SPANREPLAY_USER_ID",
+        "",
+        "user that the run acts for; searchable; default: the first that its telemetry, framework or requests name",
+    ),
+    Setting("SPANREPLAY_SESSION_ID", "", "session that the run belongs to; searchable; default: as for the user"),
+)
+_BY_NAME: Final = {s.name: s for s in SETTINGS}
+
+
+def read_setting(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The value of one setting; an unknown choice warns and yields the default.
+
+    Raises: KeyError if the table has no such setting.
+    """
+    setting = _BY_NAME[name]
+    value = environ.get(name, "").strip()
+    if not value:
+        return setting.default
+    if setting.choices and value not in setting.choices:
+        used = repr(setting.default) if setting.default else "the default"
+        logger.warning("%s=%r is not one of %s; using %s", name, value, setting.choices, used)
+        return setting.default
+    return value
+
+
+def read_data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory of local recordings, absolute."""
+    return Path(read_setting("SPANREPLAY_DIR", environ)).absolute()
+
+
+def read_flag(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """An OTel boolean: only "true", in any case, is true."""
+    return environ.get(name, "").strip().lower() == "true"
+
+
+def read_app_name(argv0: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The agent's name: SPANREPLAY_APP, OTEL_SERVICE_NAME, service.name, else the name of the script or module."""
+    named = read_stated_name(environ)
+    if named:
+        return named
+    if argv0 == "-m":  # `python -m uvicorn`, whose module nobody has looked up yet
+        return next((word for flag, word in pairwise(sys.orig_argv) if flag == "-m"), "python")
+    stem = Path(argv0).stem
+    if stem == "__main__":
+        stem = Path(argv0).parent.name
+    return stem or "python"
+
+
+def read_stated_name(environ: Mapping[str, str] = os.environ) -> str:
+    """The agent's name as a setting states it: SPANREPLAY_APP, OTEL_SERVICE_NAME or service.name; '' without one."""
+    named = read_setting("SPANREPLAY_APP", environ) or environ.get("OTEL_SERVICE_NAME", "").strip()
+    if named:
+        return named
+    for pair in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        key, _, value = pair.partition("=")
+        if key.strip() == "service.name" and value.strip():
+            return value.strip()
+    return ""

@@ -1,0 +1,197 @@
+"""Which distribution a code file was installed with, and which one this process was started from.
+
+pip's own lists (`RECORD`, `entry_points.txt`) say it, read when somebody asks for the first time; `importlib.metadata`
+would parse every file of every distribution.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Final
+
+_SITES: Final = re.compile(r".*[/\\](?:site|dist)-packages(?=[/\\])", re.DOTALL)
+_INFO: Final = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-[^-]+(?:-py[\d.]+)?\.(?:dist|egg)-info\Z")
+_TOP: Final = re.compile(rb'"?([^/,\n]+)([/,])')
+_FILES_MAX: Final = 10_000
+_listdir: Final = os.listdir  # the real ones, whatever is patched later
+_open: Final = open
+_stat: Final = os.stat
+_RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
+_WITH_VALUE: Final = frozenset("WX")
+"""Options of the interpreter that take the next argument, where nothing follows in their own."""
+
+
+def normalise(name: str) -> str:
+    """The name of a distribution as PEP 503 writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def split_site(filename: str) -> tuple[str, str]:
+    """The folder of installed packages that a file lies below, and the rest with `/`; both '' where it is in none."""
+    found = _SITES.match(filename)
+    if found is None:
+        return "", ""
+    return found[0], filename[len(found[0]) + 1 :].replace(os.sep, "/")
+
+
+def _exists(path: str) -> bool:
+    try:
+        _stat(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class _Site:
+    """One folder of installed packages."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.infos: dict[str, str] = {}
+        """Distribution → its folder of metadata."""
+        self._owners: dict[str, str] = {}
+        self._tops: dict[str, list[str]] | None = None
+        try:
+            listed = _listdir(folder)
+        except OSError:
+            listed = []
+        for each in listed:
+            info = _INFO.match(each)
+            if info is not None:
+                self.infos[normalise(info["name"])] = each
+
+    def owner_of(self, below: str) -> str:
+        """The distribution of a file, by its path in this folder; where none lists it, what its package is called."""
+        top, _, rest = below.partition("/")
+        module = top if rest else top.partition(".")[0]
+        key = below.rpartition("/")[0] or below
+        known = self._owners.get(key)
+        if known is None:
+            known = self._find(module, below)
+            if len(self._owners) < _FILES_MAX:
+                self._owners[key] = known
+        return known
+
+    def _find(self, module: str, below: str) -> str:
+        name = normalise(module)
+        is_package = _exists(os.path.join(self._folder, module, "__init__.py"))  # noqa: PTH118 -- text
+        if name in self.infos and (is_package or "/" not in below):
+            return name
+        if self._tops is None:
+            self._tops = self._index()
+        candidates = self._tops.get(module, [])
+        if len(candidates) == 1:
+            return candidates[0]
+        folder = f"\n{below.rpartition('/')[0]}/".encode()
+        listed = [n for n in candidates if folder in self._read(n, "RECORD")]
+        if listed:
+            return listed[0]
+        both = normalise("-".join(below.split("/")[:2]))
+        return both if not is_package and "/" in below and both in self.infos else name
+
+    def _index(self) -> dict[str, list[str]]:
+        """Module or folder of modules → the distributions that list something of it."""
+        found: dict[str, list[str]] = {}
+        for name in self.infos:
+            record, at, tops = self._read(name, "RECORD"), 1, set()
+            while (entry := _TOP.match(record, at)) is not None:
+                top = entry[1]
+                tops.add(top)
+                # pip sorts its lists: behind the last line of a folder comes another one
+                last = record.rfind(b"\n" + top + b"/") if entry[2] == b"/" else -1
+                at = (record.find(b"\n", max(last + 1, at)) + 1) or len(record)
+            for top in tops:
+                found.setdefault(top.decode(errors="replace").partition(".")[0], []).append(name)
+        return found
+
+    def _read(self, name: str, file: str) -> bytes:
+        try:
+            with _open(os.path.join(self._folder, self.infos[name], file), "rb") as stream:  # noqa: PTH118 -- text
+                return b"\n" + stream.read(_RECORD_BYTES_MAX)
+        except OSError:
+            return b""
+
+    def find_script(self, name: str) -> str:
+        """The distribution that installed a program of this name; '' if none did."""
+        entry = re.compile(rb"^" + re.escape(name.encode()) + rb"\s*=", re.MULTILINE)
+        for each in self.infos:
+            text = self._read(each, "entry_points.txt")
+            _, found, scripts = text.partition(b"[console_scripts]")
+            if found and entry.search(scripts.partition(b"\n[")[0]):
+                return each
+        wanted = f"/bin/{name},".encode()
+        return next((each for each in self.infos if wanted in self._read(each, "RECORD")), "")
+
+
+_sites: Final[dict[str, _Site]] = {}
+
+
+def _site(folder: str) -> _Site:
+    found = _sites.get(folder)
+    if found is None:
+        found = _sites[folder] = _Site(folder)
+    return found
+
+
+def find_distribution(filename: str) -> str:
+    """The normalised name of the distribution that a code file was installed with; '' for what is not installed."""
+    folder, below = split_site(filename)
+    return _site(folder).owner_of(below) if folder else ""
+
+
+# ── What was started ────────────────────────────────────────────────────────────────────────────────
+def find_start(argv: list[str] | None = None) -> tuple[str, str]:
+    """How this process was started: ("module", its name), ("script", its path) or ("", "")."""
+    rest = list(sys.orig_argv if argv is None else argv)[1:]
+    while rest:
+        option = rest.pop(0)
+        if not option.startswith("-") or option == "-":
+            return ("script", option) if option != "-" else ("", "")
+        if option.startswith("--"):
+            if option == "--check-hash-based-pycs" and rest:
+                rest.pop(0)
+            continue
+        for at, letter in enumerate(option[1:], 2):
+            value = option[at:]
+            if letter == "c":
+                return "", ""
+            if letter == "m":
+                name = value or (rest[0] if rest else "")
+                return ("module", name) if name else ("", "")
+            if letter in _WITH_VALUE:
+                if not value and rest:
+                    rest.pop(0)
+                break
+    return "", ""
+
+
+def find_started() -> str:
+    """The distribution that this process was started from: its console script, or its module; '' if from none."""
+    kind, name = find_start()
+    if kind == "script":
+        if split_site(name)[0]:
+            return find_distribution(name)
+        return "" if name.endswith(".py") else _installed_scripts(os.path.basename(name))  # noqa: PTH119 -- text
+    return _distribution_of_module(name) if kind == "module" else ""
+
+
+def _folders() -> list[str]:
+    return [each for each in dict.fromkeys(sys.path) if each.endswith(("site-packages", "dist-packages"))]
+
+
+def _installed_scripts(name: str) -> str:
+    return next(filter(None, (_site(each).find_script(name) for each in _folders())), "")
+
+
+def _distribution_of_module(name: str) -> str:
+    """Without importing anything: the first folder of the path that has the module's package decides."""
+    path = name.replace(".", os.sep)
+    top = path.partition(os.sep)[0]
+    for folder in sys.path:
+        here = folder or os.curdir
+        for found in (os.path.join(here, top), os.path.join(here, f"{top}.py")):  # noqa: PTH118 -- text
+            if _exists(found):
+                return find_distribution(os.path.join(here, path, "__main__.py") if found.endswith(top) else found)  # noqa: PTH118 -- text
+    return ""

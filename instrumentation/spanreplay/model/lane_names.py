@@ -1,0 +1,38 @@
+"""Lanes as people say them: `main/t:main#1/lg:4:tools:pull.tools` is `tools, step 4`; pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["name_call", "name_lane"]
+
+_ROOT: Final = "main"
+_NUMBERED: Final = re.compile(r"(?P<kind>[a-z]+):(?P<name>.*?)(?:#(?P<number>\d+))?\Z", re.DOTALL)
+_GRAPH_NODE: Final = re.compile(r"lg:(?P<step>[^:]*):(?P<node>[^:]*)(?::.*)?\Z", re.DOTALL)
+_WORDS: Final = {
+    "t": "task",
+    "x": "pool job",
+    "th": "thread",
+    "p": "process",
+    "px": "process pool job",
+    "li": "step",
+}
+
+
+def name_lane(path: str) -> str:
+    """The lane's last part in words; the whole path where its form is not known, '' for ''."""
+    last = path.rpartition("/")[2]
+    node = _GRAPH_NODE.match(last)
+    if node is not None:
+        return f"{node['node']}, step {node['step']}"
+    match = _NUMBERED.match(last)
+    if last == _ROOT or match is None or match["kind"] not in _WORDS:
+        return last if last == _ROOT else path
+    number = match["number"]
+    return f"{_WORDS[match['kind']]} {match['name']}" + (f" {number}" if number and number != "1" else "")
+
+
+def name_call(number: int, lane: str) -> str:
+    """Which call of the run, and where: `call 2 in task fetch`."""
+    return f"call {number} in {name_lane(lane)}"

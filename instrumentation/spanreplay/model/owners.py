@@ -1,0 +1,183 @@
+"""Whose code is whose: the agent's, a framework's, a library's, or nobody's.
+
+The agent is what is not installed, and the distribution that the process was started from. Every other distribution is
+a library, which works for the agent, unless a row here says that it is plumbing: what carries traffic, serves, measures
+or reports is nobody's agent. `SPANREPLAY_AGENT` and `SPANREPLAY_PLUMBING` go before all of this.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Final
+
+from spanreplay.model import config
+from spanreplay.model import distributions as installed
+
+FOREIGN: Final = 0
+AGENT: Final = 1
+PASS: Final = 2
+LIBRARY: Final = 3
+FRAMEWORK: Final = 4
+
+
+def compile_row(names: str) -> re.Pattern[str]:
+    """What matches one of these distributions whole; `*` stands for any letters."""
+    return re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in names.split()))
+
+
+FRAMEWORKS: Final = compile_row(
+    """
+    agno aiosqlite arrow autogen autogen-* backoff beeai-framework crewai crewai-* diskcache dspy dspy-* faker
+    google-adk haystack haystack-ai langchain langchain-* langgraph langgraph-* letta letta-* llama-index llama-index-*
+    mem0 mem0ai nanoid pendulum py-ulid pydantic-ai pydantic-ai-* python-ulid qdrant-client requests-cache
+    semantic-kernel shortuuid smolagents stamina strands strands-* tenacity ulid ulid-py
+    """
+)
+"""Distributions whose reads of the clock and of random sources are compared one by one, as the agent's own are."""
+PASSES: Final = compile_row(
+    """
+    attr attrs dataset docx fpdf fpdf2 icalendar openpyxl pandas peewee pptx pydantic pydantic-core pypdf python-docx
+    python-pptx reportlab sqlalchemy sqlite-utils wrapt xlsxwriter
+    """
+)
+"""Distributions that only carry out what their caller wants: the caller is who asks. Some put the time, or something
+random, into the documents that they make."""
+TELEMETRY: Final = compile_row(
+    """
+    agentops arize-phoenix arize-phoenix-* braintrust coverage ddtrace debugpy elastic-apm elasticapm langfuse langsmith
+    lmnr logfire logfire-* newrelic openinference-* openlit opentelemetry opentelemetry-* opik posthog pydevd scarf
+    sentry-sdk statsd traceloop traceloop-* wandb weave prometheus-client datadog
+    """
+)
+"""Distributions that report about the agent instead of working for it."""
+RUNNERS: Final = compile_row("pytest pytest-* coverage execnet pluggy tox nox hypothesis xdist")
+"""Distributions that run tests, and measure them."""
+TRANSPORTS: Final = compile_row(
+    """
+    aiobotocore aiohttp anyio async-timeout asyncssh boto3 botocore certifi charset-normalizer chardet curl-cffi
+    eventlet gevent greenlet grpcio grpcio-* h11 h2 hpack hyperframe httpcore httpcore2 httplib2 httpx httpx2 httpx-*
+    idna niquests pycurl requests requests-* s3transfer sniffio sseclient* trio truststore urllib3 uvloop
+    websocket-client websockets wsproto yarl outcome sortedcontainers
+    """
+)
+"""Distributions that carry requests."""
+MODEL_SDKS: Final = compile_row(
+    """
+    anthropic azure-* cohere fireworks-ai google-api-* google-auth google-auth-* google-cloud-* google-genai
+    google-generativeai googleapis-common-protos groq huggingface-hub litellm mistralai ollama openai portkey-ai
+    protobuf replicate tiktoken together vertexai voyageai
+    """
+)
+"""Distributions in which a request to a model is made: their boundary is the request."""
+SERVERS: Final = compile_row(
+    """
+    arq celery chainlit daphne dramatiq fastapi fastapi-* fastmcp gradio granian gunicorn hypercorn
+    ipykernel ipython jupyter jupyter-* kombu billiard mcp litestar quart robyn rq sanic sse-starlette starlette
+    streamlit tornado uvicorn waitress watchfiles watchdog werkzeug langgraph-api langgraph-cli
+    """
+)
+"""Distributions that run somebody else's code, for each request, job or cell."""
+COMPUTE: Final = compile_row(
+    """
+    accelerate cffi cupy* cython dask faiss-* jax jaxlib joblib matplotlib numba numpy nvidia-* onnxruntime pip polars
+    pyarrow pycparser safetensors scikit-learn scipy sentence-transformers setuptools spacy sympy tensorflow
+    threadpoolctl tokenizers torch torch* tqdm transformers triton vllm wheel xgboost
+    """
+)
+"""Distributions that compute, install, or draw a bar: when they look at the clock is a matter of the machine."""
+LOCKS: Final = compile_row("fasteners filelock portalocker")
+"""Distributions that have processes wait for each other, with files of their own."""
+LOGS: Final = compile_row("loguru structlog")
+"""Distributions that keep a log of what the agent does, as `logging` does."""
+PLUMBING: Final = (TELEMETRY, RUNNERS, TRANSPORTS, MODEL_SDKS, SERVERS, COMPUTE, LOCKS, LOGS)
+BOOKKEEPING: Final = (
+    "agno/api/",
+    "crewai/events/",
+    "crewai/memory/storage/kickoff_task_outputs",
+    "crewai/rag/chromadb/factory",
+    "crewai/telemetry/",
+    "crewai_cli/",
+    "crewai_core/",
+    "haystack/telemetry/",
+)
+"""Parts of FRAMEWORKS that keep accounts of their own, in files of the user's home; none of it gets into a prompt."""
+
+
+class _Named:
+    """Distributions and modules that a setting names."""
+
+    def __init__(self, setting: str) -> None:
+        names = [each.strip() for each in config.read_setting(setting).split(",") if each.strip()]
+        self._distributions = frozenset(installed.normalise(each) for each in names)
+        self._paths = tuple(each.replace(".", "/") for each in names)
+
+    def has(self, filename: str, distribution: str) -> bool:
+        if not self._paths:
+            return False
+        if distribution and distribution in self._distributions:
+            return True
+        return any(self._is_at(path, filename) for path in self._paths)
+
+    def _is_at(self, path: str, filename: str) -> bool:
+        """Whether a file is a module's of this name: in a folder of the path, or one of installed packages."""
+        text = filename.replace(os.sep, "/")
+        at = text.rfind(f"/{path}")
+        if at < 0 or text[at + len(path) + 1 : at + len(path) + 2] not in ("/", "."):
+            return False
+        folder = filename[:at]
+        return folder in sys.path or installed.split_site(filename)[0] == folder
+
+
+class Owners:
+    """What this process's settings, its start and the tables make of code files; found out once."""
+
+    def __init__(self) -> None:
+        self._agent = _Named("SPANREPLAY_AGENT")
+        self._plumbing = _Named("SPANREPLAY_PLUMBING")
+        started = installed.find_started()
+        self.started = "" if started and find_row(started) in (FOREIGN, PASS) else started
+        """The distribution that this process was started from, if that is an agent's."""
+
+    def classify(self, filename: str) -> int:
+        """AGENT, FRAMEWORK, LIBRARY, PASS or FOREIGN for a code file that is neither Python's nor ours."""
+        distribution = installed.find_distribution(filename)
+        if self._agent.has(filename, distribution):
+            return AGENT
+        if self._plumbing.has(filename, distribution):
+            return FOREIGN
+        if not distribution or distribution == self.started:
+            return AGENT
+        if installed.split_site(filename)[1].startswith(BOOKKEEPING):
+            return FOREIGN
+        return find_row(distribution)
+
+
+def find_row(distribution: str) -> int:
+    """What the tables make of a distribution: FRAMEWORK, PASS or FOREIGN, and LIBRARY where none names it."""
+    if FRAMEWORKS.fullmatch(distribution):
+        return FRAMEWORK
+    if PASSES.fullmatch(distribution):
+        return PASS
+    return FOREIGN if is_among(distribution, PLUMBING) else LIBRARY
+
+
+def is_among(distribution: str, rows: tuple[re.Pattern[str], ...]) -> bool:
+    """Whether one of these rows names a distribution."""
+    return any(row.fullmatch(distribution) is not None for row in rows)
+
+
+_owners: list[Owners] = []
+
+
+def owners() -> Owners:
+    """The owners of this process's code; found out at the first call."""
+    if not _owners:
+        _owners.append(Owners())
+    return _owners[0]
+
+
+def forget_owners() -> None:
+    """Find them out anew: the settings may be others now."""
+    _owners.clear()

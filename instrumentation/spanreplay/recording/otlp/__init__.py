@@ -1,0 +1,1 @@
+"""Spans of OTLP, as protobuf and as JSON, to calls and back."""

@@ -1,0 +1,64 @@
+"""Where a replay's recording comes from: a `.replay` or spool file, a spool directory, or the service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from spanreplay.model import config
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import ConfigError, RunNotFound
+from spanreplay.recording.catalog import Catalog, RunQuery, find_newest
+
+
+def open_catalog(environ: Mapping[str, str] = os.environ) -> Catalog:
+    """The service at SPANREPLAY_ENDPOINT, else the directory. Raises: ConfigError, ServiceError."""
+    endpoint = config.read_setting("SPANREPLAY_ENDPOINT", environ)
+    if endpoint:
+        from spanreplay.recording.remote.client import ServiceCatalog
+
+        return ServiceCatalog(endpoint, config.read_setting("SPANREPLAY_TOKEN", environ))
+    from spanreplay.recording.spool import SpoolCatalog
+
+    return SpoolCatalog(config.read_data_dir(environ))
+
+
+def load_newest(app: str, environ: Mapping[str, str] = os.environ) -> Recording:
+    """The newest recording of an agent, replays left out. Raises: RunNotFound, ServiceError."""
+    catalog = open_catalog(environ)
+    try:
+        found = find_newest(catalog, RunQuery(app=app))
+        if found is None:
+            raise RunNotFound(f"no recorded run of {app!r} here", hint="spanreplay ls lists the runs")
+        return catalog.load(found.root.run_id)
+    finally:
+        catalog.close()
+
+
+def load_beside(source: str, run_id: str, environ: Mapping[str, str] = os.environ) -> Recording:
+    """Another run that a recording names: the file of its id beside the recording's, else the run in the catalog.
+
+    Raises: SourceError, ServiceError.
+    """
+    path = Path(source).parent / f"{run_id}.replay"
+    return load_source(str(path) if source and path.is_file() else run_id, environ)
+
+
+def load_source(source: str, environ: Mapping[str, str] = os.environ) -> Recording:
+    """The recording that `source` names: a file's path, or a run id in the catalog.
+
+    Raises: ConfigError if it is empty; SourceError and ServiceError as the places raise them.
+    """
+    if not source:
+        raise ConfigError("nothing to replay: SPANREPLAY_REPLAY_SOURCE is empty")
+    path = Path(source)
+    if path.suffix in (".replay", ".jsonl", ".spool") or path.is_file():
+        from spanreplay.recording.bundle import load_file
+
+        return load_file(path)
+    catalog = open_catalog(environ)
+    try:
+        return catalog.load(source)
+    finally:
+        catalog.close()

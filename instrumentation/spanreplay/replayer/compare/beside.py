@@ -1,0 +1,71 @@
+"""What a request holds outside of its key: a program's variables, application headers; each its own way to compare.
+
+An equal key finds the recorded call. What else the request says is compared here, with the recorded call at hand:
+another header of the application is another request; an id, a time or a version that is made anew is only listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.replayer.compare.ignored import ignored_of_equal
+from spanreplay.replayer.compare.variables import compare_variables
+from spanreplay.replayer.divergence import Diff, diff_json
+from spanreplay.runtime.process.noted_effects import EFFECTS
+from spanreplay.runtime.wire.http_headers import DRAWN, LISTED
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import CallRecord
+    from spanreplay.replayer.resolve.shared_state import SharedState
+    from spanreplay.runtime.calls.open_call import Crossing
+
+ENV, HEADERS = "env", "headers"
+
+
+def compare(session: SharedState, crossing: Crossing, call: CallRecord, *, is_stopping: bool) -> None:
+    """Note what differs between two requests of one key. Raises: ReplayMiss where that is another request."""
+    spec = session.relocation.spec(crossing.spec) if session.relocation else crossing.spec
+    changed, rest = split_requests(call.request, spec.request, has_all=bool(session.recording.root.env.get(EFFECTS)))
+    session.findings.note_ignored(crossing, call, rest)
+    if not changed:
+        return
+    session.counts["changed"] += 1
+    miss = session.findings.note_call(crossing, "changed_call", call, diff=changed)
+    if is_stopping:
+        session.is_stopped = True
+        raise ReplayMiss(miss.message)
+
+
+def split_requests(then: str, now: str, *, has_all: bool) -> tuple[tuple[Diff, ...], tuple[Diff, ...]]:
+    """(differences that make another request, differences that are only listed) of two requests of one key."""
+    old, new = _read(then), _read(now)
+    if not has_all or old is None or new is None:
+        return (), ignored_of_equal(diff_json(then, now))
+    headers, listed = _compare_headers(old.pop(HEADERS, None), new.pop(HEADERS, None))
+    variables, machine = compare_variables(old.pop(ENV, None) or {}, new.pop(ENV, None) or {})
+    rest = ignored_of_equal(diff_json(json.dumps(old), json.dumps(new)))
+    return (*headers, *variables), (*rest, *listed, *machine)
+
+
+def _read(request: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(request)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _compare_headers(then: Any, now: Any) -> tuple[list[Diff], list[Diff]]:
+    old, new = (each if isinstance(each, Mapping) else {} for each in (then, now))
+    changed: list[Diff] = []
+    listed: list[Diff] = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = str(old.get(name, "(absent)")), str(new.get(name, "(absent)"))
+        if before == after:
+            continue
+        is_listed = name in LISTED or DRAWN.sub("*", before) == DRAWN.sub("*", after)
+        (listed if is_listed else changed).append(Diff(f"{HEADERS}.{name}", before, after))
+    return changed, listed

@@ -1,0 +1,249 @@
+"""What first introduced a changed value: evidence by value where there is some, else what else changed.
+
+Nothing is guessed. Evidence is a place in which the changed text itself stands (`value`), or something that changed
+too (`beside`); without either a divergence has no cause, and its report says that it is unknown. What only the code's
+history can tell is added by the command (`report/codeblame.py`), which may run git; an agent's process may not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.call import CallRecord
+from spanreplay.replayer.compare.moving_parts import is_time
+from spanreplay.replayer.compare.output_text import output_text
+from spanreplay.replayer.divergence import Cause, Diff, Divergence, with_causes
+from spanreplay.replayer.index import RecordingIndex
+from spanreplay.replayer.relocation import FOLDER
+from spanreplay.replayer.resolve.hidden import REDACTION
+from spanreplay.runtime.process.environment import RANDOM
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.compare.findings import Findings
+    from spanreplay.replayer.resolve.hidden import Hidden
+    from spanreplay.runtime.run import Run
+
+BLAMED_MAX: Final = 20
+CAUSES_MAX: Final = 6
+FRAGMENT_CHARACTERS_MIN: Final = 3
+"""A shorter text is found everywhere by chance."""
+_UPSTREAM_MAX: Final = 500
+_NAMES_MAX: Final = 10
+_WORD: Final = re.compile(r"\w+")
+_ABSENT: Final = "(absent)"
+
+
+def changed_text(diff: Diff) -> tuple[str, str]:
+    """(recorded, now): the words of two texts in which they differ, or both values as text."""
+    a, b = _as_text(diff.recorded), _as_text(diff.now)
+    head = 0
+    while head < min(len(a), len(b)) and a[head] == b[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
+        tail += 1
+    # Whole words: a digit or two in common say nothing
+    if _is_word(a[head : head + 1]) or _is_word(b[head : head + 1]):
+        while head > 0 and _is_word(a[head - 1]):
+            head -= 1
+    if any(_is_word(text[len(text) - tail - 1 : len(text) - tail]) for text in (a, b) if len(text) - tail > head):
+        while tail > 0 and _is_word(a[-tail]):
+            tail -= 1
+    return a[head : len(a) - tail].strip(), b[head : len(b) - tail].strip()
+
+
+def _is_word(character: str) -> bool:
+    return character != "" and (character.isalnum() or character in "_-.,$€%@/:")
+
+
+def _as_text(value: Any) -> str:
+    if value == _ABSENT or value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class Blame:
+    """The evidence of one replay; built once, when it has ended."""
+
+    def __init__(
+        self,
+        *,
+        calls: Sequence[CallRecord],
+        index: RecordingIndex,
+        findings: Findings,
+        hidden: Hidden,
+        run: Run,
+        env: Mapping[str, Any],
+        differing: Sequence[str],
+        drift: Sequence[Mapping[str, Any]],
+        live: Sequence[str],
+    ) -> None:
+        self._calls = calls
+        self._index = index
+        self._findings = findings
+        self._hidden = hidden
+        self._run = run
+        self._env = env
+        self._differing = differing
+        self._drift = drift
+        self._live = live
+
+    def explain(self, divergences: list[Divergence]) -> list[Divergence]:
+        """The divergences, those that are not downstream with their causes."""
+        found: list[Divergence] = []
+        blamed = 0
+        for divergence in divergences:
+            if divergence.is_downstream or divergence.cause or blamed >= BLAMED_MAX:
+                found.append(divergence)
+                continue
+            blamed += 1
+            explained = with_causes(divergence, self._find(divergence)[:CAUSES_MAX])
+            if explained.causes and explained.causes[0].kind == REDACTION:
+                explained = replace(explained, hint=self._hidden.remedy(self._run.redactor.fingerprint))
+            found.append(explained)
+        return found
+
+    def _find(self, divergence: Divergence) -> list[Cause]:
+        changed = [changed_text(diff)[1] for diff in divergence.diff[:3]]
+        hidden = list(self._hidden.explain(divergence, changed, self._run.redactor.fingerprint))
+        causes = [cause for cause in hidden if cause.strength == "value"]
+        # An output that changed was made by the call itself: what stands in it comes from nowhere else in the agent
+        if divergence.kind != "output_changed":
+            for diff in divergence.diff[:3]:
+                causes += self._by_value(divergence, diff)
+        causes += hidden
+        causes += self._by_hashes(divergence)
+        causes += self._beside(divergence)
+        return list({(c.kind, c.ref, c.evidence): c for c in causes}.values())
+
+    def _by_value(self, divergence: Divergence, diff: Diff) -> Iterable[Cause]:
+        recorded, now = changed_text(diff)
+        yield from self._from_outputs(divergence, recorded, now)
+        if len(now) < FRAGMENT_CHARACTERS_MIN:
+            return
+        yield from self._from_arguments(now)
+        yield from self._from_environment(now)
+        yield from self._from_ignored(divergence, now)
+        if is_time(diff):
+            live = [name for name in self._live if name.startswith(("clock", "*"))]
+            ref = live[0] if live else ""
+            why = f"the clock is live ({ref})" if live else "a clock that is not recorded was read"
+            yield Cause("clock", f"both values are times: {why}", "value" if live else "beside", ref)
+
+    def _from_outputs(self, divergence: Divergence, recorded: str, now: str) -> Iterable[Cause]:
+        """A call before this one whose output holds the text."""
+        for seq, (number, boundary, before, after) in self._findings.outputs.items():
+            if seq >= divergence.seq or len(now) < FRAGMENT_CHARACTERS_MIN or now not in output_text("", after):
+                continue
+            if before and recorded and recorded not in output_text("", before):
+                continue
+            what = "another output than recorded" if before else "new in this replay"
+            yield Cause(
+                "upstream_output",
+                f"{_quote(now)} is in the output of call {number} ({boundary}): {what}",
+                "value",
+                str(seq),
+            )
+            return
+        served = [c for c in self._calls if c.seq in self._index.used and c.seq < divergence.seq][-_UPSTREAM_MAX:]
+        if len(now) < FRAGMENT_CHARACTERS_MIN:
+            return
+        for call in reversed(served):
+            text = output_text(call.request, call.response)
+            if now in text:
+                other = " in place of another value" if recorded and recorded in text else ""
+                yield Cause(
+                    "upstream_output",
+                    f"{_quote(now)} is in the output of call {call.number} ({call.boundary}), which is as recorded: "
+                    f"the code now takes the value from there{other}",
+                    "value",
+                    call.span_id,
+                )
+                return
+
+    def _from_arguments(self, now: str) -> Iterable[Cause]:
+        recorded = self._env.get("argv")
+        argv = self._run.environment.get("argv")
+        if not isinstance(recorded, list) or not isinstance(argv, list):
+            return
+        for argument in argv[1:]:
+            if argument not in recorded and _holds(str(argument), now):
+                yield Cause(
+                    "argument",
+                    f"{_quote(now)} is in the command line, which has changed since the recording",
+                    "value",
+                    "argv",
+                )
+                return
+
+    def _from_environment(self, now: str) -> Iterable[Cause]:
+        for name in self._differing:
+            value = self._run.redactor.text(os.environ.get(name, ""))
+            if _holds(value, now):
+                yield Cause(
+                    "environment",
+                    f"{_quote(now)} is in the environment variable {name}, which differs from the recording",
+                    "value",
+                    name,
+                )
+
+    def _by_hashes(self, divergence: Divergence) -> Iterable[Cause]:
+        """The order of a set of texts, where the same words stand in another order and hashes were not the same."""
+        seed = str(self._env.get("hash_seed", ""))
+        if not seed or (seed == self._run.environment.get("hash_seed") and seed != RANDOM):
+            return
+        before, now = [_as_text(d.recorded) for d in divergence.diff], [_as_text(d.now) for d in divergence.diff]
+        if before != now and _count_words(before) == _count_words(now):
+            why = "were seeded at random" if seed == RANDOM else f"had the seed {seed}"
+            evidence = (
+                "the same words are in another order: if a set of texts gives it, record with `spanreplay record` "
+                f"or set PYTHONHASHSEED (the recording's hashes {why})"
+            )
+            yield Cause("hash_seed", evidence, "beside", "PYTHONHASHSEED")
+
+    def _from_ignored(self, divergence: Divergence, now: str) -> Iterable[Cause]:
+        for each in self._findings.ignored:
+            place = next((d.path for d in each.diff if now in _as_text(d.now)), "")
+            if each.seq < divergence.seq and place:
+                where = f"{_quote(now)} is in {place} of call {each.call} ({each.boundary})"
+                evidence = f"{where}, which differs and is not in its key"
+                yield Cause("ignored_field", evidence, "value", each.recorded_span_id)
+
+    def _beside(self, divergence: Divergence) -> Iterable[Cause]:
+        """What else is not as it was, untied to this value."""
+        if self._differing:
+            names = ", ".join(self._differing[:_NAMES_MAX])
+            yield Cause(
+                "environment", f"environment variables that differ from the recording: {names}", "beside", names
+            )
+        for each in self._drift:
+            if each["name"] == FOLDER:
+                yield Cause(
+                    "environment", f"the agent works in {each['now']}, not {each['recorded']}", "beside", FOLDER
+                )
+            elif each["name"] not in ("git_sha", "argv"):
+                evidence = f"{each['name']} was {each['recorded']}, now it is {each['now']}"
+                yield Cause("versions", evidence, "beside", str(each["name"]))
+            elif each["name"] == "argv":
+                yield Cause("argument", "the command line has changed", "beside", "argv")
+
+
+def _count_words(texts: Iterable[str]) -> Counter[str]:
+    return Counter(word for text in texts for word in _WORD.findall(text))
+
+
+def _holds(text: str, fragment: str) -> bool:
+    """Whether one is in the other: a prompt holds an argument, or an argument holds what changed."""
+    if len(text) < FRAGMENT_CHARACTERS_MIN:
+        return False
+    return fragment in text or text in fragment
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")

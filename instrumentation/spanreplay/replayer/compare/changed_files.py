@@ -1,0 +1,62 @@
+"""What a replay has left behind in its files, compared with what the recorded run left; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any, Final
+
+from spanreplay.replayer.divergence import Diff, Divergence, diff_json
+
+FILES_MAX: Final = 100
+
+
+def compare_files(recorded: Any, now: Any, run_id: str, *, is_downstream: bool) -> list[Divergence]:
+    """One divergence a file that differs, is missing or is new; nothing if the recording did not look at files.
+
+    Content that is neither text nor written with the same redaction key is compared by its size alone.
+    """
+    if not isinstance(recorded, Mapping) or not isinstance(now, Mapping):
+        return []
+    found: list[Divergence] = []
+    for path in sorted(recorded.keys() | now.keys()):
+        message, diff = _difference(path, recorded.get(path), now.get(path))
+        if message:
+            found.append(
+                Divergence(
+                    kind="file_changed",
+                    boundary=f"file:{path}",
+                    message=message,
+                    diff=diff,
+                    hint=f"spanreplay show {run_id} --json has the file as it was recorded",
+                    is_downstream=is_downstream or bool(found),
+                )
+            )
+    return found[:FILES_MAX]
+
+
+def _difference(path: str, then: Any, now: Any) -> tuple[str, tuple[Diff, ...]]:
+    if not isinstance(then, Mapping):
+        return f"{path} was not written when this was recorded", ()
+    if not isinstance(now, Mapping):
+        return f"{path} was written when this was recorded, and not now", ()
+    if then.get("sha256") == now.get("sha256"):
+        if then.get("earlier") != now.get("earlier"):
+            return f"{path} had another content when it was given to a program, removed or overwritten", ()
+        return "", ()
+    if "gone" in then or "gone" in now:
+        return f"{path} was {'removed' if 'gone' in then else 'left behind'} when this was recorded, and not now", ()
+    if "text" not in then or "text" not in now:
+        return f"{path} differs: {then.get('size')} bytes then, {now.get('size')} now", ()
+    lines = zip_longest(str(then["text"]).splitlines(), str(now["text"]).splitlines())
+    for number, (old, new) in enumerate(lines, 1):
+        if old != new:
+            where = f"{path} line {number}"
+            if old is None or new is None:
+                return f"{where} {'is new' if old is None else 'is missing'}", (Diff(f"line {number}", old, new),)
+            diff = tuple(
+                Diff(f"line {number}", d.recorded, d.now, d.at) for d in diff_json(json.dumps(old), json.dumps(new))
+            )
+            return f"{where} differs", diff
+    return f"{path} differs in its line endings", ()

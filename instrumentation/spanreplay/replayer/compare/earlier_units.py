@@ -1,0 +1,37 @@
+"""What a unit that is replayed lacks: the state that earlier units left in their process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spanreplay.model.attributes import UNIT, UNITS_BEFORE
+from spanreplay.replayer.divergence import Divergence
+
+__all__ = ["hint_at_earlier_units"]
+
+
+def _count_before(environment: Mapping[str, Any]) -> int:
+    """How many units the process of a unit had begun before it; 0 for a run that is no unit."""
+    stated = environment.get(UNIT)
+    before = stated.get(UNITS_BEFORE) if isinstance(stated, Mapping) else None
+    return before if isinstance(before, int) else 0
+
+
+def hint_at_earlier_units(
+    divergences: Sequence[Divergence], environment: Mapping[str, Any], warm_up: Mapping[str, Any] | None = None
+) -> list[Divergence]:
+    """The same divergences; the first one's hint says that units came before, whose state a replay does not have.
+
+    `warm_up` is the verdict's member about those that were replayed first.
+    """
+    replayed = 0 if warm_up is None else sum(not unit["why"] for unit in warm_up["units"])
+    before = _count_before(environment) - replayed
+    if not divergences or before < 1:
+        return list(divergences)
+    units = "1 unit" if before == 1 else f"{before} units"
+    more = " more" if replayed else ""
+    hint = f"{units}{more} of its process came before, and what they left in memory is not here"
+    first, *rest = divergences
+    return [replace(first, hint="; ".join(filter(None, (first.hint, hint)))), *rest]

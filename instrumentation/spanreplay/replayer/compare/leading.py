@@ -1,0 +1,101 @@
+"""Which of several divergences a person must know first: the exception that ended the agent, then calls, then reads."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final
+
+from spanreplay.model import ids
+from spanreplay.model.call import Kind
+from spanreplay.model.errors import ReplayMiss, Suspended
+from spanreplay.replayer.divergence import Divergence
+
+__all__ = ["RAISED", "Raised", "find_raised", "put_first"]
+
+RAISED: Final = "raised"
+"""Kind of the divergence of an agent that ended by an exception."""
+MESSAGE_CHARACTERS_MAX: Final = 200
+_LINE_CHARACTERS_MAX: Final = 80
+_FRAMES_MAX: Final = 1_000
+_READS: Final = (f"{Kind.CLOCK.value}:", f"{Kind.RANDOM.value}:")
+_AT_THE_END: Final = frozenset({"missing_call", "file_changed", RAISED})
+"""Kinds that are only known when the agent has ended: they can't have made it raise."""
+_OF_THE_PROCESS: Final = "process:"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The exception that ended the agent: its class, what it says, the agent's own line; all redacted."""
+
+    name: str
+    message: str
+    code: str
+    line: str
+
+
+def find_raised(redact: Callable[[str], str]) -> Raised | None:
+    """The exception that the interpreter has printed before it ended; None if there is none, or it is the replay's."""
+    exception = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if not isinstance(exception, BaseException) or isinstance(exception, (ReplayMiss, Suspended)):
+        return None
+    code, line = _find_line(exception.__traceback__)
+    try:
+        message = str(exception)
+    except Exception:  # noqa: BLE001 -- the agent's own class may raise anything
+        message = ""
+    message = redact(message).strip().partition("\n")[0][:MESSAGE_CHARACTERS_MAX]
+    return Raised(type(exception).__name__, message, code, redact(line)[:_LINE_CHARACTERS_MAX])
+
+
+def _find_line(traceback: TracebackType | None) -> tuple[str, str]:
+    """The innermost frame of the agent: its place, and the text of its line."""
+    found = ("", "")
+    for _ in range(_FRAMES_MAX):
+        if traceback is None:
+            break
+        code = traceback.tb_frame.f_code
+        if ids.is_agent_file(code.co_filename):
+            line = linecache.getline(code.co_filename, traceback.tb_lineno).strip()
+            found = (ids.describe_place(code, traceback.tb_lineno), line)
+        traceback = traceback.tb_next
+    return found
+
+
+def put_first(divergences: list[Divergence], raised: Raised | None, calls: int) -> list[Divergence]:
+    """The divergences, the one to look at first; `calls` is how many calls the agent made before it ended."""
+    found = _reads_last(divergences)
+    if raised is None:
+        return found
+    ended = _describe(raised, calls)
+    if any(not d.is_downstream and _may_have_raised(d) for d in found):
+        return [*found, replace(ended, is_downstream=True)]
+    return [ended, *(replace(d, is_downstream=True) for d in found)]
+
+
+def _may_have_raised(divergence: Divergence) -> bool:
+    is_late = divergence.kind in _AT_THE_END or divergence.boundary.startswith((_OF_THE_PROCESS, *_READS))
+    return not is_late
+
+
+def _reads_last(divergences: list[Divergence]) -> list[Divergence]:
+    """Differing reads of clock and random sources follow what differs besides, where anything does."""
+    reads = [d for d in divergences if d.boundary.startswith(_READS)]
+    others = [d for d in divergences if not d.boundary.startswith(_READS)]
+    if not reads or all(d.is_downstream for d in others):
+        # What an early read brought about keeps its cause
+        return divergences
+    return [*others, *(replace(d, is_downstream=True) for d in reads)]
+
+
+def _describe(raised: Raised, calls: int) -> Divergence:
+    when = "before its first call" if not calls else f"after call {calls}"
+    place, _, _ = raised.code.partition(" ")
+    at = f" ({place}: {raised.line})" if place and raised.line else f" ({place})" if place else ""
+    says = f": {raised.message}" if raised.message else ""
+    return Divergence(
+        kind=RAISED, boundary="", message=f"the agent raised {raised.name} {when}{at}{says}", code=raised.code
+    )

@@ -1,0 +1,106 @@
+"""What a verdict does not speak for, in words: whatever else crosses a boundary outwards is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.runtime.wire.http_headers import CONNECTION, CREDENTIALS, MADE_BY_SDKS, TRACE
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import CallRecord, Recording
+
+STDOUT, STDERR = "stdout", "stderr"
+
+
+@dataclass(frozen=True)
+class NotCompared:
+    """One thing that crosses a boundary and is not compared."""
+
+    what: str
+    """A word or a few, for the line of the report."""
+    why: str
+    names: tuple[str, ...] = ()
+    """The fields, arguments or variables; `*` stands for any end of a name."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of calls that have it; none: every run."""
+    begins: tuple[str, ...] = ()
+    """What the names of its calls begin with; none: all of these kinds."""
+
+    def applies(self, call: CallRecord) -> bool:
+        """Whether a call of a recording has it."""
+        return call.kind in self.kinds and (not self.begins or call.name.startswith(self.begins))
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of schema divergence/1."""
+        return {"what": self.what, **({"names": list(self.names)} if self.names else {}), "why": self.why}
+
+
+_STDERR: Final = NotCompared(STDERR, "logs and progress go there; --compare stderr compares what the agent writes")
+_NATIVE: Final = NotCompared(
+    "stderr of programs and native code", "it goes past the interpreter; a program's own is compared where it is a pipe"
+)
+_WIRE: Final = frozenset({"http", "llm", "embedding", "mcp", "retriever"})
+_TABLE: Final = (
+    NotCompared("log files", "log records are rebuilt in a replay, and the agent does not read them back"),
+    NotCompared(
+        "headers of credentials, connection and trace",
+        "they differ between machines, and the agent does not choose them",
+        tuple(sorted(CREDENTIALS | CONNECTION | TRACE)) + tuple(f"{each}*" for each in MADE_BY_SDKS),
+        kinds=_WIRE,
+    ),
+    NotCompared(
+        "variables of Python and of telemetry",
+        "a replay sets them itself for the programs of its agent",
+        ("OTEL_*", "PYTEST_*", "SPANREPLAY_*", "BAGGAGE", "TRACEPARENT", "TRACESTATE", "PYTHONHASHSEED", "_"),
+        kinds=frozenset({"tool"}),
+        begins=("subprocess.",),
+    ),
+    NotCompared(
+        "frames that DuckDB reads",
+        "a statement names them, and their content is not recorded",
+        kinds=frozenset({"tool"}),
+        begins=("duckdb.",),
+    ),
+    NotCompared(
+        "files of HDF5 and LanceDB",
+        "they change their files in native code, and write different bytes each time",
+        kinds=frozenset({"tool"}),
+        begins=("h5py.", "lancedb."),
+    ),
+    NotCompared(
+        "options of sockets",
+        "they decide how a datagram travels, and none is sent",
+        kinds=frozenset({"tool"}),
+        begins=("socket.",),
+    ),
+    NotCompared(
+        "numbers of other processes",
+        "processes outside of the run have another number each time",
+        ("pid", "pgid"),
+        kinds=frozenset({"tool"}),
+        begins=("os.kill",),
+    ),
+)
+
+
+def find_not_compared(
+    recording: Recording,
+    outputs: Mapping[str, Mapping[str, Any]],
+    dropped: tuple[str, ...] = (),
+    unreadable: tuple[str, ...] = (),
+) -> list[dict[str, Any]]:
+    """What of a recording's effects no comparison reads, the most general first; `outputs` as a verdict has them.
+
+    `dropped` are the addresses to which libraries wanted to send datagrams, `unreadable` the random sources whose
+    recorded values are sealed with another redaction key.
+    """
+    found = [_NATIVE if outputs.get(STDERR, {}).get("compared") else _STDERR]
+    found += [each for each in _TABLE if not each.kinds or any(map(each.applies, recording.calls))]
+    if dropped:
+        found.append(NotCompared("datagrams of libraries", "metrics and reports: a replay drops them", dropped))
+    if unreadable:
+        why = "they are sealed with another redaction key, and were drawn anew"
+        found.append(NotCompared(f"values of {', '.join(unreadable)}", why, unreadable))
+    return [each.to_json() for each in found]

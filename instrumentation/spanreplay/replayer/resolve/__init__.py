@@ -1,0 +1,1 @@
+"""Finds the recorded answer of each call."""

@@ -1,0 +1,77 @@
+"""How far a unit's recording goes in the replay of it: what the process does beside the unit is not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+from spanreplay.model.levels import level_of_recording
+from spanreplay.runtime.lanes import UNIT_LANE, is_earlier, is_within
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.shared_state import SharedState
+    from spanreplay.replayer.resolve.warm_up import WarmUp
+    from spanreplay.runtime.calls.open_call import Crossing
+
+__all__ = ["Extent"]
+
+
+class Extent:
+    """The part of a process that a replay of one unit makes again, once the process has started."""
+
+    def __init__(
+        self,
+        session: SharedState,
+        in_flight: Container[tuple[str, str, int]] = (),
+        *,
+        is_start_lost: bool = False,
+        warm_up: WarmUp | None = None,
+    ) -> None:
+        """`in_flight`: lane, boundary and number of calls that were under way when the start was over."""
+        self._session = session
+        self._is_start_lost = is_start_lost
+        self._in_flight = in_flight
+        self._is_open = "timers" not in level_of_recording(session.recording.root)
+        self.warm_up = warm_up
+        """The units that are replayed before the one that is judged; None if there are none."""
+        self.lane = UNIT_LANE
+        """The root lane of the unit that is replayed now."""
+        if warm_up is not None:
+            warm_up.on_enter = self._enter
+        self.has_started = False
+        """Whether the start of the process is over."""
+        self.is_over = False
+        """Whether the unit has given its output: what its tasks still do may have happened behind its end."""
+
+    def _enter(self, lane: str) -> None:
+        """Another unit is replayed from now on."""
+        self.lane, self.is_over = lane, False
+
+    def is_outside(self, lane: str) -> bool:
+        """Whether a lane is that of a background task, which goes on for as long as the process, behind its start."""
+        return self.has_started and not is_within(lane, self.lane)
+
+    def is_awaited(self, lane: str) -> bool:
+        """Whether the calls of a lane are expected now: those of the start, and of one unit."""
+        return is_within(lane, self.lane) if is_earlier(self.lane) else not is_earlier(lane)
+
+    def may_run_on(self, lane: str) -> bool:
+        """Whether a task may be further than it was at the end of the start, because its timers were not recorded."""
+        if not self._is_open or is_within(lane, self.lane) or is_earlier(lane):
+            return False
+        return lane not in (self._session.recording.root.manifest.get("lane_ends") or {})
+
+    def is_beyond(self, crossing: Crossing) -> bool:
+        """Whether a call is none of the unit's, so that the recording can't have it."""
+        lane = crossing.lane.path
+        slot = (lane, crossing.boundary, crossing.index)
+        if is_earlier(lane) and not is_within(lane, self.lane):  # a task that an earlier unit has left behind
+            return self._session.index.find_exact(slot, crossing.key_hex, crossing.spec.call_id) is None
+        if self.is_outside(lane) or slot in self._in_flight:
+            return True
+        if crossing.index and self.may_run_on(lane) and self._session.index.at(*slot) is None:
+            return True
+        if self._is_start_lost and not is_within(lane, UNIT_LANE):
+            self._session.has_reached_frontier = self._session.is_stopped = True
+            return True
+        return self.is_over and self._session.index.at(*slot) is None

@@ -1,0 +1,89 @@
+"""A replay in several processes: each resolves its own calls, the first one gathers what they found."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.replayer.compare.findings import Findings
+from spanreplay.replayer.compare.ignored import IgnoredDiff
+from spanreplay.replayer.divergence import Diff, from_fields
+from spanreplay.replayer.resolve.hidden import Hidden, Withheld
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.shared_state import SharedState
+    from spanreplay.runtime.processes import Family
+
+
+class Parts:
+    """What the processes of a replay find, each for itself."""
+
+    def __init__(self, session: SharedState) -> None:
+        self._session = session
+
+    def join(self, shared: Family, *, is_worker: bool) -> None:
+        """Start anew, in a process that was just started."""
+        join(self._session, shared, is_worker=is_worker)
+
+    def to_part(self) -> dict[str, Any]:
+        """What this process has found, as JSON values."""
+        return to_part(self._session)
+
+    def add_part(self, part: dict[str, Any]) -> None:
+        """Take in what another process has found."""
+        add_part(self._session, part)
+
+
+_FLAGS: Final = ("is_stopped", "has_reached_frontier")
+
+
+def join(session: SharedState, shared: Family, *, is_worker: bool) -> None:
+    """Start anew, in a process that was just started: what the first one has found is its own affair."""
+    session._lock = threading.RLock()
+    session.is_forked = False
+    session.is_stopped = session.has_reached_frontier = False
+    session.findings = Findings(session.recording, session.index)
+    session.hidden = Hidden(session.recording)
+    session.counts = dict.fromkeys(session.counts, 0)
+    session.sockets_denied, session.live_tokens, session.internal_error = [], 0, ""
+    session.gate.join(shared, is_worker=is_worker)
+
+
+def to_part(session: SharedState) -> dict[str, Any]:
+    """What this process has found, as JSON values."""
+    return {
+        "used": sorted(session.index.used),
+        "covered": sorted(session.index.covered),
+        "divergences": [asdict(divergence) for divergence in session.divergences],
+        "divergences_total": session.findings.divergences_total,
+        "ignored": [asdict(ignored) for ignored in session.findings.ignored],
+        "ignored_total": session.findings.ignored_total,
+        "withheld": session.hidden.withheld,
+        "counts": session.counts,
+        "sockets_denied": session.sockets_denied,
+        "live_tokens": session.live_tokens,
+        "error": session.internal_error,
+        **{name: getattr(session, name) for name in _FLAGS},
+    }
+
+
+def add_part(session: SharedState, part: dict[str, Any]) -> None:
+    """Take in what another process has found."""
+    session.index.used.update(part["used"])
+    session.index.covered.update(part["covered"])
+    for fields in part["divergences"]:
+        session.add_divergence(from_fields(fields))
+    findings = session.findings
+    findings.divergences_total += part["divergences_total"] - len(part["divergences"])
+    findings.ignored_total += part["ignored_total"]
+    for fields in part["ignored"]:
+        findings.ignored.append(IgnoredDiff(**{**fields, "diff": tuple(Diff(**diff) for diff in fields["diff"])}))
+    session.hidden.withheld += [Withheld(*each) for each in part["withheld"]]
+    for name, count in part["counts"].items():
+        session.counts[name] = session.counts.get(name, 0) + count
+    session.sockets_denied += part["sockets_denied"]
+    session.live_tokens += part["live_tokens"]
+    session.internal_error = session.internal_error or part["error"]
+    for name in _FLAGS:
+        setattr(session, name, getattr(session, name) or part[name])

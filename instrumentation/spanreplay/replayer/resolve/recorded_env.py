@@ -1,0 +1,267 @@
+"""What a replay gives its agent of the recorded environment: the variables and `.env` files that are not here.
+
+A laptop or a CI machine has no production keys, and without them an agent ends before its first call. Only what the
+recorded run has used is given (`runtime/process/used_variables.py`), secrets as their tokens; a live call that would
+send such a token is refused (`sent_tokens.py`), and a program that runs live is not given what is not here. What is set
+here wins, in the environment or in a `.env` file, and is named where it differs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from spanreplay.model import attributes as names
+from spanreplay.redact.sealed_values import TOKEN_TEXT
+from spanreplay.runtime.process import environment as env
+from spanreplay.runtime.process.used_variables import (
+    ASSIGNMENT,
+    CODE,
+    CWD,
+    ENV_FILES,
+    FILE_BYTES_MAX,
+    FILES_MAX,
+    NAMES_MAX,
+    VARIABLES,
+    clean_env_text,
+    clean_variable,
+    is_env_file,
+    may_be_given,
+)
+from spanreplay.runtime.process.uses import Uses
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import Recording
+    from spanreplay.redact import RunRedactor
+    from spanreplay.replayer.sandbox.scratch import Scratch
+
+_BASIC: Final = "basic "
+_MODE: Final = 0o600
+
+
+class RecordedEnv:
+    """The recorded variables in one replay: which are given, and how those that are set here compare."""
+
+    def __init__(self, recording: Recording, *, is_wanted: bool = True) -> None:
+        self._recording = recording
+        self._is_wanted = is_wanted
+        self.given: dict[str, str] = {}
+        """Name → value of what was put into the environment."""
+        self._missing: list[str] = []
+        self._here: dict[str, tuple[str | None, str]] = {}
+        """Variable that is set here → its recorded value, redacted, and the one of now, which is not."""
+        self._files_here: dict[str, tuple[str, str]] = {}
+        """The same of `.env` files."""
+        self._differing: list[str] = []
+        self._unknown: list[str] = []
+        self._files: dict[str, str] = {}
+        """Whole path → recorded path, of the files that were given."""
+        self._tokens: dict[str, str] = {}
+        """Token → the variable or file that it came from."""
+
+    # ── Before the agent starts ─────────────────────────────────────────────────────────────────────
+    def give(self, redactor: RunRedactor, *, is_member: bool = False) -> None:
+        """Put what is not here into the environment; a process of the run (`is_member`) has inherited it."""
+        recorded = _read_variables(self._recording)
+        set_by_files = set() if is_member else self._find_set_by_files()
+        for name, value in recorded.items():
+            here = os.environ.get(name)
+            if here is not None and not (is_member and here == value):
+                self._here[name] = (value, here)
+            elif value is not None and name not in set_by_files:
+                self._give(name, value, redactor, is_member=is_member)
+        for file in _read_files(self._recording):
+            self._note_tokens(file["path"], file["content"], redactor)
+            here = _read_text(_find_path(file, self._recording))
+            if here is not None:
+                self._files_here[file["path"]] = (file["content"], here)
+
+    def _give(self, name: str, value: str, redactor: RunRedactor, *, is_member: bool) -> None:
+        if not self._is_wanted:
+            self._missing.append(name)
+            return
+        if is_member and name not in os.environ:  # the process that started this one has removed it
+            return
+        self._note_tokens(name, value, redactor)
+        self.given[name] = os.environ[name] = value
+
+    def _note_tokens(self, origin: str, text: str, redactor: RunRedactor) -> None:
+        redactor.recall(text)
+        for match in TOKEN_TEXT.finditer(text):
+            self._tokens.setdefault(match[0], origin)
+
+    def _find_set_by_files(self) -> set[str]:
+        """The variables that the recorded run's `.env` files set, where these files are here."""
+        found: set[str] = set()
+        for file in _read_files(self._recording):
+            found |= _read_names(_find_path(file, self._recording))
+        return found
+
+    def lay(self, scratch: Scratch) -> None:
+        """Put the `.env` files that are not here into an overlay that is not in place yet."""
+        for file in _read_files(self._recording):
+            path = _find_path(file, self._recording)
+            if scratch.exists(path):
+                continue
+            if not self._is_wanted:
+                self._missing.append(file["path"])
+                continue
+            ours = scratch.above(path)
+            scratch.real.makedirs(os.path.dirname(ours), exist_ok=True)  # noqa: PTH120 -- text
+            with open(ours, "w", encoding="utf-8", newline="") as target:  # noqa: PTH123 -- no call
+                target.write(file["content"])
+            os.utime(ours, ns=(file["times"][0], file["times"][1]))
+            os.chmod(ours, _MODE)  # noqa: PTH101 -- text
+            self._files[path] = file["path"]
+
+    # ── While it runs ───────────────────────────────────────────────────────────────────────────────
+    def read_file(self, path: str) -> None:
+        """The agent reads a `.env` file; what it sets and is here wins over what was given."""
+        if not self.given or {os.path.abspath(path), os.path.realpath(path)}.intersection(self._files):  # noqa: PTH100 -- text
+            return
+        for name in _read_names(path).intersection(self.given):
+            if os.environ.get(name) == self.given.pop(name):
+                del os.environ[name]
+
+    def find_in_request(self, url: str, headers: Iterable[tuple[str, str]]) -> Uses | None:
+        """What of the recorded environment a live request would use; None where nothing was given."""
+        if not self.given and not self._tokens:
+            return None
+        return Uses(self._find_named(url), self._find_sent(headers))
+
+    def _find_named(self, url: str) -> str:
+        """The given variable that names the server of this URL; '' if none does, or one that is set here does too."""
+        server = urlsplit(url).netloc.rpartition("@")[2]
+        named = [name for name, value in self.given.items() if server and server in value]
+        if not named or any(server in value for name, value in os.environ.items() if name not in self.given):
+            return ""
+        return max(named, key=lambda name: (url.startswith(self.given[name]), len(self.given[name])))
+
+    def _find_sent(self, headers: Iterable[tuple[str, str]]) -> str:
+        """The variable or file whose token one of these headers holds; '' if none does."""
+        for _, value in headers:
+            for match in TOKEN_TEXT.finditer(_decode_basic(value)):
+                if match[0] in self._tokens:
+                    return self._tokens[match[0]]
+        return ""
+
+    def withhold(self, environ: Mapping[Any, Any] | None) -> dict[Any, Any] | None:
+        """The environment for a program that runs live, without what is not here; None if it is to stay what it is."""
+        if not self.given:
+            return None
+        now = os.environ if environ is None else environ
+        kept = {name: value for name, value in now.items() if self.given.get(os.fsdecode(name)) != os.fsdecode(value)}
+        return kept if len(kept) < len(now) else None
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """A block in which what is not set here is not in the environment either."""
+        held = {name: value for name, value in self.given.items() if os.environ.get(name) == value}
+        for name in held:
+            del os.environ[name]
+        try:
+            yield
+        finally:
+            os.environ.update(held)
+
+    # ── At its end ──────────────────────────────────────────────────────────────────────────────────
+    def compare(self, redactor: RunRedactor) -> list[str]:
+        """The variables and files here that differ, compared at the end: with what the run has learned to be secret.
+
+        Redacting a text earlier than the recorded run did would settle what is secret in it.
+        """
+        pairs = [(name, then, clean_variable(redactor, name, now)) for name, (then, now) in self._here.items()]
+        pairs += [(path, then, clean_env_text(redactor, now)) for path, (then, now) in self._files_here.items()]
+        is_same_key = bool(pairs) and self._recording.root.env.get(names.REDACTION_KEY) == redactor.fingerprint
+        changed = [(name, then or "", now) for name, then, now in pairs if then != now]
+        hidden = [] if is_same_key else [name for name, then, now in changed if _is_hidden(then, now)]
+        self._unknown = hidden
+        self._differing = [name for name, _, _ in changed if name not in hidden]
+        return self._differing
+
+    def take_back(self) -> None:
+        """Remove what was given and is still there: the process goes on."""
+        for name, value in self.given.items():
+            if os.environ.get(name) == value:
+                del os.environ[name]
+
+    def describe(self) -> dict[str, list[str]]:
+        """The member of a verdict."""
+        found = {
+            "given": sorted(self.given),
+            "files": list(self._files.values()),
+            "missing": self._missing,
+            "differing": self._differing,
+            "unknown": self._unknown,
+        }
+        return {name: list(each) for name, each in found.items() if each}
+
+
+def _is_hidden(then: str, now: str) -> bool:
+    """Whether two redacted texts differ in tokens alone."""
+    return "rdx-" in then and TOKEN_TEXT.sub("", then) == TOKEN_TEXT.sub("", now)
+
+
+def _read_variables(recording: Recording) -> dict[str, str | None]:
+    """Name → value; what is no variable that may come from another machine is left out."""
+    found = recording.root.manifest.get(VARIABLES)
+    items = list(found.items())[:NAMES_MAX] if isinstance(found, Mapping) else []
+    return {
+        str(name): value
+        for name, value in items
+        if (value is None or (isinstance(value, str) and "\0" not in value))
+        and may_be_given(str(name))
+        and not {"=", "\0"}.intersection(str(name))
+    }
+
+
+def _read_files(recording: Recording) -> list[dict[str, Any]]:
+    found = recording.root.manifest.get(ENV_FILES)
+    return [each for each in found[:FILES_MAX] if _is_file(each)] if isinstance(found, list) else []
+
+
+def _is_file(value: Any) -> bool:
+    if not isinstance(value, dict) or value.get("from") not in (CODE, CWD):
+        return False
+    path, content, times = (value.get(name) for name in ("path", "content", "times"))
+    is_text = isinstance(path, str) and isinstance(content, str) and len(content) <= FILE_BYTES_MAX * 4
+    is_relative = isinstance(path, str) and is_env_file(path) and "\0" not in path and not os.path.isabs(path)  # noqa: PTH117 -- text
+    is_timed = isinstance(times, list) and len(times) == 2 and all(type(each) is int for each in times)
+    return is_text and is_relative and is_timed
+
+
+def _find_path(file: Mapping[str, Any], recording: Recording) -> str:
+    """Where a recorded `.env` file would lie here."""
+    argv = [str(each) for each in recording.root.env.get("argv") or ()]
+    folders = env.find_folders(argv)
+    base = os.path.realpath(folders.get(file["from"]) or folders[CWD])
+    return os.path.normpath(os.path.join(base, file["path"]))  # noqa: PTH118 -- text
+
+
+def _read_names(path: str) -> set[str]:
+    """The variables that a `.env` file here sets."""
+    return {match["name"] for match in ASSIGNMENT.finditer(_read_text(path) or "")}
+
+
+def _read_text(path: str) -> str | None:
+    """The content of a `.env` file here; None where there is none."""
+    try:
+        with open(path, "rb") as source:  # noqa: PTH123 -- ours: nobody's call
+            return source.read(FILE_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _decode_basic(value: str) -> str:
+    """A header's value; that of basic authentication in clear."""
+    if value[: len(_BASIC)].lower() != _BASIC:
+        return value
+    try:
+        return base64.b64decode(value[len(_BASIC) :], validate=True).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return value

@@ -1,0 +1,176 @@
+"""The recorded reads of a run, handed out again in its replay: by lane, source and order.
+
+A replay that reads the clock more often, or less, than the recording did is not the same computation, whatever it
+prints: each (lane, source) that differs is one divergence. What is not recorded goes on from where the recording
+ended: a clock from its last recorded value plus the time that has really passed, random sources afresh. Values that
+are sealed with another redaction key are drawn anew, too: what the agent does with them is compared, and the verdict
+names the source.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import ids
+from spanreplay.replayer.divergence import Divergence
+from spanreplay.runtime.lanes import is_earlier
+from spanreplay.runtime.reads import SOURCES, Draw, Source, collect, left_of
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import Recording
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.lanes import Lane
+
+_WALL: Final = "wall"
+_MISSING: Final = object()
+
+
+class _Queue:
+    """The recorded values of one source in one lane."""
+
+    __slots__ = ("at", "end", "is_reported", "values")
+
+    def __init__(self, values: dict[int, Any]) -> None:
+        self.values = values
+        self.end = max(values, default=-1) + 1
+        self.at = 0
+        self.is_reported = False
+
+    def next(self) -> Any:
+        """The next recorded value, or _MISSING: none was recorded, or the call that carried it is lost."""
+        index, self.at = self.at, self.at + 1
+        return self.values.get(index, _MISSING)
+
+
+class ReadFeed:
+    """Serves the reads of a recording. Thread-safe."""
+
+    def __init__(
+        self,
+        session: Session,
+        start_ns: int,
+        unseal: Callable[[str], bytes | None],
+        owns: Callable[[str], bool] = lambda lane: True,
+    ) -> None:
+        recording = session.recording
+        texts = (call.reads for call in recording.calls if call.reads)
+        self._session = session
+        self._unseal = unseal
+        self._owns = owns
+        self._queues = {key: _Queue(values) for key, values in collect(texts, left_of(recording.root.manifest)).items()}
+        self._shifts: dict[str, int] = {_WALL: recording.root.start_ns - start_ns if recording.root.start_ns else 0}
+        self._is_live: dict[str, bool] = {}
+        self._lock = threading.RLock()
+
+    def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
+        """The recorded value, or what comes after the last one."""
+        if self._goes_live(source) and not is_earlier(lane.path):
+            return draw()
+        key = (lane.path, source.name)
+        with self._lock:
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = _Queue({})
+            written = queue.next()
+        if written is not _MISSING:
+            value = self._unpack(source, written)
+            if value is not _MISSING:
+                self._follow(source, value, draw)
+                return value
+            self._session.hidden.unreadable[source.boundary] = None
+        elif not source.is_loose:
+            self._note_extra(lane, source, queue)
+        if shifted is None:
+            return draw()
+        return shifted(self._shifts.get(source.family, 0))
+
+    def has_more(self, lane: Lane, source: Source) -> bool:
+        """Whether a lane has recorded values of a source left."""
+        queue = self._queues.get((lane.path, source.name))
+        return queue is not None and queue.at < queue.end
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """(lane, source) → how many values were recorded."""
+        return {key: queue.end for key, queue in self._queues.items()}
+
+    def flush(self, lane: Lane) -> str:
+        """A replay records no reads of its own."""
+        return ""
+
+    def finish(self) -> dict[str, Any]:
+        """Nothing for the manifest."""
+        return {}
+
+    def _goes_live(self, source: Source) -> bool:
+        is_live = self._is_live.get(source.name)
+        if is_live is None:
+            is_live = self._is_live[source.name] = self._session.plan.is_live(source.boundary)
+        return is_live
+
+    def _unpack(self, source: Source, written: Any) -> Any:
+        if source.is_secret:
+            plain = self._unseal(written)
+            if plain is None:
+                return _MISSING
+            written = json.loads(plain)
+        return source.unpack(written)
+
+    def _follow(self, source: Source, value: Any, draw: Draw) -> None:
+        if source.to_ns is not None:
+            self._shifts[source.family] = source.to_ns(value) - source.to_ns(draw())
+
+    def _note_extra(self, lane: Lane, source: Source, queue: _Queue) -> None:
+        with self._lock:
+            if queue.is_reported:
+                return
+            queue.is_reported = True
+        session = self._session
+        extent = session.extent
+        if extent is not None and (extent.is_outside(lane.path) or (queue.end and extent.may_run_on(lane.path))):
+            return
+        if not session.completeness.is_complete and not session.divergences:
+            session.has_reached_frontier = True
+            return
+        what = "was read once more than recorded" if queue.end else "was not read when this was recorded"
+        session.add_divergence(
+            Divergence(
+                kind="extra_call",
+                boundary=source.boundary,
+                message=f"{source.name} {what}, in lane {lane.path}",
+                lane=lane.path,
+                index=queue.at - 1,
+                code=ids.find_caller(4),
+                hint=f"--live {source.boundary} lets it go live",
+            )
+        )
+
+    def settle(self) -> None:
+        """Note the reads that nobody asked for; call it once, when the agent has ended."""
+        session = self._session
+        if session.is_stopped or session.has_reached_frontier:
+            return
+        for (lane, name), queue in sorted(self._queues.items()):
+            source = SOURCES.get(name)
+            is_passed = source is None or source.is_loose or queue.at >= queue.end
+            is_passed = is_passed or (session.extent is not None and session.extent.is_outside(lane))
+            if source is None or is_passed or self._goes_live(source) or not self._owns(lane):
+                continue
+            session.add_divergence(
+                Divergence(
+                    kind="missing_call",
+                    boundary=source.boundary,
+                    message=f"{name} was read {queue.end} times when this was recorded, {queue.at} times now, "
+                    f"in lane {lane}",
+                    lane=lane,
+                    index=queue.at,
+                    hint=f"--live {source.boundary} lets it go live",
+                )
+            )
+
+
+def has_reads(recording: Recording) -> bool:
+    """Whether clock and random sources were recorded in this run at all."""
+    return bool(recording.root.env.get("reads"))

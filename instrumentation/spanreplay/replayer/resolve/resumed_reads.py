@@ -1,0 +1,47 @@
+"""Reads of a run that goes on: those of the recording first, then real ones, which are logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from spanreplay.replayer.resolve.recorded_reads import ReadFeed
+from spanreplay.runtime.reads import Draw, ReadLog, Source, left_of
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.lanes import Lane
+
+
+class ResumedReads:
+    """Serves what was recorded, lane by lane, and records what comes after it. Thread-safe."""
+
+    def __init__(self, feed: ReadFeed, log: ReadLog, left: list[Any]) -> None:
+        self._feed = feed
+        self._log = log
+        self._left = left
+        log.continue_from(feed.counts())
+
+    def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
+        """The recorded value, or a real one behind the last of its lane."""
+        if self._feed.has_more(lane, source):
+            return self._feed.read(lane, source, draw, shifted)
+        return self._log.read(lane, source, draw, shifted)
+
+    def flush(self, lane: Lane) -> str:
+        """What the lane has read for real since its last call."""
+        return self._log.flush(lane)
+
+    def settle(self) -> None:
+        """Nothing: what was recorded and not asked for again shows in the calls."""
+
+    def finish(self) -> dict[str, Any]:
+        """What the manifest says."""
+        found = self._log.finish()
+        reads = found["reads"]
+        left = [*self._left, *reads.get("left", [])]
+        return {"reads": {**reads, "left": left} if left else reads}
+
+
+def resume_reads(feed: ReadFeed, log: ReadLog, manifest: Any) -> ResumedReads:
+    """The reads of a run that goes on where the run of this manifest ended."""
+    return ResumedReads(feed, log, list(left_of(manifest)))

@@ -1,0 +1,44 @@
+"""The state of a replay's session that several of its parts change; `session.Session` has it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import Recording
+    from spanreplay.replayer.compare.findings import Findings
+    from spanreplay.replayer.compare.unexercised import Unexercised
+    from spanreplay.replayer.divergence import Divergence
+    from spanreplay.replayer.index import RecordingIndex
+    from spanreplay.replayer.relocation import Relocation
+    from spanreplay.replayer.resolve.hidden import Hidden
+    from spanreplay.replayer.schedule.gate import OrderGate
+
+
+class SharedState(Protocol):
+    """What a replay has found, and where it stands."""
+
+    recording: Recording
+    index: RecordingIndex
+    relocation: Relocation
+    gate: OrderGate
+    findings: Findings
+    hidden: Hidden
+    counts: dict[str, int]
+    sockets_denied: list[str]
+    live_tokens: int
+    internal_error: str
+    stopped: str
+    unexercised: Unexercised
+    is_stopped: bool
+    is_forked: bool
+    has_reached_frontier: bool
+    _lock: threading.RLock
+
+    @property
+    def divergences(self) -> list[Divergence]:
+        """The divergences so far."""
+
+    def add_divergence(self, divergence: Divergence) -> None:
+        """Note one more."""

@@ -1,0 +1,163 @@
+"""Reads from an exception whether native code was kept from a file by this replay.
+
+It counts where it names a file that this process could write without the guard, or one that only the replay has;
+without a name only where the agent ended by it, and had not when it was recorded. What the recording serves says
+nothing about this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import opcode
+import os
+import re
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from spanreplay.model import ids
+from spanreplay.replayer.resolve.session import Session
+from spanreplay.replayer.sandbox import overlay
+from spanreplay.runtime.run import Run
+
+_EXCEPTIONS_MAX: Final = 20
+_TEXT_CHARACTERS_MAX: Final = 4_096
+_DENIED: Final = re.compile(
+    r"permission denied|\berr(?:or|no)\W{1,3}13\b|unable to open database file|readonly database", re.IGNORECASE
+)
+"""How C, Rust and SQLite say EACCES."""
+_ABSENT: Final = re.compile(r"no such file|\berr(?:or|no)\W{1,3}2\b", re.IGNORECASE)
+_QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w/])(/[^\s'\"`,;:()]+)")
+_RAISE: Final = opcode.opmap["RAISE_VARARGS"]
+_NATIVE_SOURCES: Final = (".pyx", ".pxi", ".pxd")
+
+
+class Denied(NamedTuple):
+    """What a report says of it, and the agent's code that it came from."""
+
+    message: str
+    code: str
+
+
+def find_denied(
+    exc: BaseException, session: Session, run: Run, free: tuple[str, ...], *, is_nameless: bool
+) -> Denied | None:
+    """What native code was kept from, if that is why there is this exception; `free` is what nothing is denied in."""
+    reader = _Reader(session, run, free)
+    for each in _chain(exc):
+        said = "" if _is_of_overlay(each) else reader.describe(each)
+        if said:
+            return Denied(said, _place(each.__traceback__))
+    for each in _chain(exc):
+        if is_nameless and _DENIED.search(_text(each)) and _is_native(each):
+            said = f"native code failed with {type(each).__name__}: this replay lets it change no file"
+            return Denied(said, _place(each.__traceback__))
+    return None
+
+
+class _Reader:
+    def __init__(self, session: Session, run: Run, free: tuple[str, ...]) -> None:
+        self._session = session
+        self._run = run
+        self._free = free
+
+    def describe(self, exc: BaseException) -> str:
+        """What this replay has done to an exception's file; '' if it names none, or one that the system kept."""
+        text, number = _text(exc), exc.errno if isinstance(exc, OSError) else None
+        named = (name for name in _names(exc, text) if "\0" not in name)
+        if number in (errno.EACCES, errno.EXDEV) or _DENIED.search(text):
+            name = next(filter(self._is_guarded, named), "")
+            if not _is_native(exc) and self._is_served():
+                return ""
+            return name and f"changing {_last(name)} from native code was denied: no boundary covers it"
+        if _is_native(exc) and (number == errno.ENOENT or _ABSENT.search(text)):
+            name = next(filter(self._is_ours, named), "")
+            return (
+                name and f"native code can't find {_last(name)}: only Python code sees the files that a replay writes"
+            )
+        return ""
+
+    def _is_guarded(self, name: str) -> bool:
+        """Whether this process has the rights to change a file or to make it, and only the guard denies it."""
+        path = os.path.realpath(name)
+        if any(path == each or path.startswith(each + os.sep) for each in self._free):
+            return False
+        # It asks for rights, of which the guard takes none away
+        return os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK)  # noqa: PTH110, PTH120 -- text
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether this replay has a file, or the folder that it would be in, and the world has not."""
+        files = self._run.overlay
+        return files is not None and (files.holds(name) or files.holds(os.path.dirname(name)))  # noqa: PTH120 -- text
+
+    def _is_served(self) -> bool:
+        """Whether something that was served from the recording says the same."""
+        used = self._session.index.used
+        return any(c.seq in used and _DENIED.search(c.response) for c in self._session.recording.calls)
+
+
+def _chain(exc: BaseException | None) -> Iterator[BaseException]:
+    """An exception, what it came from, and what it is a group of."""
+    left, seen = [exc], 0
+    while left and seen < _EXCEPTIONS_MAX:
+        each = left.pop(0)
+        if each is None:
+            continue
+        seen += 1
+        yield each
+        left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+
+
+def _text(exc: BaseException) -> str:
+    with contextlib.suppress(Exception):  # code of the exception's own class
+        return str(exc)[:_TEXT_CHARACTERS_MAX]
+    return ""
+
+
+def _names(exc: BaseException, text: str) -> Iterator[str]:
+    """What may be names of files in an exception, and in its text."""
+    if isinstance(exc, OSError):
+        yield from (name for name in (exc.filename, exc.filename2) if isinstance(name, str))
+    for match in _QUOTED.finditer(text):
+        name = next(filter(None, match.groups()))
+        if os.sep in name or os.path.splitext(name)[1]:  # noqa: PTH122 -- text
+            yield name
+
+
+def _last(name: str) -> str:
+    return os.path.basename(name.rstrip(os.sep))  # noqa: PTH119 -- text
+
+
+def _innermost(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _is_of_overlay(exc: BaseException) -> bool:
+    """Whether Python code asked for the file, by a function that knows what the replay has written."""
+    at = _innermost(exc.__traceback__)
+    return at is not None and at.tb_frame.f_code.co_filename == overlay.__file__
+
+
+def _is_native(exc: BaseException) -> bool:
+    """Whether something else than a `raise` of Python code made it."""
+    at = _innermost(exc.__traceback__)
+    if at is None:
+        return False
+    code = at.tb_frame.f_code
+    if code.co_filename.endswith(_NATIVE_SOURCES):
+        return True
+    return 0 <= at.tb_lasti < len(code.co_code) and code.co_code[at.tb_lasti] != _RAISE
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The innermost place of the agent's code."""
+    found = ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if ids.is_agent_file(code.co_filename) and not code.co_filename.endswith(_NATIVE_SOURCES):
+            found = ids.describe_place(code, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,87 @@
+"""Has the kernel guard the files of a replay, where the whole process is one: native code opens them by itself.
+
+What Python opens goes to the overlay, and what goes past it is denied (`overlay`, `hermetic`). A library in C, C++ or
+Rust asks neither. The guard can't be lifted, so it is for a process that ends with its replay, and does nothing live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import tempfile
+from typing import Final
+
+from spanreplay.model import config
+from spanreplay.recording.spool.directory import prepare_directory
+from spanreplay.replayer.resolve.guard import Guard
+from spanreplay.replayer.resolve.plan import Plan
+from spanreplay.replayer.sandbox import landlock
+from spanreplay.replayer.sandbox.world import own_files
+
+_KERNELS_OWN: Final = ("/dev", "/proc")
+"""No files of anybody's: devices, shared memory, and what libraries say of their own threads."""
+_TEMPORARY: Final = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 -- where C libraries look, SQLite in this order
+_CHOOSES_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
+
+
+def enter(plan: Plan) -> Guard:
+    """Have the kernel deny native code to change files, from now on; call it before the agent or a thread starts.
+
+    It stays so until the process ends, in processes that it starts too.
+    """
+    why = _why_not(plan)
+    if why:
+        return Guard(why)
+    free = _free_folders()
+    why = landlock.restrict(free, [*_make_own_files(), *_redirections()])
+    return Guard(why) if why else Guard(free=free)
+
+
+def _why_not(plan: Plan) -> str:
+    if config.read_setting("SPANREPLAY_SANDBOX") != "kernel":
+        return "SPANREPLAY_SANDBOX=python"
+    if plan.resume is not None:
+        return "the run continues live"
+    if plan.lets_go_live:
+        return "the plan lets calls go live"
+    return "a debugger may write" if plan.is_break else ""
+
+
+def _free_folders() -> tuple[str, ...]:
+    """Folders that may be written; made, if they are ours."""
+    ours = config.read_data_dir()
+    with contextlib.suppress(OSError):  # a recording that can't be written is counted where it is written
+        prepare_directory(ours)
+    temporary = [tempfile.gettempdir(), os.environ.get("SQLITE_TMPDIR", "")]
+    if not any(os.environ.get(name) for name in _CHOOSES_TEMPORARY):
+        temporary += _TEMPORARY
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 -- without a home: text
+    caches = [cache, sys.pycache_prefix or ""]
+    found = (os.path.realpath(each) for each in (str(ours), *temporary, *caches) if os.path.isabs(each))  # noqa: PTH117
+    return (*dict.fromkeys(each for each in found if os.path.isdir(each)), *_KERNELS_OWN)  # noqa: PTH112 -- text
+
+
+def _make_own_files() -> list[str]:
+    """The files that we write at the end; made now, because a rule needs something to be about."""
+    found = own_files()
+    for path in found:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:
+            continue  # who writes it will say so
+    return found
+
+
+def _redirections() -> list[str]:
+    """Files that the standard streams lead to: who opens /dev/stdout opens them."""
+    found = []
+    for descriptor in range(3):
+        try:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        except OSError:
+            continue
+        if is_file:
+            found.append(f"/proc/self/fd/{descriptor}")
+    return found

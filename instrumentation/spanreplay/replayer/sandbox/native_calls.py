@@ -1,0 +1,148 @@
+"""Finds ways past the audit hook's events: the C library through ctypes, and `fork_exec`, which announces nothing.
+
+A symbol counts by where it is found, not by its name: one that the C library gives under another library's handle is
+the C library's. Code without a file (`eval`, `exec`) is the agent's here, in whatever library's name it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from spanreplay.model import ids
+from spanreplay.runtime.caller.caller import FRAMES_MAX, PASS, is_agent, is_ours, origin_of
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.outside_io import describe_library, loader_of
+
+EVENTS: Final = ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function")
+_C_LIBRARIES: Final = ("libc.so.6", "libc.musl-x86_64.so.1", "libc.musl-aarch64.so.1", "libc.so", "libSystem.B.dylib")
+_OF_PYTHON: Final = ("Py", "_Py")
+"""How the interpreter's own functions begin; what they run is heard."""
+_MULTIPROCESSING: Final = f"{os.sep}multiprocessing{os.sep}"
+
+OnProgram = Callable[[Any, FrameType], None]
+"""Gets the program that `fork_exec` is to start, and its caller; raises to deny it."""
+
+OnSymbol = Callable[[tuple[Any, ...], FrameType], None]
+"""Gets a library and a name in it, and who wants it; raises to deny it."""
+
+
+def describe_call(event: str, args: tuple[Any, ...], frame: FrameType | None) -> str:
+    """What the agent's code calls into with ctypes; '' for what computes only, and for what is no code of the agent."""
+    found = _describe(event, args)
+    return found if found and _is_asked_by_agent(loader_of(frame)) else ""
+
+
+def _describe(event: str, args: tuple[Any, ...]) -> str:
+    if event == "ctypes.dlopen":
+        return describe_library(args[0] if args else None)
+    if event == "ctypes.call_function":
+        return "an address"
+    library, symbol = args
+    name = os.fsdecode(symbol) if isinstance(symbol, (str, bytes)) else ""
+    if not name or name.startswith(_OF_PYTHON):
+        return ""
+    handle = library if event == "ctypes.dlsym/handle" else getattr(library, "_handle", None)
+    return "the C library" if isinstance(handle, int) and _is_of_c_library(handle, name) else ""
+
+
+def _is_of_c_library(handle: int, name: str) -> bool:
+    """Whether what a library gives under this name is the C library's; a handle finds what it depends on too."""
+    import _ctypes
+
+    own = _c_library()
+    try:
+        return own is not None and _ctypes.dlsym(handle, name) == _ctypes.dlsym(own, name)
+    except OSError:
+        return False
+
+
+@lru_cache(maxsize=1)
+def _c_library() -> int | None:
+    import _ctypes
+
+    for name in _C_LIBRARIES:
+        try:
+            return _ctypes.dlopen(name, os.RTLD_LAZY | getattr(os, "RTLD_NOLOAD", 0))
+        except OSError:
+            continue
+    return None
+
+
+def _is_asked_by_agent(frame: FrameType | None) -> bool:
+    at = frame
+    for _ in range(FRAMES_MAX):
+        if at is None or is_ours(at.f_code.co_filename):
+            break
+        if at.f_code.co_filename.startswith("<") and not at.f_code.co_filename.startswith("<frozen"):
+            return True
+        if origin_of(at) != PASS:
+            break
+        at = at.f_back
+    return is_agent(frame)
+
+
+def hear_kept_symbols(patches: Patches, on_symbol: OnSymbol) -> None:
+    """Have `on_symbol` asked for functions that a library has looked up before: ctypes keeps them, and says nothing."""
+    try:
+        import _ctypes
+        import ctypes
+    except ImportError:
+        return
+    function = _ctypes.CFuncPtr
+
+    def get(self: Any, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if isinstance(found, function):
+            on_symbol((self, name), sys._getframe(1))
+        return found
+
+    patches.replace(ctypes.CDLL, "__getattribute__", get)
+
+
+# ── fork_exec ───────────────────────────────────────────────────────────────────────────────────────
+def hear_fork_exec(patches: Patches, on_program: OnProgram) -> None:
+    """Have `on_program` asked before `fork_exec` starts a program for anybody but the standard library.
+
+    `subprocess` has said what it starts by then, and `multiprocessing` starts processes of the run.
+    """
+    try:
+        import _posixsubprocess
+    except ImportError:  # not of this system
+        return
+    real = _posixsubprocess.fork_exec
+
+    def fork_exec(*args: Any) -> Any:
+        frame = sys._getframe(1)
+        if not _is_announced(frame.f_code) and not _is_of_multiprocessing(frame):
+            on_program(args[1] if len(args) > 1 else "", frame)
+        return real(*args)
+
+    patches.replace(_posixsubprocess, "fork_exec", fork_exec)
+    subprocess = sys.modules.get("subprocess")
+    if hasattr(subprocess, "_fork_exec"):
+        patches.replace(subprocess, "_fork_exec", fork_exec)
+
+
+def _is_announced(code: CodeType) -> bool:
+    """Whether it is `subprocess.Popen` that starts a program; it raises an audit event before."""
+    return code.co_name == "_execute_child" and ids.is_stdlib_file(code.co_filename)
+
+
+def _is_of_multiprocessing(frame: FrameType | None) -> bool:
+    """Whether it is `multiprocessing` that starts a Python, for itself."""
+    if frame is None or frame.f_code.co_name != "spawnv_passfds" or not _is_below_multiprocessing(frame):
+        return False
+    at = frame.f_back
+    while at is not None and is_ours(at.f_code.co_filename):  # the seam
+        at = at.f_back
+    return at is not None and _is_below_multiprocessing(at)
+
+
+def _is_below_multiprocessing(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return ids.is_stdlib_file(name) and _MULTIPROCESSING in name

@@ -1,0 +1,86 @@
+"""Sets up the files of a replay: a scratch folder, what the recording's run made is not there yet, the rest is denied.
+
+A replay may be a part of a process that goes on: what threads do that were there before, and have no lane of the run,
+and what a test runner does for itself, is none of its business.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spanreplay.model import config
+from spanreplay.replayer.sandbox import beginning, hermetic, native_calls, overlay
+from spanreplay.replayer.sandbox.going_live import is_live
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.surroundings import Surroundings, made_by
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.run import Run
+
+_SHARED = ("spanreplay-run-", "pymp-")
+"""What names in the folder for temporary files begin with that the processes of one run share: ours, and Python's."""
+_OWN_SETTINGS = ("SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REDACT_KEY")
+
+
+def own_files() -> list[str]:
+    """Files, outside of our directory, that we ourselves write in a replay."""
+    named = [config.read_setting(name) for name in _OWN_SETTINGS]
+    named.append(os.environ.get("SPANREPLAY_DOCTOR", ""))
+    return [os.path.abspath(each) for each in named if each]  # noqa: PTH100 -- text
+
+
+def own_paths() -> list[str]:
+    """All that we ourselves write in a replay."""
+    return [str(config.read_data_dir()), *own_files()]
+
+
+class World:
+    """The files of one replay and the guard around them, until it is removed."""
+
+    def __init__(self, files: overlay.Overlay, sandbox: hermetic.Sandbox, patches: Patches) -> None:
+        self.files = files
+        self._sandbox = sandbox
+        self._patches = patches
+        # At the latest when the process ends
+        self._forget = weakref.finalize(self, files.scratch.forget)
+
+    def remove(self) -> None:
+        """Take the replaced functions back; what the replay wrote can still be read, until `forget`."""
+        self._sandbox.close()
+        self._patches.undo()
+        self.files.close()
+
+    def forget(self) -> None:
+        """Remove what the replay wrote."""
+        self._forget()
+
+
+def install(
+    session: Session,
+    run: Run,
+    patches: Patches,
+    surroundings: Surroundings | None = None,
+    is_outside: Callable[[], bool] = lambda: False,
+) -> World:
+    """Put the overlay beneath everything, and deny what goes past it; not for what `is_outside` of the run."""
+    root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-"))
+    own = own_paths()
+    shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text
+    made = overlay.Overlay(root, own, lambda: is_live(run), lambda: session.has_gone_on or is_outside(), shared)
+    for path in made_by(session.recording.root.manifest, surroundings or Surroundings()):
+        made.scratch.hide(path)
+    opened = partial(session.hidden.open_state, run.redactor)
+    beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened)
+    session.recorded_env.lay(made.scratch)
+    overlay.install(made, patches)
+    allowed = (root + os.sep, *shared, *(os.path.realpath(each) for each in own))
+    sandbox = hermetic.install(session, run, lambda path: path == root or path.startswith(allowed), is_outside)
+    native_calls.hear_fork_exec(patches, sandbox.hear_program)
+    native_calls.hear_kept_symbols(patches, sandbox.hear_symbol)
+    return World(made, sandbox, patches)

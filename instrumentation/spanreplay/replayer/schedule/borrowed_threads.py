@@ -1,0 +1,153 @@
+"""Gives each call that an event loop hands to a thread (anyio, trio) the thread that it had when the run was recorded.
+
+Both keep threads that are idle, take the latest of them for a call, start one where none is idle, and let those go that
+were idle for ten seconds. What a replay does instead depends on no clock and no race: a call finds the thread that it
+had, behind what that still does, or a new one.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.own_threads import unnumbered_threads
+from spanreplay.replayer.schedule.pool_workers import recorded_workers
+from spanreplay.replayer.schedule.worker_watch import WatchedCall, watch_call
+from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.placing import Offloaded, placing
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.order.worker_book import RecordedWorkers
+
+Job = tuple[Any, ...]
+"""What a thread of trio is given: a function, what to call with its outcome, a name."""
+
+
+def _find_known(work: Offloaded | None) -> tuple[RecordedWorkers, int] | None:
+    """What the recording says of the thread of a call: where to look for it, and its number."""
+    recorded = None if work is None else recorded_workers(work.run)
+    number = None if recorded is None or work is None else recorded.thread_of(work.lane)
+    return None if recorded is None or number is None else (recorded, number)
+
+
+# ── anyio on asyncio ────────────────────────────────────────────────────────────────────────────────
+class IdleThreads(deque[Any]):
+    """The idle threads of a loop. anyio asks for each call once whether there is one, and then whether others are old.
+
+    Its threads become idle in a step of the loop: one that was idle when recorded is idle in a replay.
+    """
+
+    _next: Any = None
+
+    def __bool__(self) -> bool:
+        work = placing.get()
+        if work is None:
+            return len(self) > 0
+        if work.is_placed:
+            return False  # none is too old: that was a matter of time
+        work.is_placed = True
+        known = _find_known(work)
+        thread = None if known is None else known[0].threads.get(known[1])
+        if known is None or (thread is not None and thread not in self):
+            return len(self) > 0
+        self._next = thread
+        return thread is not None
+
+    def pop(self) -> Any:  # type: ignore[override]  # anyio gives no position
+        """The thread that was found, or the latest."""
+        thread, self._next = self._next, None
+        if thread is None:
+            return super().pop()
+        self.remove(thread)
+        return thread
+
+
+def bind(thread: Any) -> None:
+    """A thread is started for the call that is being placed: it stands for the recorded one."""
+    known = _find_known(placing.get())
+    if known is not None:
+        known[0].threads[known[1]] = thread
+
+
+# ── trio ────────────────────────────────────────────────────────────────────────────────────────────
+class _Queued:
+    """A call whose thread is not idle yet: a thread of trio is idle before it hands over its result."""
+
+    def __init__(self, thread: Any, job: Job, start: Callable[..., None]) -> None:
+        self.thread = thread
+        self.job = job
+        self._start = start
+        self.watched: WatchedCall | None = None
+
+    def give_up(self) -> bool:
+        """Let any thread make the call; whether it was still waiting."""
+        with _lock:
+            is_waiting = self in _queued
+            if is_waiting:
+                _queued.remove(self)
+        if is_waiting:
+            with unnumbered_threads():
+                self._start(*self.job)
+        return is_waiting
+
+
+_lock: Final = _thread.allocate_lock()
+_queued: Final[list[_Queued]] = []
+
+
+def lend(cache: Any, make: Callable[[Any], Any], gate: Order, start: Callable[..., None], job: Job) -> None:
+    """Give a call to a thread of trio's cache; `make` starts one more, `start` is trio's own way."""
+    function, deliver, *name = job
+
+    def hand_back(outcome: Any) -> None:
+        try:
+            deliver(outcome)
+        finally:
+            _go_on(cache)
+
+    job = (function, hand_back, name[0] if name else None)
+    work = placing.get()
+    known = None if work is None or work.is_placed else _find_known(work)
+    if work is None or known is None:
+        start(*job)
+        return
+    work.is_placed = True
+    recorded, number = known
+    thread = recorded.threads.get(number)
+    with _lock:
+        queued = None if thread is None or _take(cache, thread) else _Queued(thread, job, start)
+        if queued is not None:
+            _queued.append(queued)
+    if queued is not None:
+        queued.watched = watch_call(queued.give_up, gate)
+        queued.watched.is_over = queued not in _queued
+        return
+    if thread is None:
+        thread = recorded.threads[number] = make(cache)
+    _give(thread, job)
+
+
+def _take(cache: Any, thread: Any) -> bool:
+    """Whether a thread was idle, which it no longer is."""
+    return cache._idle_workers.pop(thread, cache) is not cache
+
+
+def _give(thread: Any, job: Job) -> None:
+    thread._job = job
+    thread._worker_lock.release()
+
+
+def _go_on(cache: Any) -> None:
+    """The calling thread has handed over its result: give it what waits for it."""
+    caller = threading.current_thread()
+    with _lock:
+        found = next((each for each in _queued if each.thread._thread is caller), None)
+        if found is None or not _take(cache, found.thread):
+            return
+        _queued.remove(found)
+    if found.watched is not None:
+        found.watched.is_over = True
+    _give(found.thread, found.job)

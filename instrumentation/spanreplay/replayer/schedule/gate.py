@@ -1,0 +1,442 @@
+"""Completion order: in a replay, results are released in the order in which they came when recorded.
+
+Every recorded completion (and every chunk of a stream) has a value of the run's logical clock. The gate walks
+through them: a result may go out when everything that came before it has gone out, was cancelled, or lies inside a
+call that was served whole. A call that finished earlier in the recording had been started without needing ours, so
+waiting for it can't deadlock an unchanged program; a changed one may never make it, so a wait in which nothing else
+moves ends, and the completion that was waited for is skipped.
+
+Threads wait on a condition. Tasks wait for the event loop to run out of things to do (see `virtual_time`): only then is
+the next result released, so that whoever waits for one result has reacted to it before the next one comes.
+"""
+
+from __future__ import annotations
+
+import posix  # getpid of os is a recorded read
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.call import CallRecord, Outcome
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.replayer.schedule.crew import Crew
+from spanreplay.replayer.schedule.kept_order import KeptOrder
+from spanreplay.replayer.schedule.pace import Steps, find_threads
+from spanreplay.replayer.schedule.patience import LOOK_MS, REACTION_MS, STALL_MS, Patience, Reaction
+from spanreplay.replayer.schedule.thread_waits import PENDING, cancel_rest, find_cancelled, read_waits
+from spanreplay.replayer.schedule.worker_watch import relieve
+from spanreplay.runtime.lanes import HANDED_OVER
+from spanreplay.runtime.order.counted import nothing
+from spanreplay.runtime.order.handovers import Handovers
+from spanreplay.runtime.order.loops import BEGUN, running_loop
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.processes import Family
+
+_NO_CALL: Final = -1
+_FROM_POOL: Final = "/px:"
+_SHARED_POLL_S: Final = 0.002
+"""How often to look whether another process has gone on; nothing wakes us there."""
+HANG_MS: Final = 5_000
+"""How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
+HANG_DAEMONS_MS: Final = 60_000
+"""The same where there are daemon threads, of which nobody knows whether they work."""
+
+
+def hang_ms() -> int:
+    """How long a wait of the main thread may last before the program counts as stuck."""
+    return HANG_DAEMONS_MS if any(t.daemon and not _is_go_between(t) for t in threading.enumerate()) else HANG_MS
+
+
+def _is_go_between(thread: threading.Thread) -> bool:
+    """Whether a thread only carries between a pool or a queue and its processes: it works when one of those does."""
+    return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("multiprocessing.")
+
+
+class OrderGate:
+    """Walks through the recorded completions; thread-safe.
+
+    `is_covered` tells whether a recorded call lies inside one that was served, and so never completes by itself.
+    """
+
+    def __init__(
+        self,
+        calls: Iterable[CallRecord],
+        is_covered: Callable[[int], bool],
+        lane_ends: Mapping[str, int] | None = None,
+        timers: Mapping[str, Sequence[int]] | None = None,
+        steps: Steps | None = None,
+    ) -> None:
+        finished = [call for call in calls if call.outcome != Outcome.OPEN.value]
+        events = [(clock, call.seq) for call in finished for clock in (*call.clocks, call.end_seq) if clock >= 0]
+        last_of_lane = {call.lane: call.seq for call in finished}
+        # A lane that lies inside a served call never ends by itself: its calls tell
+        self.lane_ends = {
+            lane: clock for lane, clock in (lane_ends or {}).items() if lane in last_of_lane or _FROM_POOL in lane
+        }
+        events += [(clock, last_of_lane.get(lane, _NO_CALL)) for lane, clock in self.lane_ends.items()]
+        self.timers = None if timers is None else {name: fired[0] for name, fired in timers.items()}
+        """Name → clock of every timer that fired; None if the recording does not say."""
+        self.handed_over = frozenset(clock for name, clock in (self.timers or {}).items() if HANDED_OVER in name)
+        """Clocks of what other threads made an event loop do."""
+        self._threads = find_threads(finished, self.lane_ends, self.timers or {})
+        events += [(clock, _NO_CALL) for name, clock in (self.timers or {}).items() if not name.endswith(BEGUN)]
+        self.steps = steps or Steps()
+        events += [(clock, _NO_CALL) for clock in self.steps.pauses]
+        of_loops = ((clock, self._threads.get(self.steps.following[clock][0])) for clock in self.steps.pauses)
+        self._threads.update({clock: thread for clock, thread in of_loops if thread is not None})
+        self._events = sorted(events)
+        self._joint = {call.end_seq: call.joint for call in finished if call.joint >= 0}
+        self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
+        self.waits = read_waits(self.timers)
+        self.cancelled = find_cancelled(self.waits)
+        """Lanes of a pool's futures that were cancelled before they began."""
+        self._shut: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._seqs = dict(self._events)
+        self._is_covered = is_covered
+        self._head = 0
+        self._gone: set[int] = set()
+        self._condition = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self.crew = Crew(self._condition, self._state_working)
+        self._moves = 0
+        self._delivering = 0
+        self._is_open = False
+        self.is_live = False
+        """Whether the run has gone on behind its recording: time is real from there on."""
+        self._shared: Family | None = None
+        self._pid = posix.getpid()
+        self.skipped: list[int] = []
+        """Clocks of completions that were waited for in vain."""
+        self.on_stall: Callable[[], BaseException] | None = None
+        """Notes that the program waits for ever, and gives what to raise there."""
+        self.stalled: str | None = None
+        """Why no thread waits any longer, once the program has turned out to be stuck."""
+
+    def make_run_order(self, handovers: Handovers) -> KeptOrder:
+        """What the seams ask of this order."""
+        return KeptOrder(self, handovers)
+
+    # ── what completed ──────────────────────────────────────────────────────────────────────────────
+    def complete(self, *clocks: int) -> None:
+        """These completions have gone out; whoever waits for them goes on."""
+        is_thread = running_loop() is None
+        with self._condition:
+            if is_thread and clocks:
+                self.crew.told_at = time.monotonic()
+            for clock in clocks:
+                if clock >= 0:
+                    self._gone.add(clock)
+                if self._shared is not None:
+                    self._shared.mark_gone(clock)
+            self._advance()
+            if self.crew.is_any_waiting:
+                self._condition.notify_all()
+            listeners = list(self._listeners) if self._listeners else ()
+        for listener in listeners:
+            listener()
+
+    def cover(self, calls: Iterable[CallRecord]) -> None:
+        """These calls lie inside one that was served; other processes have to be told."""
+        clocks = () if self._shared is None else (clock for call in calls for clock in (*call.clocks, call.end_seq))
+        self.complete(*clocks)
+
+    def open(self) -> None:
+        """End all ordering: the replay has stopped matching the recording."""
+        with self._condition:
+            self._is_open = True
+            if self._shared is not None and self._pid == posix.getpid():
+                self._shared.state_open()
+            self._condition.notify_all()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def go_live(self) -> None:
+        """End all ordering, and virtual time with it: what happens from now on was not recorded."""
+        self.is_live = True
+        self.open()
+
+    def restart(self, clock: int) -> None:
+        """Order completions again, from this clock on; what should have come before does not come any more."""
+        with self._condition:
+            self._is_open, self.stalled = False, None
+            while self._head < len(self._events) and self._events[self._head][0] < clock:
+                self._gone.discard(self._events[self._head][0])
+                self._head += 1
+            self._condition.notify_all()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def _advance(self) -> None:
+        events, gone, is_covered, shared = self._events, self._gone, self._is_covered, self._shared
+        while self._head < len(events):
+            clock, seq = events[self._head]
+            if clock in gone:
+                gone.discard(clock)
+            elif not is_covered(seq) and (shared is None or not shared.is_gone(clock)):
+                return
+            self._head += 1
+
+    def is_turn(self, clock: int) -> bool:
+        """Whether everything before this completion has gone out."""
+        with self._condition:
+            return self._is_turn(clock)
+
+    def is_over(self, clock: int) -> bool:
+        """Whether this completion has gone out, or never will by itself."""
+        with self._condition:
+            self._advance()
+            is_behind = self._head >= len(self._events) or clock < self._events[self._head][0]
+            seq = self._seqs.get(clock, _NO_CALL)
+            return is_behind or clock in self._gone or self._is_covered(seq) or self._is_gone_elsewhere(clock)
+
+    def comes_from_elsewhere(self, thread: str) -> bool:
+        """Whether another thread (or process) than this one has to bring what comes next."""
+        with self._condition:
+            self._advance()
+            is_behind = self._is_open or self._head >= len(self._events)
+            return not is_behind and self._threads.get(self._events[self._head][0], "") != thread
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is ordered any more."""
+        return self._is_open or (self._shared is not None and self._shared.is_open)
+
+    def _is_turn(self, clock: int) -> bool:
+        if self._shared is not None and not self._is_open and self._shared.is_open:
+            self.open()
+        if self._is_open or clock < 0:
+            return True
+        self._advance()
+        return self._head >= len(self._events) or clock <= self._events[self._head][0]
+
+    def is_joint(self, first: int, clock: int) -> bool:
+        """Whether a completion came in the same turn of the event loop as an earlier one."""
+        return self._joint.get(clock, clock) == self._joint.get(first, first)
+
+    def skip_before(self, clock: int) -> None:
+        """Give up waiting for what should have come before this completion."""
+        with self._condition:
+            while not self._is_turn(clock):
+                late, _ = self._events[self._head]
+                self.skipped.append(late)
+                self._gone.add(late)
+                self._advance()
+            self._condition.notify_all()
+
+    # ── processes ───────────────────────────────────────────────────────────────────────────────────
+    def share(self, shared: Family) -> None:
+        """Walk through the completions together with the other processes of the run, from now on."""
+        last = self._events[-1][0] if self._events else 0
+        shared.share_order(last)
+        with self._condition:
+            for clock, _ in self._events[: self._head]:
+                shared.mark_gone(clock)
+            for clock in self._gone:
+                shared.mark_gone(clock)
+            self._shared = shared
+            self._state_working()
+
+    def join(self, shared: Family, *, is_worker: bool) -> None:
+        """Start anew in a process that was just started."""
+        self._pid = posix.getpid()
+        self._condition = threading.Condition()
+        self._listeners = []
+        self.crew = Crew(self._condition, self._state_working, busy=0 if is_worker else 1)
+        self._delivering = 0
+        self.share(shared)
+
+    def _is_gone_elsewhere(self, clock: int) -> bool:
+        return self._shared is not None and self._shared.is_gone(clock)
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._shared is not None and not self.skipped and self._shared.is_awaited
+
+    def _state_working(self) -> None:
+        if self._shared is not None:
+            self._shared.state_working(self.crew.working)
+
+    @property
+    def _look_ms(self) -> float:
+        return LOOK_MS if self._shared is None else _SHARED_POLL_S * 1000
+
+    def _pause(self, seconds: float) -> None:
+        self._state_working()
+        if self._shared is not None and not self._is_open and self._shared.is_open:
+            self.open()
+        self._condition.wait(seconds if self._shared is None else min(seconds, _SHARED_POLL_S))
+
+    # ── threads ─────────────────────────────────────────────────────────────────────────────────────
+    def wait_turn(self, clock: int, others_s: float = REACTION_MS / 1000) -> None:
+        """Block the calling thread until it is this completion's turn, or nothing else moves any more.
+
+        `others_s`: how long other threads may still be at work then.
+
+        Not for a thread that runs an event loop: what it waits for may be a task of that loop.
+        """
+        if self._pid != posix.getpid():
+            return  # forked just now: it has not joined the run yet, and may never
+        self.crew.join()
+        if self.crew.size <= 1 and self._shared is None:
+            return
+        with self._condition, self.crew.waiting():
+            self._block(clock, min(others_s, REACTION_MS / 1000))
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """How many completions have gone out in order, and the call that the next one belongs to, or -1."""
+        with self._condition:
+            self._advance()
+            ahead = range(self._head, len(self._events))
+            return self._head, next((self._events[at][1] for at in ahead if self._events[at][1] != _NO_CALL), _NO_CALL)
+
+    def is_quiet(self, clock: int) -> bool:
+        """Whether it is this completion's turn, and no thread that is at work could still bring something before it."""
+        with self._condition:
+            return self._is_turn(clock) and self.working_threads <= 1  # the calling one
+
+    def wait_long(self, wait: Callable[[float], bool]) -> None:
+        """Wait for what has no limit; `wait` takes seconds and says whether it has happened.
+
+        Raises: what `on_stall` gives, in the main thread once nothing has moved for HANG_MS while every thread was
+        waiting, in the others then too: the process could not end.
+        """
+        since, head = time.monotonic(), self.head
+        is_main = threading.current_thread() is threading.main_thread()
+        while not wait(STALL_MS / 1000):
+            now = time.monotonic()
+            if self._shared is not None:
+                self._look_at_processes(self._shared)
+            if self.stalled is not None:
+                raise ReplayMiss(self.stalled)
+            if not is_main or self.working_threads > 0 or self.head != head or self.is_live or self.on_stall is None:
+                since, head = now, self.head
+            elif now - since >= hang_ms() / 1000:
+                if relieve(self):
+                    since = now
+                    continue
+                raise self.on_stall()
+
+    def _look_at_processes(self, shared: Family) -> None:
+        """Whoever waits for a process that has ended, or for a pool whose workers end before they begin, is stuck."""
+        shared.forget_ended()
+        if shared.has_missed and self.stalled is None:
+            self.stalled = "a worker process ended at a call that has no answer, before it took an item"
+            self.open()
+
+    def wait_lane(self, lane: str) -> None:
+        """Block until it is the turn of a lane to end; at once in a thread that runs an event loop."""
+        if running_loop() is None:
+            self.wait_turn(self.lane_ends.get(lane, -1))
+
+    def begin(self, lane: str, future: Any, begin: Callable[[], bool]) -> bool:
+        """Begin a pool's future; one that was cancelled before it began blocks until it is."""
+        if lane in self.cancelled and not self._is_open:
+            thread = threading.current_thread()
+            self.wait_until(lambda: future._state != PENDING or thread in self._shut)
+            if thread in self._shut:
+                cancel_rest(future)
+        is_begun = begin()
+        if self.crew.is_any_waiting:
+            self.move(nothing)  # somebody may wait for it to begin
+        return is_begun
+
+    def shut(self, threads: Iterable[threading.Thread]) -> None:
+        """These threads of a pool take no more work: what they have taken too early is cancelled."""
+        self.move(lambda: self._shut.update(threads))
+
+    def owns(self, condition: threading.Condition) -> bool:
+        """Whether this is the gate's own condition."""
+        return condition is self._condition
+
+    def _block(self, clock: int, others_s: float) -> None:
+        patience = Patience(self._head, self._look_ms)
+        reaction: Reaction | None = None
+        while True:
+            if self._is_turn(clock):
+                # Others may still be on their way to a wait for this very result
+                if self.working_threads <= 0:
+                    return
+                is_quick = self._shared is None and self.crew.asleep == 0
+                reaction = reaction or Reaction(others_s, is_quick=is_quick)
+                if reaction.is_over(self.crew.idle):
+                    return
+                self._pause(min(others_s, reaction.look_s))
+                continue
+            reaction = None
+            self._pause(LOOK_MS / 1000)
+            is_busy, waiting = self.working_threads > 0, self.crew.idle
+            if patience.is_over(self._head, is_busy=is_busy, is_awaited=self._is_awaited, waiting=waiting):
+                self.skip_before(clock)
+
+    def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
+        """Block the calling thread until `is_free`; False if nothing else moves any more, or ordering has ended.
+
+        `may_be_long`: it may take long as long as any other thread is at work.
+        """
+        self.crew.join()
+        with self._condition:
+            if is_free():
+                return True
+            with self.crew.waiting():
+                return self._wait_until(is_free, may_be_long=may_be_long)
+
+    def _wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool) -> bool:
+        patience = Patience((self._head, self._moves), self._look_ms)
+        self._condition.notify_all()  # one thread less is at work
+        while not self._is_open:
+            self._pause(LOOK_MS / 1000)
+            if is_free():
+                return True
+            state, is_busy = (self._head, self._moves), self.working_threads > 0
+            is_awaited = self._is_awaited or (may_be_long and is_busy)
+            if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=self.crew.idle):
+                return False
+        return False
+
+    def move(self, step: Callable[[], None]) -> None:
+        """Do what others may wait for in `wait_until`."""
+        with self._condition:
+            step()
+            self._moves += 1
+            self._condition.notify_all()
+
+    @property
+    def is_thread_awaited(self) -> bool:
+        """Whether other threads are at work, or have done work that the loop has not been given yet."""
+        return self.working_threads > 1 or self._delivering > 0
+
+    def deliver(self) -> None:
+        """A thread's work has ended, its result is on its way to a loop; call `delivered` there."""
+        with self._condition:
+            self._delivering += 1
+            self.crew.told_at = time.monotonic()
+        self.crew.ended()
+
+    def delivered(self) -> None:
+        """The loop has got it, or nobody waits for it any more."""
+        with self._condition:
+            self._delivering -= 1
+
+    @property
+    def working_threads(self) -> int:
+        """Threads that are at work and not waiting here, the calling one included."""
+        others = 0 if self._shared is None else self._shared.count_others_working()
+        return self.crew.working + others
+
+    # ── event loops ─────────────────────────────────────────────────────────────────────────────────
+    def add_listener(self, wake: Callable[[], None]) -> None:
+        """Call `wake` (thread-safe) whenever something has gone out."""
+        with self._condition:
+            self._listeners.append(wake)
+
+    def remove_listener(self, wake: Callable[[], None]) -> None:
+        """Stop calling `wake`."""
+        with self._condition:
+            if wake in self._listeners:
+                self._listeners.remove(wake)

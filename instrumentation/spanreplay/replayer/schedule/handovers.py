@@ -1,0 +1,116 @@
+"""Lets threads pass the places where they meet in the order in which they did when the run was recorded."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.order.handovers import note_taken
+from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.worker_book import WorkerBook
+
+T = TypeVar("T")
+
+
+class _Queue:
+    """Who passes one place, from now on."""
+
+    __slots__ = ("left", "runs")
+
+    def __init__(self, runs: Sequence[tuple[str, int]]) -> None:
+        self.runs: deque[list[Any]] = deque([lane, count] for lane, count in runs)
+        self.left: Counter[str] = Counter()
+        for lane, count in runs:
+            self.left[lane] += count
+
+    def is_turn(self, lane: str) -> bool:
+        """Whether a lane may pass; one that was not seen here then, or not so often, when all others have."""
+        return not self.runs or self.runs[0][0] == lane
+
+    def passed(self, lane: str, times: int) -> None:
+        """A lane has passed so many times."""
+        if self.runs and self.runs[0][0] == lane:
+            self.left[lane] -= times
+            self.runs[0][1] -= times
+            if self.runs[0][1] <= 0:
+                self.runs.popleft()
+
+
+class _NoWorkerBook(WorkerBook):
+    """Keeps nothing: a replay chooses the workers itself."""
+
+    def started(self, lane: Lane, count: int) -> None:
+        """No-op."""
+
+    def begun(self, lane: Lane, number: int) -> None:
+        """No-op."""
+
+    def borrowed(self, lane: Lane, thread: threading.Thread) -> None:
+        """No-op."""
+
+    def begun_in_process(self, lane: Lane, number: int) -> None:
+        """No-op."""
+
+    def ended(self, lane: str) -> None:
+        """No-op."""
+
+
+class RecordedHandovers:
+    """The order of one replay. Thread-safe; where the recorded one can't come any more, everybody passes."""
+
+    def __init__(self, gate: Order, places: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+        self.is_shared = False
+        self.workers: WorkerBook = _NoWorkerBook()
+        self._gate = gate
+        self._queues = {name: _Queue(runs) for name, runs in places.items()}
+
+    def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
+        """Do it when it is this lane's turn."""
+        self.wait(place, lane)
+        try:
+            return effect()
+        finally:
+            self._passed(place, lane, times)
+
+    def wait(self, place: str, lane: str) -> None:
+        """Wait for the turn of a lane; where it does not come, nobody waits at this place any more."""
+        queue = self._queues.get(place) if self.is_shared else None
+        if queue is None:
+            return
+        is_more = queue.left[lane] <= 0  # it never passed then, for whatever it waited
+        if not self._gate.wait_until(lambda: queue.is_turn(lane), may_be_long=is_more):
+            self._queues.pop(place, None)
+
+    def take(self, place: str, lane: str, lock: Any) -> None:
+        """Take a lock when it is this lane's turn."""
+        self.wait(place, lane)
+        with self._gate.crew.waiting_elsewhere():
+            lock.acquire()
+        note_taken(self, place, lane, lock)
+
+    def retake(self, place: str, lane: str, take: Callable[[Any], Any], state: Any) -> None:
+        """Take a lock again when it is this lane's turn."""
+        self.wait(place, lane)
+        with self._gate.crew.waiting_elsewhere():
+            take(state)
+        self.note(place, lane)
+
+    def note(self, place: str, lane: str) -> None:
+        """A lane has passed."""
+        self._passed(place, lane, 1)
+
+    def _passed(self, place: str, lane: str, times: int) -> None:
+        queue = self._queues.get(place) if self.is_shared else None
+        if queue is not None:
+            self._gate.move(lambda: queue.passed(lane, times))
+
+    def count_runs(self, place: str) -> int:
+        """Nothing is counted."""
+        return 0
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing for the manifest."""
+        return {}

@@ -1,0 +1,99 @@
+"""The order of a run while it is replayed: each thread goes on when it is the turn of the recorded end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from spanreplay.replayer.schedule import thread_waits
+from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.order.handovers import Handovers, note_taken
+from spanreplay.runtime.order.loops import BEGUN, clock_of_running_loop
+from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.wait_ends import Timed, name_attempt, unwatched
+
+
+class KeptOrder:
+    """Keeps the recorded ends of one replay; see `RunOrder`."""
+
+    def __init__(self, gate: Order, handovers: Handovers) -> None:
+        self._gate = gate
+        self._handovers = handovers
+
+    # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
+    def begin(self, name: str) -> None:
+        """Count callbacks of the event loop from here if the recording does."""
+        clock = (self._gate.timers or {}).get(name + BEGUN, -1)
+        loop_clock = None if clock < 0 else clock_of_running_loop()
+        if loop_clock is not None:
+            loop_clock.note(clock)
+
+    def begin_future(self, lane: str, future: Any, begin: Callable[[], bool]) -> bool:
+        """Begin the future; one that was cancelled when recorded blocks until it is cancelled again."""
+        return self._gate.begin(lane, future, begin)
+
+    def wait_lane(self, lane: str) -> None:
+        """Block until it is the turn of the lane to end."""
+        self._gate.wait_lane(lane)
+
+    def release_lane(self, lane: str) -> None:
+        """Let the threads go on that wait for this end."""
+        self._gate.complete(self._gate.lane_ends.get(lane, -1))
+
+    # ── waits of threads ────────────────────────────────────────────────────────────────────────────
+    def owns(self, condition: Any) -> bool:
+        """Whether it is the gate's condition."""
+        return self._gate.owns(condition)
+
+    def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
+        """The futures that were done when recorded, once they are."""
+        with unwatched():
+            return thread_waits.wait_as_recorded(wrapped, self._gate, name, futures, limits)
+
+    def take_completed(self, wrapped: Any, name: str, fs: Any, timeout: float) -> Iterator[Any]:
+        """As many futures as came in time when recorded."""
+        return thread_waits.take_as_recorded(wrapped, self._gate, name, fs, timeout)
+
+    def cancel(self, cancel: Callable[[], bool], name: str, future: Any) -> bool:
+        """Cancel the future before it begins if it was cancelled in time when recorded, and otherwise after that."""
+        return thread_waits.cancel_as_recorded(cancel, self._gate, name, future)
+
+    def shut_down(self, pool: Any) -> None:
+        """Cancel the jobs that were cancelled when recorded, whatever the pool has begun here."""
+        thread_waits.cancel_queued(self._gate, pool)
+
+    def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
+        """Wait for what came when recorded; if nothing came, end in the same way when it is the turn of that."""
+        wrapped, args, kwargs = call
+
+        def wait(seconds: float) -> Any:
+            changed, named = timed.with_limit(args, kwargs, seconds)
+            return wrapped(*changed, **named)
+
+        return thread_waits.expire_as_recorded(wait, timed, self._gate, name, instance, timed.limit_of(args, kwargs))
+
+    def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Go on when it is the turn of the sleep to end."""
+        return thread_waits.sleep_as_recorded(wrapped, self._gate, name, args)
+
+    def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
+        """Take the lock if that succeeded when recorded; fail when it is the turn of that."""
+
+        def attempt(seconds: float) -> bool:
+            return bool(lock.acquire(True, seconds))
+
+        def wait() -> None:
+            self._handovers.wait(place, lane.path)
+
+        if not thread_waits.attempt_as_recorded(attempt, self._gate, name_attempt(lane), wait, max(timeout, 0)):
+            return False
+        note_taken(self._handovers, place, lane.path, lock)
+        return True
+
+    def go_on(self, name: str) -> None:
+        """Wait until it is the turn of the thread to go on."""
+        gate = self._gate
+        clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
+        if clock >= 0:
+            gate.wait_turn(clock)
+            gate.complete(clock)

@@ -1,0 +1,360 @@
+"""Virtual time of asyncio's own loops, between whose steps things come where they came when they were recorded.
+
+What came while the loop had nothing to do is released in the loop's own `select`, as in `virtual_time`. What came while
+the program still reacted to something is released between the same two steps again (see `steps`): the queue of what
+is ready asks before each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import threading
+from bisect import bisect_right
+from collections import deque
+from typing import Any
+
+from spanreplay.replayer.schedule.pace import thread_of
+from spanreplay.replayer.schedule.patience import LOOK_MS, Patience
+from spanreplay.replayer.schedule.virtual_time import POLLS_MAX, TURN_S, UNFIRED_MAX, Due, LoopClock
+from spanreplay.runtime.calls.turns import complete
+from spanreplay.runtime.lanes import current_lane
+from spanreplay.runtime.order.counted import nothing
+from spanreplay.runtime.order.loops import running_loop
+from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.steps import Outer, StepQueue, Watched, watch
+from spanreplay.runtime.order.wait_ends import unwatched
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import Run, active_run
+
+_CLOCK = "_spanreplay_clock"
+
+
+class _Certain(asyncio.Future[None]):
+    """What a task waits for that was recorded as going on, whoever may have wanted to cancel it before.
+
+    Anyio leaves a task alone whose future is done, and asks again in the next turn; who calls `Task.cancel` is served.
+    """
+
+    def done(self) -> bool:
+        """For anyio; see `is_over`."""
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been set or cancelled."""
+        return super().done()
+
+
+class StepClock(LoopClock):
+    """Takes over one event loop's clock, its idle moments and what comes between its steps, while the loop runs."""
+
+    def __init__(self, loop: Any, gate: Order, watched: Watched, run: Run) -> None:
+        super().__init__(loop, gate)
+        self._watched = watched
+        self._run = run
+        self._queue: StepQueue = watched.queue
+        self._place = watched.queue.place_of(run)
+        self._waiting: list[Due] = []
+        self._handed: deque[Due] = deque()
+        self._has_arrived = threading.Event()
+        self._patience: Patience | None = None
+        self._thread = ""
+        """The lane of the thread that runs the loop."""
+        self._cancelling: dict[int, asyncio.Future[None]] = {}
+        """Clock of each call that the program has to cancel again → what it waits for."""
+        self._last_noted = -1
+        self._first = -1
+        """The completion that others are counted from, since the loop last had nothing to do; -1: there is none."""
+        self._paused = -1
+        """The completion that pauses are counted from, also while the loop has nothing to do."""
+        self._start = 0
+        self._next = 0
+        """How many steps had been made at `_first`, and which of those behind it comes next."""
+
+    def attach(self) -> None:
+        """The loop begins to run."""
+        self._thread = thread_of(current_lane(self._run.root_lane).path)
+        self._loop.time = self._time
+        self._loop._selector.select = self._select
+        self._queue.director = self
+        self._gate.add_listener(self._wake)
+
+    def release(self) -> None:
+        """The loop has stopped: give it its own clock back."""
+        self._gate.remove_listener(self._wake)
+        self._queue.director = None
+        if self._paused >= 0:
+            self._end_pauses()
+        self._loop.__dict__.pop("time", None)
+        selector = getattr(self._loop, "_selector", None)
+        if selector is not None:
+            selector.__dict__.pop("select", None)
+
+    def _wake(self) -> None:
+        if running_loop() is not self._loop:
+            self._has_arrived.set()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
+                self._loop.call_soon_threadsafe(Outer(nothing))
+
+    async def wait_turn(self, clock: int, seconds: float) -> None:
+        """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
+        future = _Certain(loop=self._loop)
+        heapq.heappush(self._waiting, Due(clock, self._time() + seconds, future=future))
+        await future
+
+    def make_wake(self, clock: int) -> asyncio.Future[None]:
+        """A future that the program has to cancel; who waits for it goes on between the same two steps again.
+
+        What is cancelled behind that moment has not heard of it there, and goes on as if it had not been cancelled.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._cancelling[clock] = future
+        return future
+
+    async def settle(self, clock: int) -> None:
+        """Wait, in a task that was cancelled, until its call ends as it did: its body may have gone on."""
+        await self.wait_turn(clock, 0.0)
+
+    def hand_over(self, clock: int, handle: asyncio.Handle) -> None:
+        """Another thread wants this loop to do something; thread-safe."""
+        self._handed.append(Due(clock, 0.0, handle=handle))
+        self._has_arrived.set()
+        self._loop.call_soon_threadsafe(Outer(nothing))
+
+    def make_timer(
+        self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None
+    ) -> asyncio.TimerHandle | None:
+        """A timer that fires when it did; None if the recording says nothing about timers."""
+        if self._gate.timers is None or self._gate.is_live:
+            return None
+        handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
+        clock = self._gate.timers.get(name, -1)
+        if clock >= 0:
+            heapq.heappush(self._waiting, Due(clock, when, handle=handle))
+        else:  # it never fired: something else was first
+            self.keep_unfired(handle)
+        return handle
+
+    # ── between two steps ───────────────────────────────────────────────────────────────────────────
+    def note(self, clock: int) -> None:
+        """A completion has gone out now."""
+        if clock <= self._last_noted:
+            return
+        self._last_noted = clock
+        steps = self._gate.steps
+        first, count = steps.following.get(clock, (clock if clock in steps.behind else -1, 0))
+        counted_from = first if first >= 0 else clock
+        if steps.pauses and counted_from != self._paused:
+            self._end_pauses()
+            self._paused = counted_from
+        if first != self._first:
+            self._first = first
+            self._next = bisect_right(steps.behind[first], (clock, count)) if first >= 0 else 0
+        self._start = self._place.steps - count
+
+    def _end_pauses(self) -> None:
+        """Those that should have come by now hold up nobody, should there be fewer steps than there were."""
+        steps = self._gate.steps
+        late = [c for c, _ in steps.behind.get(self._paused, ()) if c in steps.pauses and not self._gate.is_over(c)]
+        self._paused = -1
+        if late:
+            self._gate.complete(*late)
+
+    def take_due(self) -> asyncio.Handle | None:
+        """What was recorded to come before the next step, if it is due and has not come yet."""
+        if self._first < 0 <= self._paused and self._queue.is_step(self._queue[0]):
+            self._end_pauses()
+        while self._first >= 0:
+            behind = self._gate.steps.behind[self._first]
+            if self._next >= len(behind) or self._gate.is_open:
+                self._first = -1
+                break
+            clock, count = behind[self._next]
+            if self._place.steps - self._start < count or not self._queue.is_step(self._queue[0]):
+                break
+            if clock in self._gate.steps.pauses and not self._gate.is_over(clock):
+                with unwatched():
+                    self._gate.wait_turn(clock)
+                self._gate.complete(clock)
+            if self._gate.is_over(clock):
+                self._next += 1
+                continue
+            due = self._release_due(clock)
+            if due is not None or not self._is_coming(clock):
+                return due
+        return None
+
+    def _release_due(self, clock: int) -> asyncio.Handle | None:
+        cancelled = self._cancelling.get(clock)
+        if cancelled is not None and cancelled.done():
+            del self._cancelling[clock]
+            wakeup = self._take_wakeup(cancelled)
+            if wakeup is not None:
+                return wakeup
+        head = self._find_head()
+        if head is None or head.clock > clock or not self._gate.is_turn(head.clock):
+            return None
+        heapq.heappop(self._waiting)
+        self._jump(head.due)
+        if head.handle is None:
+            head.fire()
+            handle = self._take_wakeup(head.future)
+        else:
+            handle = self._run_handle(head.handle)
+        self.note(head.clock)
+        self._gate.complete(head.clock)
+        return handle
+
+    def _run_handle(self, handle: asyncio.Handle) -> asyncio.Handle | None:
+        """Do what is due, or give it to be done now."""
+        return handle
+
+    def _append_handle(self, handle: asyncio.Handle) -> None:
+        """Have something done that is no step."""
+        handle._callback = Outer(handle._callback)  # type: ignore[attr-defined]  # typeshed leaves it out
+        self._queue.append(handle)
+
+    def _take_wakeup(self, future: asyncio.Future[None]) -> asyncio.Handle | None:
+        """What goes on with a future that is done, taken out of the queue."""
+        for handle in reversed(list(self._queue)):
+            if handle._args and handle._args[0] is future:
+                self._queue.remove(handle)
+                return handle  # type: ignore[no-any-return]  # the queue holds nothing else
+        return None
+
+    def _is_coming(self, clock: int) -> bool:
+        """Whether a completion that is due but not there is to be looked for again: other threads may bring it."""
+        if self._gate.is_over(clock):
+            return True
+        gate = self._gate
+        if clock not in gate.handed_over and gate.working_threads <= 1 and not gate.comes_from_elsewhere(self._thread):
+            self._patience = None
+            return False
+        if self._patience is None:
+            self._patience = Patience((clock, gate.head))
+        with unwatched():
+            self._has_arrived.wait(LOOK_MS / 1000)
+        self._has_arrived.clear()
+        if self._patience.is_over((clock, gate.head), is_busy=gate.working_threads > 1, waiting=gate.crew.idle):
+            self._first, self._patience = -1, None  # not the recorded program: go on without
+            return False
+        return True
+
+    # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
+    def _select(self, timeout: float | None = None) -> Any:
+        if self._gate.is_live:
+            return self._select_live(timeout)
+        self._queue.next_turn()
+        if timeout is not None and timeout <= 0 and self._queue.is_idle:
+            timeout = self._find_timeout()
+        if timeout is not None and timeout <= 0:
+            self._idle_since = self._stuck_since = -1.0
+            self._now_s += TURN_S
+            return self._look(0)
+        self._first = -1  # whatever came before has been reacted to
+        return self._select_idle(timeout)
+
+    def _find_timeout(self) -> float | None:
+        """Seconds until the loop's own next timer; None if there is none."""
+        scheduled = self._loop._scheduled
+        return max(0.0, float(scheduled[0].when()) - self._time()) if scheduled else None
+
+    def _look(self, seconds: float) -> Any:
+        events = self._real_select(seconds)
+        self._watched.drain()
+        self._queue.note_events(events)
+        return events
+
+    def _take_waiting(self) -> list[Due]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def _find_head(self) -> Due | None:
+        while self._handed:
+            heapq.heappush(self._waiting, self._handed.popleft())
+        while self._waiting and self._waiting[0].is_over():
+            self._gate.complete(heapq.heappop(self._waiting).clock)
+        while self._unfired and self._unfired[0][2].cancelled():
+            heapq.heappop(self._unfired)
+        return self._waiting[0] if self._waiting else None
+
+    def _let_go(self, head: Any) -> None:
+        """Let the head go on, and with it what came in the same turn of a loop whose steps nobody counted."""
+        while True:
+            heapq.heappop(self._waiting)
+            if head.handle is not None:
+                self._append_handle(head.handle)
+            elif not head.is_over():
+                head.fire()
+            self.note(head.clock)
+            self._gate.complete(head.clock)
+            behind = self._find_head()
+            if behind is None or behind.clock in self._gate.steps.following:
+                return
+            if not self._gate.is_joint(head.clock, behind.clock) or not self._gate.is_turn(behind.clock):
+                return
+            head = behind
+
+    def _give_up(self, head: Due | None) -> float | None:
+        """Nothing has moved for too long: the program is not the recorded one any more."""
+        self._idle_since = -1.0
+        expected = min(self._cancelling, default=-1) if head is None else head.clock
+        if expected >= 0 and not self._gate.is_turn(expected):
+            self._gate.skip_before(expected)
+        elif self._unfired:
+            when, _, handle = heapq.heappop(self._unfired)
+            self._count_poll(POLLS_MAX // UNFIRED_MAX)
+            self._jump(when)
+            self._loop._ready.append(handle)
+        else:
+            return self._wait_for_nothing()
+        return None
+
+
+def install(gate: Order, patches: Patches) -> None:
+    """Take over every asyncio loop of the standard library that is run from now on."""
+    import asyncio.base_events
+
+    def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+        run = active_run()
+        watched = None if run is None or run.session is None else watch(loop)
+        if run is None or watched is None:
+            return wrapped(*args, **kwargs)
+        clock = loop.__dict__.get(_CLOCK)
+        if clock is None:
+            clock = loop.__dict__[_CLOCK] = StepClock(loop, gate, watched, run)
+        clock.attach()
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            clock.release()
+
+    patches.wrap(asyncio.base_events.BaseEventLoop, "run_forever", run_forever)
+
+
+def clock_of(loop: Any) -> StepClock | None:
+    """The clock of a loop of asyncio's own, if it was taken over."""
+    clock = getattr(loop, "__dict__", {}).get(_CLOCK)
+    return clock if isinstance(clock, StepClock) else None
+
+
+def reschedule_as_recorded(wrapped: Any, gate: Order, name: str, scope: Any, when: float) -> None:
+    """Set the deadline of an `asyncio.timeout`, which has passed if it had then, and else has not."""
+    loop = running_loop()
+    clock = None if loop is None or gate.is_open or gate.timers is None else clock_of(loop)
+    if clock is None or gate.timers is None:
+        wrapped(when)
+        return
+    passed = gate.timers.get(name, -1)
+    if passed >= 0:
+        clock.reach(when)
+        complete(gate, passed)
+        wrapped(when)
+    elif when <= loop.time():
+        wrapped(loop.time() + TURN_S)
+        scope._when = when
+    else:
+        wrapped(when)

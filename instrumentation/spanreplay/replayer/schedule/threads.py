@@ -1,0 +1,282 @@
+"""Tells the order gate which threads are at work, and cuts sleeps short.
+
+A thread that waits for a condition (a future's result, an event, a queue) can't react to anything else, so the next
+result may go out.
+"""
+
+from __future__ import annotations
+
+import _thread
+import concurrent.futures
+import concurrent.futures.thread
+import contextlib
+import functools
+import selectors
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from spanreplay.replayer.schedule import pool_workers
+from spanreplay.runtime.caller.caller import is_agent, is_ours
+from spanreplay.runtime.order.alarms import sleep_with_alarm
+from spanreplay.runtime.order.counted import SERVICE, counted, nothing
+from spanreplay.runtime.order.lane_futures import when_told
+from spanreplay.runtime.order.loops import running_loop
+from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.patches import Patches
+
+SLEEP_FACTOR: Final = 0.01
+SLEEP_S_MAX: Final = 0.1
+_PROCESS_POOLS: Final = "concurrent.futures.process"
+_POOL_WORKER: Final = getattr(concurrent.futures.thread, "_worker", None)
+
+
+class _Waiting:
+    """Who waits for what, so that a thread that was told counts as one at work before it wakes up."""
+
+    def __init__(self, gate: Order) -> None:
+        self._gate = gate
+        self._told: dict[Any, Callable[[], None]] = {}
+        self._joined: weakref.WeakKeyDictionary[threading.Thread, list[Callable[[], None]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def wait(self, condition: Any, timeout: float | None) -> bool:
+        """`Condition.wait`; without a limit it looks now and then whether the program is stuck.
+
+        One waiter for all of it: what is told between the end of one wait and the start of the next would be lost.
+        """
+        waiter, is_told = _thread.allocate_lock(), False
+        waiter.acquire()
+        with self._gate.crew.waiting_elsewhere() as end:
+            self._told[waiter] = end
+            condition._waiters.append(waiter)
+            saved = condition._release_save()
+            try:
+                if _is_endless(timeout):
+                    self._gate.wait_long(lambda seconds: waiter.acquire(timeout=seconds))
+                    is_told = True
+                else:
+                    is_told = waiter.acquire() if timeout is None else _acquire(waiter, timeout)
+            finally:
+                end()
+                condition._acquire_restore(saved)
+                del self._told[waiter]
+                if not is_told:
+                    with contextlib.suppress(ValueError):
+                        condition._waiters.remove(waiter)
+        return is_told
+
+    def notify(self, wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
+        """`Condition.notify`: whoever is told is at work again."""
+        before = list(condition._waiters)
+        result = wrapped(*args, **kwargs)
+        after = set(condition._waiters)
+        for waiter in before:
+            if waiter not in after:
+                self._told.get(waiter, nothing)()
+        return result
+
+    def join(self, wrapped: Any, thread: threading.Thread, timeout: float | None) -> None:
+        """`Thread.join` of a thread that was started."""
+        with self._gate.crew.waiting_elsewhere() as end:
+            ends = self._joined.setdefault(thread, [])
+            ends.append(end)
+            try:
+                if _is_endless(timeout):
+                    self._gate.wait_long(lambda seconds: wrapped(seconds) is None and not thread.is_alive())
+                else:
+                    wrapped(timeout)
+            finally:
+                ends.remove(end)
+
+    def ended(self, thread: threading.Thread) -> None:
+        """What a thread does has ended: whoever joins it is at work again."""
+        for end in list(self._joined.get(thread, ())):
+            end()
+
+
+class _Pools:
+    """How many calls of each pool are at work: no more than it has threads, since others wait for one of those."""
+
+    def __init__(self, gate: Order) -> None:
+        self._gate = gate
+        self._lock = threading.RLock()
+        self._calls: weakref.WeakKeyDictionary[Any, Counter[int | None]] = weakref.WeakKeyDictionary()
+        self._routed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def given(self, pool: Any, worker: int | None = None) -> None:
+        """A pool, or one worker of it, is asked for one more call."""
+        with self._lock:
+            calls = self._calls.setdefault(pool, Counter())
+            calls[worker] += 1
+            if calls[worker] <= _limit(pool, worker):
+                self._gate.crew.started()
+
+    def ended(self, pool: Any, worker: int | None = None) -> None:
+        """A call is over, or was never begun; its thread takes the next one."""
+        with self._lock:
+            calls = self._calls[pool]
+            worker = worker if worker in calls else None
+            calls[worker] -= 1
+            if calls[worker] < _limit(pool, worker):
+                self._gate.crew.ended()
+
+    def assign(self, pool: Any, future: Any) -> Callable[[], None]:
+        """Ask the worker that a call has to wait for, if there is only one, instead of the pool; gives what ends it."""
+        if pool_workers.is_held(pool, future):
+            self.ended(pool)
+            return nothing
+        worker = pool_workers.worker_of(pool, future)
+        if worker is not None:
+            with self._lock:
+                if pool not in self._routed:
+                    self._routed.add(pool)
+                    pool_workers.when_given_up(pool, functools.partial(self._merge, weakref.ref(pool)))
+                self.given(pool, worker)
+                self.ended(pool)
+        return lambda: self.ended(pool, worker)
+
+    def _merge(self, of: Callable[[], Any]) -> None:
+        """Any worker of a pool takes any call from now on."""
+        pool = of()
+        with self._lock:
+            before = self._calls.get(pool, Counter())
+            total = sum(before.values())
+            self._calls[pool] = Counter({None: total})
+            counted_before = sum(min(calls, _limit(pool, worker)) for worker, calls in before.items())
+            counted_now = min(total, _limit(pool, None))
+            for _ in range(counted_before, counted_now):
+                self._gate.crew.started()
+            for _ in range(counted_now, counted_before):
+                self._gate.crew.ended()
+
+
+def _limit(pool: Any, worker: int | None) -> int:
+    return int(pool._max_workers) if worker is None else 1
+
+
+def _is_started_by_agent() -> bool:
+    """Whether it is the agent's own code that starts a thread in the caller's frame."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return is_agent(frame)
+
+
+def _count(*, is_here: bool, may_join: bool = False) -> None:
+    counted.is_here, counted.may_join = is_here, may_join
+
+
+def _start_within(thread: Any, start: Callable[[], Any], begin: Callable[[], None], end: Callable[[], None]) -> Any:
+    """Start a thread that calls `begin` before and `end` behind all that it does, the end of its lane included."""
+    bootstrap = thread._bootstrap_inner  # what `run` is replaced by lies within, whoever replaces it
+
+    def inner() -> None:
+        vars(thread).pop("_bootstrap_inner", None)
+        begin()
+        try:
+            bootstrap()
+        finally:
+            end()
+
+    thread._bootstrap_inner = inner
+    try:
+        return start()
+    except BaseException:
+        vars(thread).pop("_bootstrap_inner", None)  # the agent may try again
+        raise
+
+
+def _is_endless(timeout: float | None) -> bool:
+    """Whether a thread that the process waits for waits without a limit."""
+    return timeout is None and not threading.current_thread().daemon
+
+
+def _acquire(waiter: Any, timeout: float) -> bool:
+    return bool(waiter.acquire(True, timeout) if timeout > 0 else waiter.acquire(False))
+
+
+def _timeout(timeout: float | None = None) -> float | None:
+    return timeout
+
+
+def install(gate: Order, patches: Patches) -> None:
+    """Count pool calls and threads from the moment they are asked for until they are done."""
+    waiting, pools = _Waiting(gate), _Pools(gate)
+
+    def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
+        pools.given(pool)
+        try:
+            future = wrapped(*args, **kwargs)
+        except BaseException:
+            pools.ended(pool)
+            raise
+        when_told(future, pools.assign(pool, future))
+        return future
+
+    def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+        if hasattr(thread, SERVICE) or type(thread).__module__ == _PROCESS_POOLS:
+            return wrapped(*args, **kwargs)  # their calls are counted
+        if getattr(thread, "_target", None) is _POOL_WORKER:
+            # Of a pool that a daemon asked first they are daemons too; their calls are counted all the same
+            return _start_within(thread, wrapped, lambda: _count(is_here=True), nothing)
+        is_counted = not thread.daemon or _is_started_by_agent()  # helpers of libraries never end
+
+        def end() -> None:
+            waiting.ended(thread)
+            if counted.is_here:
+                gate.crew.ended()
+
+        begin = functools.partial(_count, is_here=is_counted, may_join=True)
+        if not is_counted:
+            return _start_within(thread, wrapped, begin, end)
+        gate.crew.started()
+        try:
+            return _start_within(thread, wrapped, begin, end)
+        except BaseException:
+            gate.crew.ended()
+            raise
+
+    pool_workers.install(patches)
+    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
+    patches.wrap(threading.Thread, "start", start)
+    _install_waits(gate, waiting, patches)
+
+
+def _install_waits(gate: Order, waiting: _Waiting, patches: Patches) -> None:
+    def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        seconds = args[0] if args else 0
+        if gate.is_live or not isinstance(seconds, (int, float)) or seconds < 0:
+            return wrapped(*args, **kwargs)  # which raises
+        with gate.crew.sleeping():
+            return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
+
+    def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
+        if gate.owns(condition) or not condition._is_owned():
+            return wrapped(*args, **kwargs)  # which raises
+        return waiting.wait(condition, _timeout(*args, **kwargs))
+
+    def join(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+        if thread.ident is None or thread is threading.current_thread():
+            return wrapped(*args, **kwargs)  # which raises
+        return waiting.join(wrapped, thread, _timeout(*args, **kwargs))
+
+    def select(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if running_loop() is not None:
+            return wrapped(*args, **kwargs)
+        with gate.crew.waiting_elsewhere():
+            return wrapped(*args, **kwargs)
+
+    for name in ("PollSelector", "SelectSelector"):  # of servers in threads; event loops have their own
+        if hasattr(selectors, name):
+            patches.wrap(getattr(selectors, name), "select", select)
+    patches.wrap(threading.Condition, "wait", wait)
+    patches.wrap(threading.Condition, "notify", waiting.notify)
+    patches.wrap(threading.Thread, "join", join)
+    patches.wrap(time, "sleep", sleep)

@@ -1,0 +1,53 @@
+"""Virtual time for trio: what comes, comes between the same two steps again (see `replay.step_clock`)."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import Any
+
+from spanreplay.replayer.schedule.step_clock import StepClock
+from spanreplay.replayer.schedule.virtual_time import Due
+from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.trio_loop import Future, TrioLoop
+from spanreplay.runtime.order.trio_steps import TrioQueue
+from spanreplay.runtime.run import Run
+
+
+class TrioTime(StepClock):
+    """Takes over the clock of one `trio.run`, its idle moments and what comes between its steps."""
+
+    _queue: TrioQueue
+
+    def __init__(self, loop: TrioLoop, gate: Order, run: Run) -> None:
+        super().__init__(loop, gate, loop._spanreplay_steps, run)
+
+    def attach(self) -> None:
+        """Trio is about to run."""
+        super().attach()
+        self._loop.take_queue()
+
+    async def wait_turn(self, clock: int, seconds: float) -> None:
+        """As on asyncio; what was recorded as completed is not interrupted by a cancellation that came before."""
+        future: Future = self._loop.create_future()
+        future.is_shielded = True
+        heapq.heappush(self._waiting, Due(clock, self._time() + seconds, future=future))
+        await future
+
+    def _run_handle(self, handle: asyncio.Handle) -> asyncio.Handle | None:
+        self._loop.call(handle)  # whom it wakes up goes on behind those that were awake
+        return None
+
+    def _append_handle(self, handle: asyncio.Handle) -> None:
+        self._loop.call(handle)
+
+    def _take_wakeup(self, future: Any) -> Any:
+        """The task that goes on with a future that is done, taken out of the queue."""
+        if future.task is None or future.task not in self._queue:
+            return None
+        self._queue.remove(future.task)
+        return future.task
+
+    def _select(self, timeout: float | None = None) -> Any:
+        is_between_steps = timeout is not None and timeout <= 0 and self._queue.left > 0
+        return [] if is_between_steps and not self._gate.is_live else super()._select(timeout)

@@ -1,0 +1,264 @@
+"""Virtual time for asyncio: a replay never waits for a clock.
+
+An event loop that has nothing to do would sleep until its next timer. In a replay it jumps there. Served calls complete
+and timers fire in the recorded order (see `order` and `timers`), so timeouts, back-offs and races between timers and
+calls come out as recorded, at once. What has no place in that order (a run that was killed says nothing about timers)
+goes by the recorded durations.
+
+Everything happens in the loop's own `select`: asyncio calls it with a positive timeout, or with None, exactly when
+nothing is ready to run.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any, Final
+
+from spanreplay.replayer.schedule.gate import hang_ms
+from spanreplay.replayer.schedule.patience import STALL_BUSY_MS, STALL_MS, Reaction
+from spanreplay.replayer.schedule.worker_watch import relieve
+from spanreplay.runtime.order.order import Order
+
+TURN_S: Final = 0.00001
+"""How far the clock moves in a turn of the loop that had something to do: the processor's own time would let timers
+overtake calls, and none at all would let a program that polls the clock run for ever."""
+POLL_S: Final = 0.005
+"""How long to look for real input and output while other threads work."""
+
+
+POLLS_MAX: Final = 100_000
+"""How many timers may fire in a row while nothing that was recorded goes on, before a program counts as stuck."""
+UNFIRED_MAX: Final = 10
+"""The same for timers that never fired when this was recorded, each of which is waited for in vain first."""
+STARTED_MAX: Final = 10_000
+"""Streams whose start on the loop's clock is remembered."""
+
+
+class Due:
+    """A call's completion, a timer, or what another thread hands over: goes on when its turn has come."""
+
+    __slots__ = ("clock", "due", "future", "handle")
+
+    def __init__(self, clock: int, due: float, *, future: Any = None, handle: asyncio.Handle | None = None) -> None:
+        self.clock = clock
+        self.due = due
+        self.future = future
+        self.handle = handle
+
+    @property
+    def timer(self) -> asyncio.TimerHandle | None:
+        """The timer that this is, if it is one."""
+        return self.handle if isinstance(self.handle, asyncio.TimerHandle) else None
+
+    def is_over(self) -> bool:
+        """Whether it has gone on, or was cancelled."""
+        return bool(self.future.is_over) if self.handle is None else self.handle.cancelled()
+
+    def fire(self) -> None:
+        """Let it go on."""
+        if self.handle is not None:
+            self.handle._run()
+        else:
+            self.future.set_result(None)
+
+    def __lt__(self, other: Due) -> bool:
+        return (self.clock, self.due) < (other.clock, other.due)
+
+
+class LoopClock(abc.ABC):
+    """Takes over one event loop's clock and its idle moments, while the loop runs.
+
+    What comes while the loop is busy is up to the class below, and where to keep it.
+    """
+
+    def __init__(self, loop: Any, gate: Order) -> None:
+        self._loop = loop
+        self._gate = gate
+        self._now_s = float(loop.time())
+        self._unfired: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._real_time: Callable[[], float] = loop.time
+        self._real_select: Callable[[float | None], Any] = loop._selector.select
+        self._idle_since = -1.0
+        self._stuck_since = -1.0
+        self._polls = 0
+        self._head = (0, 0)
+        self._reaction: Reaction | None = None
+        self._live_since: float | None = None
+        self._started: dict[int, float] = {}
+
+    def _time(self) -> float:
+        if self._gate.is_live:
+            if self._live_since is None:
+                self._live_since = self._now_s - float(self._real_time())
+            return self._live_since + float(self._real_time())
+        return self._now_s
+
+    def since(self, crossing: Any) -> float:
+        """Seconds on the loop's clock since a call was first seen here."""
+        now = self._time()
+        started = self._started.setdefault(crossing.seq, now)
+        if len(self._started) > STARTED_MAX:
+            self._started.pop(next(iter(self._started)))
+        return now - started
+
+    @abc.abstractmethod
+    async def wait_turn(self, clock: int, seconds: float) -> None:
+        """Suspend until the recorded duration has passed on the loop's clock and it is this completion's turn."""
+
+    @abc.abstractmethod
+    async def settle(self, clock: int) -> None:
+        """Wait, in a task that was cancelled, until its call ends as it did: its body may have gone on."""
+
+    @abc.abstractmethod
+    def make_wake(self, clock: int) -> asyncio.Future[None]:
+        """A future that the program has to cancel; who waits for it goes on when it did."""
+
+    @abc.abstractmethod
+    def note(self, clock: int) -> None:
+        """A completion has gone out now."""
+
+    @abc.abstractmethod
+    def _find_head(self) -> Due | None:
+        """What comes next of all that waits for its turn here."""
+
+    @abc.abstractmethod
+    def _let_go(self, head: Due) -> None:
+        """Let the head go on."""
+
+    @abc.abstractmethod
+    def _take_waiting(self) -> list[Due]:
+        """All that waits for its turn, which it has here no longer."""
+
+    @abc.abstractmethod
+    def _look(self, seconds: float) -> Any:
+        """What has come from outside within so many seconds."""
+
+    @abc.abstractmethod
+    def _give_up(self, head: Due | None) -> float | None:
+        """Nothing has moved for too long: the program is not the recorded one any more."""
+
+    def keep_unfired(self, handle: asyncio.TimerHandle) -> None:
+        """A timer that fires only where nothing else can happen any more."""
+        heapq.heappush(self._unfired, (handle.when(), id(handle), handle))
+
+    # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
+    def _select_idle(self, timeout: float | None) -> Any:
+        """The loop has nothing to do for so long: let go on what comes next."""
+        timer = None if timeout is None else self._time() + timeout
+        with self._gate.crew.polling():
+            while True:
+                events = self._look(0)
+                if events:
+                    self._idle_since = self._stuck_since = -1.0
+                    return events
+                wait_s = self._go_on(timer)
+                if wait_s is None:
+                    return []
+                events = self._poll(wait_s)
+                is_due = timer is not None and self._time() >= timer
+                if events or self._loop._ready or is_due or self._gate.is_live:  # a signal's handler may make it ready
+                    return events
+
+    def _go_on(self, timer: float | None) -> float | None:
+        """Let go on what comes next, and give None; or the seconds until the next look."""
+        if self._is_thread_reacting():
+            return POLL_S
+        head = self._find_head()
+        if head is not None and self._gate.is_turn(head.clock):
+            if timer is None or head.due <= timer:
+                self._jump(head.due)
+                self._let_go(head)
+            else:
+                self._jump(timer)
+            return None
+        return self._idle(head, timer)
+
+    def _is_thread_reacting(self) -> bool:
+        """Whether other threads may still be on their way with what they got last."""
+        if not self._gate.is_thread_awaited:
+            return False
+        told_at = self._gate.crew.told_at
+        if self._reaction is None or self._reaction.since != told_at:
+            self._reaction = Reaction(since=told_at)
+        return not self._reaction.is_over(self._gate.crew.idle)
+
+    def _select_live(self, timeout: float | None) -> Any:
+        """Real time: what waits for its turn goes on, timers that were set before fire when they are due."""
+        now, timers = self._time(), self._unfired
+        self._unfired = []
+        for entry in sorted(self._take_waiting()):
+            if entry.timer is not None:
+                timers.append((entry.due, id(entry.timer), entry.timer))
+            elif not entry.is_over():
+                entry.fire()
+                timeout = 0
+        for due, number, handle in sorted(timers):
+            if not handle.cancelled() and due > now:
+                self._unfired.append((due, number, handle))
+            elif not handle.cancelled():
+                self._loop._ready.append(handle)
+                timeout = 0
+        if self._unfired:
+            wait = max(0.0, self._unfired[0][0] - now)
+            timeout = wait if timeout is None else min(timeout, wait)
+        return self._real_select(timeout)
+
+    def _idle(self, head: Due | None, timer: float | None) -> float | None:
+        # Nothing here can go on by itself: let other threads and real sockets move first
+        others = self._gate.working_threads > 1 or len(self._loop._selector.get_map()) > 1
+        now = float(self._real_time())
+        if self._idle_since < 0:
+            self._idle_since = now
+        waited_ms = (now - self._idle_since) * 1000
+        if timer is not None and not others and (head is None or timer < head.due):
+            self._count_poll()
+            self._jump(timer)
+            return None
+        if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
+            return POLL_S
+        if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
+            self._jump(timer)
+            return None
+        if waited_ms < STALL_MS:
+            return POLL_S
+        return self._give_up(head)
+
+    def _wait_for_nothing(self) -> float | None:
+        """No timer, no call: only another thread or a socket can make the program go on, if there is one."""
+        now, head = float(self._real_time()), self._gate.head
+        is_alone = self._gate.working_threads <= 1 and len(self._loop._selector.get_map()) <= 1
+        if self._stuck_since < 0 or head != self._head or not is_alone:
+            self._stuck_since, self._head = now, head
+        elif (now - self._stuck_since) * 1000 >= hang_ms() and self._gate.on_stall is not None:
+            if relieve(self._gate):
+                self._stuck_since = now
+                return POLL_S
+            raise self._gate.on_stall()
+        return POLL_S * 10
+
+    def _count_poll(self, weight: int = 1) -> None:
+        """A timer moves the clock: a program that asks again and again for what never comes is stuck too."""
+        self._polls += weight
+        if self._polls < POLLS_MAX:
+            return
+        head, self._polls = self._gate.head, 0
+        if head == self._head and self._gate.on_stall is not None and not relieve(self._gate):
+            raise self._gate.on_stall()
+        self._head = head
+
+    def _poll(self, seconds: float) -> Any:
+        """Let real time pass for a moment: something outside may need it."""
+        self._now_s += seconds
+        with self._gate.crew.waiting_elsewhere():
+            return self._look(seconds)
+
+    def reach(self, moment: float) -> None:
+        """It was at least this late on the loop's clock."""
+        self._now_s = max(self._now_s, moment)
+
+    def _jump(self, moment: float) -> None:
+        self.reach(moment)
+        self._idle_since = -1.0

@@ -1,0 +1,328 @@
+"""The result of a replay, as a value: schema divergence/1."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.call import CallRecord
+from spanreplay.model.levels import FULL
+from spanreplay.model.serving_stack import LIVE_NOTE
+from spanreplay.replayer.compare.blame import Blame
+from spanreplay.replayer.compare.changed_files import compare_files
+from spanreplay.replayer.compare.drift import find_changed_files, find_drift
+from spanreplay.replayer.compare.earlier_units import hint_at_earlier_units
+from spanreplay.replayer.compare.leading import find_raised, put_first
+from spanreplay.replayer.compare.moving_parts import part_of_kind
+from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
+from spanreplay.replayer.divergence import Divergence
+from spanreplay.replayer.sandbox.dropped import list_dropped
+from spanreplay.runtime.lanes import is_earlier
+from spanreplay.runtime.process.environment import describe_code
+from spanreplay.runtime.process.kept_output import digest_of
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.run import Run
+
+SCHEMA: Final = "divergence/1"
+IDENTICAL, DIVERGED, INCOMPLETE, TAMPERED, ERROR = (
+    "identical",
+    "diverged",
+    "incomplete",
+    "tampered",
+    "error",
+)
+OVER_BUDGET: Final = "over_budget"
+SUSPENDED, RESUMED = "suspended", "resumed"
+EXIT_CODES: Final = {
+    IDENTICAL: 0,
+    ERROR: 1,
+    DIVERGED: 3,
+    INCOMPLETE: 4,
+    TAMPERED: 5,
+    OVER_BUDGET: 6,
+    SUSPENDED: 7,
+    RESUMED: 0,
+}
+_DIFF_LINES_MAX: Final = 40
+
+
+def build_verdict(
+    session: Session,
+    run: Run,
+    *,
+    stdout: dict[str, Any],
+    stderr: dict[str, Any] | None = None,
+    exit_status: int | None,
+    ended_ns: int,
+) -> dict[str, Any]:
+    """Everything the replay found; `stdout` and `stderr` are this process's `OutputCapture.describe`."""
+    recording = session.recording
+    calls, warm_up = _settle_earlier(session, run)
+    session.settle_streams()
+    missing, covered = session.unplayed()
+    outputs = _compare_outputs(session, {STDOUT: stdout, STDERR: stderr or {}})
+    exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
+    divergences = _find_divergences(session, run, missing, exits, outputs)
+    environment = _find_environment(session, run)
+    here = session.relocation.value(run.redactor.value(dict(run.environment)))
+    raised = None
+    if not session.is_stopped and exits["recorded"] != exits["now"]:
+        raised = find_raised(run.redactor.text)
+    drift = [*session.relocation.describe(), *find_drift(recording.root.env, here)]
+    if divergences:
+        made = session.counts["served"] + session.counts["live"]
+        divergences = put_first(divergences, raised, made)
+        divergences = _blame(session, run, environment, drift).explain(divergences)
+        divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))
+    counts = {
+        "recorded": len(calls),
+        **session.counts,
+        "missing": 0 if session.has_reached_frontier else len(missing),
+        "covered": covered,
+        "downstream": sum(d.is_downstream for d in divergences),
+        "ignored_diffs": session.findings.ignored_total,
+    }
+    return {
+        "schema": SCHEMA,
+        "verdict": SUSPENDED if run.suspended else _decide(session, divergences),
+        "run_id": recording.run_id,
+        "replay_run_id": run.run_id,
+        "app": recording.root.app,
+        "counts": counts,
+        **({"live_note": LIVE_NOTE} if session.counts["live"] else {}),
+        "divergences": [d.to_json() for d in divergences],
+        "divergences_total": max(session.findings.divergences_total, len(divergences)),
+        **({"ignored_diffs": [i.to_json() for i in session.findings.ignored]} if session.findings.ignored else {}),
+        "reasons": [r for r in (session.tampering, session.stopped, *session.completeness.reasons) if r],
+        **({"stopped": session.stopped} if session.stopped else {}),
+        **({"suspended": dict(run.suspended)} if run.suspended else {}),
+        "error": session.internal_error,
+        **outputs,
+        "not_compared": find_not_compared(recording, outputs, list_dropped(session), tuple(session.hidden.unreadable)),
+        "exit": exits,
+        "tokens": {"recorded": _tokens(calls), "live": session.live_tokens},
+        "sockets_denied": list(session.sockets_denied),
+        **({} if session.guard is None else {"sandbox": session.guard.describe()}),
+        **({} if run.level is FULL else {"level": {"name": run.level.name, "leaves_open": run.level.describe_open()}}),
+        **({"environment": environment} if environment else {}),
+        **({"recorded_env": used} if (used := session.recorded_env.describe()) else {}),
+        **({"drift": drift} if drift else {}),
+        **({"unexercised": found} if (found := session.unexercised.describe()) else {}),
+        **({"tokens_sent": sent} if (sent := session.sent_tokens.describe()) else {}),
+        **warm_up,
+        **_code(session, run),
+        "duration_ms": (ended_ns - run.start_ns) // 1_000_000,
+        "recorded_duration_ms": max(0, recording.root.end_ns - recording.root.start_ns) // 1_000_000,
+        **({} if session.meter is None else {"cost": session.meter.describe()}),
+        "plan": session.plan.describe(),
+    }
+
+
+def _settle_earlier(session: Session, run: Run) -> tuple[tuple[CallRecord, ...], dict[str, Any]]:
+    """The calls that are judged, and what the verdict says of the units that were replayed before them."""
+    warm_up = None if session.extent is None else session.extent.warm_up
+    if warm_up is None:
+        return session.recording.calls, {}
+    warm_up.begin_judged(run)
+    calls = tuple(call for call in session.recording.calls if not is_earlier(call.lane))
+    return calls, {"warm_up": warm_up.describe()}
+
+
+def _find_environment(session: Session, run: Run) -> list[str]:
+    """Names of variables, and of `.env` files, that differ from the recording."""
+    root, read = session.recording.root, run.environment_read
+    differing = [] if read is None else read.find_differing(root.manifest.get("environment_read"), root.env)
+    return sorted({*differing, *session.recorded_env.compare(run.redactor)})
+
+
+def _find_divergences(
+    session: Session,
+    run: Run,
+    missing: list[CallRecord],
+    exits: dict[str, Any],
+    outputs: Mapping[str, dict[str, Any]],
+) -> list[Divergence]:
+    """Calls first, in the order in which they were found, then connections, files and what the process gave."""
+    recording = session.recording
+    divergences = _order_moves(session)
+    if not session.has_reached_frontier:
+        divergences += _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
+    divergences += [_blocked(address, bool(divergences)) for address in session.sockets_denied]
+    if not session.is_stopped and not session.has_gone_on:
+        if run.written is not None:
+            now = run.written.describe().get("files")
+            then = recording.root.manifest.get("files")
+            now = session.relocation.files(then, now)
+            divergences += compare_files(then, now, recording.run_id, is_downstream=bool(divergences))
+        divergences += _output_divergences(outputs, exits, bool(divergences), run.level.describe_hint())
+    return divergences
+
+
+def _code(session: Session, run: Run) -> dict[str, Any]:
+    """The commits of then and now, and which of the agent's files are not as recorded."""
+    recorded, manifest = session.recording.root.env.get("git_sha", ""), session.recording.root.manifest
+    if not run.environment or not (recorded or manifest.get("code")):
+        return {}
+    changed = find_changed_files(manifest.get("code"), describe_code())
+    return {"code": {"recorded": recorded, "now": run.environment.get("git_sha", ""), "changed_files": changed}}
+
+
+def _blame(session: Session, run: Run, environment: list[str], drift: list[dict[str, Any]]) -> Blame:
+    return Blame(
+        calls=session.recording.calls,
+        index=session.index,
+        findings=session.findings,
+        hidden=session.hidden,
+        run=run,
+        env=session.recording.root.env,
+        differing=environment,
+        drift=drift,
+        live=session.plan.describe()["live"],
+    )
+
+
+def _order_moves(session: Session) -> list[Divergence]:
+    """The divergences; what only moved up because a recorded call was left out follows from that one."""
+    found = [d for d in session.divergences if not is_earlier(d.lane)]
+    if session.has_reached_frontier:
+        return found
+    for at, call, index in reversed(session.findings.moves):
+        skipped = None if found[at].is_downstream else session.index.find_skipped(call, index)
+        if skipped is not None and call.lane == found[at].lane:
+            found[at] = replace(found[at], is_downstream=True, downstream_of=skipped.seq)
+            found.insert(at, _missing(skipped, session.recording.run_id, root=None))
+    return found
+
+
+def _missing_calls(session: Session, missing: list[CallRecord], known: set[str]) -> list[Divergence]:
+    """The recorded calls that nobody made; the first of each lane is a cause, unless something before it is."""
+    found: list[Divergence] = []
+    taint = session.findings.taint
+    for call in missing:
+        if call.span_id in known and call.span_id:
+            continue
+        root = taint.find(call.lane)
+        if root is None and session.is_stopped:
+            root = next((d.seq for d in session.divergences), 0)
+        found.append(_missing(call, session.recording.run_id, root=root))
+        taint.note(call.lane, call.seq)
+    return found
+
+
+def _decide(session: Session, divergences: list[Divergence]) -> str:
+    if session.internal_error:
+        return ERROR
+    if session.tampering:
+        return TAMPERED
+    if session.meter is not None and session.meter.is_over:
+        return OVER_BUDGET
+    if session.has_gone_on and not divergences:
+        return RESUMED
+    if divergences:
+        return DIVERGED
+    return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE
+
+
+def _compare_outputs(session: Session, now: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    manifest = session.recording.root.manifest
+    return {
+        name: compare_stdout(manifest.get(name), found, session.relocation.text)
+        for name, found in now.items()
+        if name == STDOUT or name in session.plan.compares
+    }
+
+
+def compare_stdout(recorded: Any, now: dict[str, Any], as_recorded: Callable[[str], str] = str) -> dict[str, Any]:
+    """Whether two captured outputs are the same; not compared if the recording has none.
+
+    `as_recorded` gives a text as it would have been in the recorded folders.
+    """
+    if not isinstance(recorded, dict) or not now:
+        return {"compared": False, "equal": True, "recorded_bytes": 0, "bytes": now.get("bytes", 0), "diff": ""}
+    text = str(now.get("text", ""))
+    moved = as_recorded(text)
+    is_equal = recorded.get("sha256") in (now.get("sha256"), "" if moved == text else digest_of(moved))
+    diff = ""
+    if not is_equal:
+        lines = difflib.unified_diff(
+            str(recorded.get("text", "")).splitlines(),
+            moved.splitlines(),
+            "recorded",
+            "now",
+            lineterm="",
+            n=1,
+        )
+        diff = "\n".join(line for _, line in zip(range(_DIFF_LINES_MAX), lines, strict=False))
+    return {
+        "compared": True,
+        "equal": is_equal,
+        "recorded_bytes": recorded.get("bytes", 0),
+        "bytes": now.get("bytes", 0),
+        "diff": diff,
+    }
+
+
+def _output_divergences(
+    outputs: Mapping[str, dict[str, Any]], exits: dict[str, Any], is_downstream: bool, hint: str
+) -> list[Divergence]:
+    """What the process gave; `hint` says what the recording leaves open, which may be the cause."""
+    found: list[Divergence] = []
+    for name, output in outputs.items():
+        if output["compared"] and not output["equal"]:
+            found.append(
+                Divergence(
+                    kind="output_changed",
+                    boundary=f"process:{name}",
+                    message=f"the process's standard {'output' if name == STDOUT else 'error'} differs",
+                    hint=hint,
+                    is_downstream=is_downstream or bool(found),
+                )
+            )
+    if None not in exits.values() and exits["recorded"] != exits["now"]:
+        found.append(
+            Divergence(
+                kind="output_changed",
+                boundary="process:exit",
+                message=f"the exit status was {exits['recorded']}, now {exits['now']}",
+                hint=hint,
+                is_downstream=is_downstream or bool(found),
+            )
+        )
+    return found
+
+
+def _missing(call: CallRecord, run_id: str, *, root: int | None) -> Divergence:
+    return Divergence(
+        kind="missing_call",
+        boundary=call.boundary,
+        message=f"call {call.number} ({call.boundary}, lane {call.lane}) was recorded and not made now",
+        lane=call.lane,
+        index=call.index,
+        seq=call.seq,
+        call=call.number,
+        code=call.code,
+        hint=f"spanreplay show {run_id} --call {call.number}",
+        is_downstream=root is not None,
+        downstream_of=root or 0,
+        recorded_span_id=call.span_id,
+        part=part_of_kind(call.kind),
+    )
+
+
+def _blocked(address: str, is_downstream: bool) -> Divergence:
+    return Divergence(
+        kind="effect_blocked",
+        boundary="socket:connect",
+        message=f"a connection to {address} was denied: no boundary covers it",
+        hint="spanreplay doctor -- CMD lists which libraries are recorded",
+        is_downstream=is_downstream,
+    )
+
+
+def _tokens(calls: tuple[CallRecord, ...]) -> int:
+    values = (c.meta.get(k, 0) for c in calls for k in ("tokens_in", "tokens_out"))
+    return sum(v for v in values if isinstance(v, int))

@@ -1,0 +1,188 @@
+"""Functions that look like those they replace, ask who calls, and ask the run for the value.
+
+A built-in function that is a class attribute does not become a method; a Python function there would. A bound
+method does not either, so each patch is the bound `__call__`-like method of a small object.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, MethodType
+from typing import Any, Final
+
+from spanreplay.runtime.caller.caller import AGENT, FOREIGN, LIBRARY, foreign, known, who_asks
+from spanreplay.runtime.calls.open_call import is_suppressed
+from spanreplay.runtime.lanes import current_crossing, current_place
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.reads import Draw, Source, of_libraries
+from spanreplay.runtime.run import Run, active_run
+
+_getframe: Final = sys._getframe
+
+
+class Patch:
+    """What stands behind one patched function; pickles and copies as the function's name."""
+
+    __slots__ = ("__wrapped__", "bound", "module", "name")
+
+    def __init__(self, module: str, name: str, real: Any) -> None:
+        self.module = module
+        self.name = name
+        self.__wrapped__ = real
+        self.bound: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return find_owner, (self.module, self.name)
+
+    def __deepcopy__(self, memo: Any) -> Patch:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        # Pickle takes a bound method apart into this object and the method's name
+        if name == self.name:
+            return self.bound
+        raise AttributeError(name)
+
+
+def find_owner(module: str, name: str) -> Any:
+    """The object that has the function `name` of a module: its patch, else the module."""
+    owner = sys.modules[module]
+    patch = getattr(getattr(owner, name), "__self__", None)
+    return patch if isinstance(patch, Patch) else owner
+
+
+class _Asked(threading.local):
+    by_library = False
+
+
+_asked: Final = _Asked()
+"""Who was found to ask in this thread; the read follows at once."""
+
+
+def read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
+    """One read by the code that `asks` was asked about: recorded or replayed, unless it happens inside of a call."""
+    by_library, _asked.by_library = _asked.by_library, False
+    is_secret = source.is_secret and not by_library
+    return _read(of_libraries(source) if by_library else source, draw, shifted, is_secret=is_secret)
+
+
+def _read(source: Source, draw: Draw, shifted: Callable[[int], Any] | None, *, is_secret: bool) -> Any:
+    run = active_run()
+    if run is None or run.reads is None:
+        return draw()
+    lane, crossing = current_place(run.root_lane)
+    if crossing is not None:  # what the call gives back is recorded, not what it is made of
+        return draw()
+    value = run.reads.read(lane, source, draw, shifted)
+    if is_secret:
+        run.redactor.learn_made(value)
+    return value
+
+
+def recorded_run() -> Run | None:
+    """The run to which the agent's code adds a call here; None inside of another call, whose result is recorded."""
+    run = active_run()
+    if run is None or is_suppressed() or current_crossing(run.root_lane) is not None:
+        return None
+    return run
+
+
+def asks(frame: FrameType) -> bool:
+    """Whether the code in this frame is the agent's, or a library's that works for it: the quick way first."""
+    filename = frame.f_code.co_filename
+    if filename in foreign:
+        return False
+    who = AGENT if known.get(filename) == AGENT else who_asks(frame)
+    _asked.by_library = who == LIBRARY
+    return who != FOREIGN
+
+
+def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted: Any) -> None:
+    """Replace `module.name`, which takes no arguments: the hot path."""
+    real, is_secret = getattr(module, name), source.is_secret
+
+    def call(patch: Patch) -> Any:
+        frame = _getframe(1)
+        filename = frame.f_code.co_filename
+        if known.get(filename) == AGENT:
+            return _read(source, real, shifted, is_secret=is_secret)
+        if filename in foreign or not asks(frame):
+            return real()
+        return read(source, real, shifted)
+
+    install_patch(patches, module, name, call, Patch(module.__name__, name, real))
+
+
+def patch_with(
+    patches: Patches, module: Any, name: str, ask: Callable[..., Any], asks: Callable[[FrameType], bool] = asks
+) -> None:
+    """Replace `module.name`; for code that `asks`, as the agent's does, `ask(*args, **kwargs)` gives the value."""
+    real = getattr(module, name)
+
+    def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
+        if not asks(_getframe(1)):
+            return real(*args, **kwargs)
+        return ask(*args, **kwargs)
+
+    install_patch(patches, module, name, call, Patch(module.__name__, name, real))
+
+
+def install_patch(patches: Patches, owner: Any, name: str, call: Callable[..., Any], patch: Patch) -> None:
+    """Put a patch in place of `owner.name`."""
+    call.__name__ = name
+    call.__qualname__ = name
+    call.__doc__ = getattr(patch.__wrapped__, "__doc__", None)
+    call.__module__ = patch.module
+    patch.bound = MethodType(call, patch)
+    patches.replace(owner, name, patch.bound)
+
+
+_KEEPERS: Final = (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber"))
+"""Classes of Python 3.10's and 3.13's standard library that keep their own references to functions of `os`."""
+_ABILITIES: Final = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
+
+
+def replace_in_os(patches: Patches, name: str, call: Callable[..., Any]) -> None:
+    """Put a function in place of `os.name`, and wherever the standard library knows that by identity."""
+    real = getattr(os, name)
+    install_patch(patches, os, name, call, Patch("os", name, real))
+    made = getattr(os, name)
+    for ability in _ABILITIES:
+        known = getattr(os, ability)
+        if real in known:
+            patches.replace(os, ability, known | {made})
+    for module, keeper in _KEEPERS:
+        owner = getattr(sys.modules.get(module), keeper, None)
+        if getattr(owner, name, None) is real:
+            patches.replace(owner, name, staticmethod(made))
+
+
+class TypeMembers:
+    """The members of an immutable type as attributes that can be set.
+
+    The type stays the same object, for isinstance, pickle and pydantic. Raises: RuntimeError where the interpreter
+    keeps no writable dictionary behind it.
+    """
+
+    __slots__ = ("_space", "_type")
+
+    def __init__(self, owner: type) -> None:
+        spaces = [d for d in gc.get_referents(owner.__dict__) if isinstance(d, dict)]
+        if len(spaces) != 1 or "__doc__" not in spaces[0]:
+            raise RuntimeError(f"this interpreter does not show the members of {owner.__name__}")
+        object.__setattr__(self, "_type", owner)
+        object.__setattr__(self, "_space", spaces[0])
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]  # what `vars` shows is the type's own
+        space: dict[str, Any] = object.__getattribute__(self, "_space")
+        return space
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__getattribute__(self, "_space")[name] = value
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(object.__getattribute__(self, "_type")))

@@ -1,0 +1,367 @@
+"""Who asks: the agent's own code or a framework, a library that works for it, or anybody else.
+
+Only those are recorded (`owners.py` says who is who). The interpreter, logging, plumbing and ourselves see the real
+world always.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+from types import CodeType, FrameType
+from typing import Final
+
+from spanreplay.model import distributions as installed
+from spanreplay.model import ids, owners
+from spanreplay.model.here import PACKAGE
+from spanreplay.model.owners import AGENT as AGENT
+from spanreplay.model.owners import FOREIGN as FOREIGN
+from spanreplay.model.owners import LIBRARY as LIBRARY
+from spanreplay.model.owners import PASS as PASS
+from spanreplay.runtime.caller.running import RUN
+
+_THROUGH_STDLIB: Final = frozenset(
+    {
+        "_collections_abc",
+        "contextlib",
+        "dataclasses",
+        "dbm",
+        "email",
+        "functools",
+        "gzip",
+        "mailbox",
+        "os",
+        "pathlib",
+        "sched",
+        "shelve",
+        "statistics",
+        "subprocess",
+        "tarfile",
+        "timeit",
+        "webbrowser",
+        "zipfile",
+    }
+)
+"""Modules and packages of the standard library that only carry out what their caller wants; some put the time, or
+something random, into what they make for it."""
+FRAMES_MAX: Final = 60
+_FILES_MAX: Final = 10_000
+
+known: Final[dict[str, int]] = {}
+"""Code file → AGENT, LIBRARY, FOREIGN or PASS (look at the caller's caller)."""
+foreign: Final[set[str]] = set()
+"""The FOREIGN ones, for the one test that every passed-through call pays for."""
+
+
+def classify(filename: str) -> int:
+    """AGENT (a framework's, too), LIBRARY, FOREIGN or PASS for a code file."""
+    if is_ours(filename):
+        return FOREIGN
+    if filename.startswith("<frozen ") or ids.is_stdlib_file(filename):
+        module = filename.removeprefix("<frozen ").removesuffix(">").replace(os.sep, "/")
+        # By the last folder too: `email` is a package, and so are `pathlib` and `zipfile` since Python 3.12 and 3.13
+        names = module.removesuffix(".py").split("/")[-2:]
+        return FOREIGN if _THROUGH_STDLIB.isdisjoint(names) else PASS
+    found = owners.owners().classify(filename)
+    return AGENT if found == owners.FRAMEWORK else found
+
+
+@functools.lru_cache(maxsize=_FILES_MAX)
+def is_among(filename: str, rows: tuple[re.Pattern[str], ...]) -> bool:
+    """Whether a code file was installed with one of these distributions."""
+    distribution = installed.find_distribution(filename)
+    return bool(distribution) and owners.is_among(distribution, rows)
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a code file is one of this package's."""
+    return filename.startswith(PACKAGE)
+
+
+def origin_of(frame: FrameType) -> int:
+    """AGENT, FOREIGN or PASS for one frame; code made by `exec` belongs to the file that made it."""
+    filename = frame.f_code.co_filename
+    origin = known.get(filename)
+    if origin is not None:
+        return origin
+    if filename.startswith("<") and not filename.startswith("<frozen"):
+        # A generated `__init__`: dataclasses and attrs run it in the globals of the class's module
+        made_by = frame.f_globals.get("__file__")
+        return classify(made_by) if isinstance(made_by, str) else classify(filename)
+    origin = classify(filename)
+    if len(known) < _FILES_MAX:
+        known[filename] = origin
+        if origin == FOREIGN and filename not in _entry_files:
+            foreign.add(filename)
+    return origin
+
+
+def is_agent(frame: FrameType | None) -> bool:
+    """Whether the code that asks in this frame, or that lets it ask, is the agent's."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        origin = origin_of(frame)
+        if origin == FOREIGN and frame.f_code in entries:
+            return handed.by == AGENT
+        if origin != PASS and frame.f_code not in between:
+            return origin == AGENT
+        frame = frame.f_back
+    return False
+
+
+def who_asks(frame: FrameType | None) -> int:
+    """AGENT (a framework, too) or LIBRARY, whose code asks in this frame or lets it ask; else FOREIGN."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return FOREIGN
+        origin = origin_of(frame)
+        if origin == FOREIGN and frame.f_code in entries:
+            return handed.by
+        if origin != PASS and frame.f_code not in between:
+            return FOREIGN if origin == LIBRARY and handed.is_background else origin
+        frame = frame.f_back
+    return FOREIGN
+
+
+def is_own(frame: FrameType | None) -> bool:
+    """Whether it is the agent's own code, and not a framework's, that asks in this frame, or that lets it ask.
+
+    How often a framework looks whether something is there may be a matter of time.
+    """
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        if origin_of(frame) != PASS and frame.f_code not in between:
+            return ids.is_agent_file(frame.f_code.co_filename)
+        frame = frame.f_back
+    return False
+
+
+# ── Work that another thread does for the agent ─────────────────────────────────────────────────────
+class _Handed(threading.local):
+    by = FOREIGN
+    """AGENT, LIBRARY or FOREIGN: who handed this thread the work that it does."""
+    _is_background = False
+    _within: object = None
+
+    @property
+    def is_background(self) -> bool:
+        """Whether a library started this thread to run code of its own: what that code asks is no part of the run.
+
+        A unit of work that such a thread then works on is: a server's thread serves requests.
+        """
+        return self._is_background and RUN.get() is self._within
+
+    @is_background.setter
+    def is_background(self, value: bool) -> None:
+        self._is_background, self._within = value, RUN.get()
+
+    def enter_run(self) -> None:
+        """The thread has entered the run that it was started in: what it is in that run stays."""
+        self._within = RUN.get()
+
+
+handed: Final = _Handed()
+entries: Final[set[CodeType]] = set()
+"""Functions of ours that do handed work in a thread: below them, who handed it over is who asks."""
+between: Final[set[CodeType]] = {threading.Thread.run.__code__}
+"""Functions that a thread runs its work with, above `entries`: nobody asks in them."""
+_HANDERS: Final = (owners.compile_row("aiofiles anyio asgiref asyncer starlette trio"),)
+"""Distributions that hand work to threads for their caller, besides asyncio and concurrent.futures."""
+_HANDERS_STDLIB: Final = frozenset({"asyncio", "concurrent", "futures", "threading.py"})
+_handers: Final[dict[str, bool]] = {}
+
+
+def enters_thread(function: CodeType) -> None:
+    """Say that a function of ours does handed work in a thread."""
+    entries.add(function)
+    foreign.discard(function.co_filename)
+    _entry_files.add(function.co_filename)
+
+
+_entry_files: Final[set[str]] = set()
+"""Never in `foreign`: whether who asks there is the agent depends on more than the file."""
+
+
+def _hands_over(filename: str) -> bool:
+    known_one = _handers.get(filename)
+    if known_one is None:
+        parts = filename.replace(os.sep, "/").split("/")
+        is_stdlib = ids.is_stdlib_file(filename) and not _HANDERS_STDLIB.isdisjoint(parts[-3:])
+        known_one = is_stdlib or is_ours(filename) or is_among(filename, _HANDERS)
+        if len(_handers) < _FILES_MAX:
+            _handers[filename] = known_one
+    return known_one
+
+
+def who_hands(frame: FrameType | None) -> int:
+    """AGENT or LIBRARY, who hands work to a thread in this frame, by itself or with what does so for it; else FOREIGN.
+
+    What of ours stands between, for an order of a replay, hands over too.
+    """
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return FOREIGN
+        origin = origin_of(frame)
+        if origin == AGENT:
+            return AGENT
+        if origin == FOREIGN and frame.f_code in entries:
+            return handed.by
+        if origin != PASS and not _hands_over(frame.f_code.co_filename):
+            return FOREIGN if handed.is_background else origin
+        frame = frame.f_back
+    return FOREIGN
+
+
+def is_handed_by_agent(frame: FrameType | None) -> bool:
+    """Whether it is the agent, or a framework, that hands work to a thread in this frame."""
+    return who_hands(frame) == AGENT
+
+
+def runs_in_background(frame: FrameType | None, work: object) -> bool:
+    """Whether a library starts a thread in this frame to run code of its own there; `work` is a function or a class."""
+    if handed.is_background:
+        return True
+    code = getattr(getattr(work, "run", work) if isinstance(work, type) else work, "__code__", None)
+    if code is None or who_hands(frame) == AGENT:
+        return False
+    return classify(code.co_filename) != AGENT
+
+
+_FILE_CARRIERS: Final = frozenset(
+    {
+        "_compression",
+        "bz2",
+        "codecs",
+        "configparser",
+        "dbm",
+        "ElementTree",
+        "filecmp",
+        "fileinput",
+        "gzip",
+        "lzma",
+        "netrc",
+        "plistlib",
+        "shelve",
+        "shutil",
+        "tarfile",
+        "wave",
+        "zipfile",
+    }
+)
+"""Modules of the standard library that open the files that their caller names."""
+_FILE_LIBRARIES: Final = (
+    owners.compile_row(
+        """
+        aiofiles fsspec markitdown numpy pdfminer-six pdfplumber pillow polars pyyaml unstructured xlrd
+        """
+    ),
+)
+"""Distributions that open the files that their caller names; aiofiles in threads of its own."""
+_FILE_MODULES: Final = ("anyio/_core/_fileio", "trio/_file_io", "trio/_path")
+"""Files of site-packages that do the same."""
+
+
+def _carries_files(filename: str) -> bool:
+    if is_among(filename, _FILE_LIBRARIES) or installed.split_site(filename)[1].startswith(_FILE_MODULES):
+        return True
+    parts = filename.replace(os.sep, "/").removesuffix(".py").split("/")
+    return ids.is_stdlib_file(filename) and not _FILE_CARRIERS.isdisjoint(parts[-2:])
+
+
+_for_themselves: Final[set[str]] = set()
+"""Code files of libraries that open files of their own, for the one test that each of those pays for."""
+
+
+def who_opens(frame: FrameType | None) -> int:
+    """AGENT or LIBRARY, who opens a file here by itself or with what opens what it is told to; else FOREIGN."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return FOREIGN
+        filename = frame.f_code.co_filename
+        if filename in _for_themselves:
+            return FOREIGN
+        origin = origin_of(frame)
+        if origin == AGENT:
+            return AGENT
+        if origin == FOREIGN and frame.f_code in entries:
+            return handed.by
+        if origin != PASS and frame.f_code not in between and not _carries_files(filename):
+            if filename in foreign:  # not where it depends on more than the file's name
+                _for_themselves.add(filename)
+            return FOREIGN if handed.is_background else origin
+        frame = frame.f_back
+    return FOREIGN
+
+
+def asks_for_files(frame: FrameType | None) -> bool:
+    """Whether it is the agent that opens a file here, or a library that works for it."""
+    return who_opens(frame) != FOREIGN
+
+
+def keeps_log(frame: FrameType | None) -> bool:
+    """Whether a file is opened here for a log that the agent sets up; what is in it is nobody's input."""
+    is_log = False
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        filename = frame.f_code.co_filename
+        if is_among(filename, (owners.LOGS,)) or (
+            ids.is_stdlib_file(filename) and f"{os.sep}logging{os.sep}" in filename
+        ):
+            is_log = True
+        elif not is_ours(filename):
+            return is_log and asks_for_files(frame)
+        frame = frame.f_back
+    return False
+
+
+_LOOK_CARRIERS: Final = frozenset({"filecmp", "genericpath", "glob", "ntpath", "posixpath"})
+"""Modules of the standard library that look at the paths that their caller names."""
+_RESOLVERS: Final = frozenset({"_joinrealpath", "_realpath", "realpath", "resolve"})
+"""Functions that look at every folder of a path, of which the caller learns nothing but where links lead; as little as
+from what removes a tree."""
+_RESOLVING: Final = {
+    function.__code__ for function in (getattr(os.path, name, None) for name in _RESOLVERS) if function is not None
+}
+_looks_for_itself: Final[set[str]] = set()
+
+
+@functools.lru_cache(maxsize=_FILES_MAX)
+def _carries_looks(filename: str) -> bool:
+    stem = filename.replace(os.sep, "/").rpartition("/")[2].removesuffix(".py").removesuffix(">")
+    is_carrier = stem.removeprefix("<frozen ") in _LOOK_CARRIERS and ids.is_stdlib_file(filename)
+    return is_carrier or _carries_files(filename)
+
+
+def looks_for_itself(frame: FrameType) -> bool:
+    """Whether what looks here is known not to be the agent: the quick way out, for paths that are resolved."""
+    code = frame.f_code
+    return code in _RESOLVING or code.co_filename in _looks_for_itself
+
+
+def who_looks(frame: FrameType | None) -> int:
+    """AGENT or LIBRARY (a framework, too), whose code wants to know of a file here; FOREIGN where nobody's does."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return FOREIGN
+        code = frame.f_code
+        filename = code.co_filename
+        if filename in _looks_for_itself:
+            return FOREIGN
+        origin = origin_of(frame)
+        if origin == AGENT:
+            return AGENT if ids.is_agent_file(filename) else LIBRARY
+        if origin == FOREIGN and code in entries:
+            return handed.by
+        if origin != PASS and code not in between and not _carries_looks(filename):
+            if filename in foreign:
+                _looks_for_itself.add(filename)
+            return FOREIGN if handed.is_background else origin
+        if code.co_name in _RESOLVERS or "rmtree" in code.co_name:
+            return FOREIGN
+        frame = frame.f_back
+    return FOREIGN

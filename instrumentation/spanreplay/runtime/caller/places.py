@@ -1,0 +1,151 @@
+"""Which files are the agent's data, which are its code, and which belong to the machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from spanreplay.model import config
+from spanreplay.runtime.caller.caller import AGENT, LIBRARY, who_opens
+from spanreplay.runtime.process.real_paths import forget_folders, real_folder, real_path
+
+DEVICES: Final = ("/dev/", "/proc/", "/sys/")
+_MACHINE: Final = (
+    "/bin/",
+    "/etc/",
+    "/lib",
+    "/sbin/",
+    "/usr/",
+    "/run/",
+    "/nix/",
+    "/System/",
+    "/Library/",
+    "/private/etc/",
+)
+"""Folders of the machine: what libraries look up there (certificates, time zones, users) is no input of the agent's."""
+_SETTINGS: Final = (".cfg", ".ini", ".lock", ".toml", "requirements.txt", "setup.py")
+_HOME_FOLDERS: Final = (".cache", ".config", ".local", "Library")
+
+
+class Places:
+    """The folders of one process, as they were when it was asked first."""
+
+    def __init__(self, code: str = "") -> None:
+        """`code` is a folder that is code too, besides the one of the script."""
+        main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
+        script = os.path.dirname(os.path.realpath(main)) if main else os.getcwd()  # noqa: PTH109, PTH120 -- text
+        own = [find_code_tree(script), sys.prefix, sys.base_prefix, str(config.read_data_dir())]
+        own += [find_code_tree(code)] if code else []
+        self._own = (*DEVICES, *{os.path.realpath(each) + os.sep for each in own})
+        home = os.path.realpath(str(Path.home()))
+        trees = {find_code_tree(each) for each in (script, code) if each}
+        self._trees = tuple({os.path.realpath(each) + os.sep for each in trees})
+        machine = [sys.prefix, sys.base_prefix, str(config.read_data_dir())]
+        self._not_code = (*DEVICES, *{os.path.realpath(each) + os.sep for each in machine})
+        here = _find_here()
+        self._around = frozenset([here, *(str(each) for tree in (*trees, here) for each in Path(tree).parents)])
+        self._machine = (*_MACHINE, *(os.path.join(home, each) + os.sep for each in _HOME_FOLDERS))  # noqa: PTH118 -- text
+
+    def is_data(self, path: str) -> bool:
+        """Whether a path is that of a regular file, or of none, outside of code."""
+        real = real_path(path)
+        if real.startswith(self._own):
+            return False
+        try:
+            return stat.S_ISREG(os.stat(real).st_mode)  # noqa: PTH116 -- hot path
+        except OSError:
+            return True
+
+    def is_outside(self, path: str) -> bool:
+        """Whether a path, of a file or a folder, is outside of code and of devices."""
+        return not (real_path(path) + os.sep).startswith(self._own)
+
+    def is_code(self, path: str) -> bool:
+        """Whether a path lies in the agent's code tree; nothing of the interpreter, its packages and ours does."""
+        folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
+        whole = os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text: a link is meant itself
+        return whole.startswith(self._trees) and not (whole + os.sep).startswith(self._not_code)
+
+    def is_setting(self, path: str) -> bool:
+        """Whether a path is that of a project's settings, directly around the agent's code or where it works."""
+        folder, name = os.path.split(real_path(path))
+        return folder in self._around and (name.startswith(".") or name.endswith(_SETTINGS))
+
+    def is_of_machine(self, path: str) -> bool:
+        """Whether a file belongs to the machine or to a user's caches, not to the agent."""
+        return real_path(path).startswith(self._machine)
+
+
+def _find_here() -> str:
+    try:
+        return os.path.realpath(os.getcwd())  # noqa: PTH109 -- text
+    except OSError:
+        return os.sep
+
+
+def find_code_tree(folder: str) -> str:
+    """The git work tree around a folder, else the folder; a temporary or home directory is never a code tree."""
+    too_wide = {os.path.realpath(each) for each in (tempfile.gettempdir(), str(Path.home()), "/")}
+    for each in (Path(folder), *Path(folder).parents):
+        if str(each) in too_wide:
+            break
+        if (each / ".git").exists():
+            return str(each)
+    return folder
+
+
+_places: list[Places] = []
+_code = ""
+
+
+def places() -> Places:
+    """The folders of this process; found out at the first call, when the agent's script is known."""
+    if not _places:
+        _places.append(Places(_code))
+    return _places[0]
+
+
+def is_input(path: str, *, by_library: bool = False) -> bool:
+    """Whether what is at a path, or that nothing is there, is no code's and no device's.
+
+    A library looks for its settings in the folders around the code and in those of the machine, and for what is
+    installed in those that Python imports from: none of the agent's.
+    """
+    if not path or "\0" in path or path.startswith(DEVICES):
+        return False
+    found = places()
+    if by_library and (path in sys.path or found.is_setting(path) or found.is_of_machine(path)):
+        return False
+    return found.is_outside(path)
+
+
+def asks_for(frame: FrameType | None, *paths: str, is_read: bool = False) -> bool:
+    """Whether the agent opens or changes files here, or a library does for it; not its caches and settings."""
+    who = who_opens(frame)
+    if who != LIBRARY:
+        return who == AGENT
+    found = places()
+    return not all(found.is_of_machine(each) or (is_read and found.is_setting(each)) for each in paths)
+
+
+def is_code(path: str) -> bool:
+    """Whether a path lies in the agent's code tree."""
+    return bool(path) and "\0" not in path and places().is_code(path)
+
+
+def set_code(folder: str) -> None:
+    """Say which folder is code too, besides the one of the script; '' is none."""
+    global _code
+    _code = folder
+    forget_places()
+
+
+def forget_places() -> None:
+    """Find the folders out anew: another agent may run in this process now."""
+    forget_folders()
+    _places.clear()

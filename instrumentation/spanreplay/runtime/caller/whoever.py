@@ -1,0 +1,48 @@
+"""Effects that are the run's whoever begins them: programs that are started, databases that are opened.
+
+A library that nobody takes for the agent may start one for it. What is left out reports about the agent, runs its
+tests, serves it, carries the traffic of another boundary, or looks what machine this is.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Final
+
+from spanreplay.model import distributions, ids, owners
+from spanreplay.runtime.agent_patches import asks, recorded_run
+from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among, is_ours
+from spanreplay.runtime.calls.open_call import is_plumbing
+from spanreplay.runtime.process.outside_io import is_harmless_spawn, is_telemetry_stack, is_unwatched
+from spanreplay.runtime.processes import starting
+
+_ASIDE: Final = (owners.RUNNERS, owners.SERVERS)
+
+
+def is_of_run(frame: FrameType) -> bool:
+    """Whether a program or a database that is begun in this frame belongs to the run."""
+    if asks(frame):
+        return True
+    run = recorded_run()
+    if run is None or is_unwatched() or starting.is_now or is_plumbing(run):
+        return False
+    if run.written is not None and run.written.is_outside():
+        return False
+    return not (_is_aside(frame) or is_telemetry_stack(frame) or is_harmless_spawn(frame))
+
+
+def _is_aside(frame: FrameType | None) -> bool:
+    """Whether a server, a test runner, a framework's bookkeeping, Python or one of ours begins it by itself."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return True
+        name = frame.f_code.co_filename
+        if is_ours(name) or is_among(name, _ASIDE):
+            return True
+        below = distributions.split_site(name)[1]
+        if below:
+            return below.startswith(owners.BOOKKEEPING)
+        if not (name.startswith("<frozen") or ids.is_stdlib_file(name)):
+            return False
+        frame = frame.f_back
+    return True

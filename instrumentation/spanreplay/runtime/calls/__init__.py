@@ -1,0 +1,1 @@
+"""One call across a boundary, from its beginning to its end."""

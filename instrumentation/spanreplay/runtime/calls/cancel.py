@@ -1,0 +1,61 @@
+"""Calls that were cancelled when they were recorded: in a replay the program must cancel them again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from spanreplay.model import config
+from spanreplay.runtime.calls.turns import complete
+from spanreplay.runtime.lanes import inside_call
+from spanreplay.runtime.order.loops import clock_of_running_loop, running_loop
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.calls.open_call import Crossing
+
+
+def is_cancellation(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Whether this is how a task learns that it is cancelled: asyncio's exception or trio's."""
+    trio: Any = sys.modules.get("trio")
+    return isinstance(error, asyncio.CancelledError) or (trio is not None and isinstance(error, trio.Cancelled))
+
+
+async def await_cancellation(crossing: Crossing) -> None:
+    """Wait until the task is cancelled, as it was when this call was recorded.
+
+    Raises: what its library raises then; ReplayMiss when nothing has cancelled it for longer than it took then, and
+    some more.
+    """
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None:
+        raise AssertionError("only a served crossing can wait for its cancellation")
+    limit_s = (max(0, recorded.end_ns - recorded.start_ns) // 1_000_000 + config.CANCEL_WAIT_MS) / 1000
+    loop, loop_clock = running_loop(), clock_of_running_loop()
+    waits: list[asyncio.Future[None]] = [] if loop_clock is None else [loop_clock.make_wake(recorded.end_seq)]
+    waits.append(loop.create_future())
+    if loop_clock is not None and isinstance(loop, asyncio.AbstractEventLoop):
+        # Virtual time may not jump there while anything else can happen: another thread may be about to cancel it
+        timer = asyncio.TimerHandle(loop.time() + limit_s, _end, (waits,), loop)
+        loop_clock.keep_unfired(timer)
+    else:
+        timer = loop.call_later(limit_s, _end, waits)
+    try:
+        for future in waits:
+            with inside_call(crossing):
+                await future
+    except BaseException:
+        if loop_clock is not None:
+            with inside_call(crossing):
+                await loop_clock.settle(recorded.end_seq)
+        raise
+    finally:
+        timer.cancel()
+        complete(session.gate, *recorded.clocks, recorded.end_seq)
+    raise session.stall(crossing)
+
+
+def _end(waits: list[asyncio.Future[None]]) -> None:
+    for future in waits:
+        if not future.done():
+            future.set_result(None)

@@ -1,0 +1,440 @@
+"""One call crossing a boundary: opened, resolved against the recording if there is one, closed, recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Token
+from typing import Any
+
+from opentelemetry.trace import SpanContext
+
+from spanreplay.model import config, guard, ids
+from spanreplay.model.call import CallRecord, Effect, Kind, Outcome
+from spanreplay.model.errors import ConfigError, ReplayMiss
+from spanreplay.model.function_keys import LEAF_KEYSPECS, derive_key, is_derivable, leaf_key_fields
+from spanreplay.model.keys import Key, compute_key
+from spanreplay.recording.seal.tree import describe_constant
+from spanreplay.runtime.calls import printed
+from spanreplay.runtime.calls.compact_call import encode_call
+from spanreplay.runtime.calls.sealed import seal_hidden
+from spanreplay.runtime.calls.spec import Revealed, Spec
+from spanreplay.runtime.calls.trace_place import enter_span, find_place, is_suppressed, leave_span, make_span_context
+from spanreplay.runtime.lanes import (
+    CrossingTokens,
+    current_crossing,
+    current_place,
+    enter_crossing,
+    is_plumbing_here,
+    leave_crossing,
+)
+from spanreplay.runtime.run import Run, active_run
+
+__all__ = ["Crossing", "begin", "begin_in", "is_plumbing", "is_suppressed", "open_crossing", "plumbing"]
+
+# Constants, because `.value` of an enum member is a Python call
+_MCP, _OPEN, _HUMAN = Kind.MCP.value, Outcome.OPEN.value, Kind.HUMAN.value
+_EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.value})
+
+
+@contextmanager
+def plumbing() -> Iterator[None]:
+    """A block whose calls, and those of tasks started in it, carry another boundary's traffic: not recorded."""
+    token = is_plumbing_here.set(True)
+    try:
+        yield
+    finally:
+        is_plumbing_here.reset(token)
+
+
+def is_plumbing(run: Run) -> bool:
+    """Whether a transport call made here belongs to a boundary above it (an MCP session's HTTP)."""
+    if is_plumbing_here.get():
+        return True
+    crossing = current_crossing(run.root_lane)
+    return crossing is not None and crossing.spec.kind == _MCP
+
+
+class Crossing:
+    """One call in flight. Open it with `open_crossing`; end it exactly once with `close` (more are ignored)."""
+
+    __slots__ = (
+        "_constant",
+        "_context_token",
+        "_digests",
+        "_is_closed",
+        "_key",
+        "_lane_tokens",
+        "boundary",
+        "clocks",
+        "code",
+        "hidden_sent",
+        "index",
+        "is_key_implied",
+        "is_live_by_plan",
+        "is_shown",
+        "joint",
+        "lane",
+        "number",
+        "on_abandon",
+        "opened_in",
+        "paired",
+        "parent",
+        "parent_context",
+        "reads",
+        "request_bytes",
+        "revealed",
+        "run",
+        "seq",
+        "served",
+        "span_id",
+        "spec",
+        "start_ns",
+    )
+
+    def __init__(self, run: Run, spec: Spec) -> None:
+        self.run = run
+        self.spec = spec
+        self.lane, self.parent = lane, _ = current_place(run.root_lane)
+        self.boundary = boundary = f"{spec.kind}:{spec.name}"
+        """Kind and name: `tool:delete_accounts`."""
+        self.index = lane.next_index(boundary)
+        self.reads = "" if run.reads is None else run.reads.flush(lane)
+        self.start_ns = ids.now_ns()
+        self.parent_context, self.is_shown = find_place(run, spec.kind, spec.name)
+        self.span_id = ids.new_span_id()
+        # The frames of `begin_in`, of what calls that, and of what is above are ours
+        self.code = ids.find_caller(5) or ids.describe_function(spec.body)
+        self._describe_key()
+        self.hidden_sent = sum(spec.redactions.values()) if spec.redactions else 0
+        """How often something was redacted in the request."""
+        self.request_bytes: bytes | None = None
+        self.served: CallRecord | None = None
+        """The recorded call to serve instead of going live; None means live."""
+        self.paired: CallRecord | None = None
+        """In a replay, the recorded call that this one stands for."""
+        self.revealed: Revealed | None = None
+        """What the response in `served` is without the values that it hides; None where it is as it was recorded."""
+        self.number = 0
+        """In a replay: the number of the recorded call that this one stands for, else its own place among the calls."""
+        self.is_live_by_plan = False
+        self.joint = -1
+        self.opened_in = -1
+        """The turn of the event loop in which a coroutine's call began; -1 where that is not known."""
+        self.clocks: list[int] = []
+        self.on_abandon: Callable[[], None] | None = None
+        """Ends the record of a stream that nobody read to its end."""
+        self._is_closed = False
+        self._context_token: Token[Any] | None = None
+        self._lane_tokens: CrossingTokens | None = None
+        self.seq = run.open_call(self)  # last: from now on others may end it
+        if run.loops is not None:
+            run.loops.begin(lambda: self.seq)
+
+    def _describe_key(self) -> None:
+        """Make the key now, unless the request implies it. Raises: Unserializable."""
+        spec = self.spec
+        self._constant: bytes | None = None
+        self._digests: str | None = None
+        fields = spec.key_fields
+        self.is_key_implied = fields is None or is_derivable(spec.keyspec, spec.request)
+        self._key = None
+        if fields is not None and not self.is_key_implied:
+            self._key = compute_key(spec.keyspec, fields, self.run.key_memo)
+
+    @property
+    def key_fields(self) -> Mapping[str, Any]:
+        """What the key is made of."""
+        spec = self.spec
+        if spec.key_fields is None:
+            return leaf_key_fields(spec.keyspec, spec.name, json.loads(spec.request)["arguments"])
+        return spec.key_fields
+
+    @property
+    def span_context(self) -> SpanContext:
+        """The call's own span; its parent's is `parent_context`."""
+        return make_span_context(self.parent_context, self.span_id)
+
+    @property
+    def key(self) -> Key:
+        """The key of the request; made when it is first asked for, where the request implies it."""
+        key = self._key
+        if key is None:
+            spec, recorded = self.spec, self._find_recorded()
+            if recorded is not None:
+                key = Key(recorded.key)
+            else:
+                key = derive_key(spec.keyspec, spec.name, spec.request, self.run.key_memo)
+            self._key = key
+        return key
+
+    @property
+    def key_hex(self) -> str:
+        """The key as text; in a replay that goes as recorded, nothing is made for it."""
+        recorded = self._find_recorded() if self._key is None else None
+        return self.key.hex if recorded is None else recorded.key
+
+    def _find_recorded(self) -> CallRecord | None:
+        """The recorded call in this one's place, if the request that implies the key is the same there."""
+        spec, session = self.spec, self.run.session
+        if session is None:
+            return None
+        recorded = session.index.at(self.lane.path, self.boundary, self.index)
+        if recorded is None or recorded.request != spec.request or recorded.keyspec != spec.keyspec:
+            return None
+        self._digests = recorded.digests
+        return recorded
+
+    def __enter__(self) -> Crossing:
+        self._context_token = enter_span(self.run, self.span_context)
+        self._lane_tokens = enter_crossing(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        # Given up at once: together they would be a cycle, which only the garbage collector frees
+        tokens, self._lane_tokens = self._lane_tokens, None
+        token, self._context_token = self._context_token, None
+        if tokens is not None:
+            leave_crossing(self, tokens)
+        if token is not None:
+            leave_span(token)
+
+    def to_record(self, outcome: str, response: str = "", end_seq: int = -1, end_ns: int = 0) -> CallRecord:
+        """This call as a record, in the state given."""
+        spec = self.spec
+        return CallRecord.assemble(
+            run_id=self.run.run_id,
+            seq=self.seq,
+            kind=spec.kind,
+            name=spec.name,
+            lane=self.lane.path,
+            index=self.index,
+            key=self.key_hex,
+            keyspec=spec.keyspec,
+            digests=self.describe_digests(),
+            request=spec.request,
+            response=response,
+            outcome=outcome,
+            effect=spec.effect,
+            end_seq=end_seq,
+            parent=self.parent.seq if self.parent is not None else -1,
+            call_id=spec.call_id,
+            code=self.code,
+            meta=spec.meta,
+            redactions=spec.redactions,
+            trace_id=f"{self.parent_context.trace_id:032x}",
+            span_id=f"{self.span_id:016x}",
+            parent_span_id=f"{self.parent_context.span_id:016x}",
+            start_ns=self.start_ns,
+            end_ns=end_ns,
+            reads=self.reads,
+            joint=self.joint,
+            clocks=self.parts,
+        )
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """When each part of a stream came; in a replay, as it was recorded."""
+        return tuple(self.clocks) if self.served is None else self.served.clocks
+
+    def note_opened(self) -> None:
+        """A coroutine's call begins, or its next part is asked for: if it never waits, it does not in a replay."""
+        if self.run.loops is not None:
+            self.opened_in = self.run.loops.now()
+
+    def mark(self) -> None:
+        """A part of a stream has come."""
+        self.clocks.append(self.run.complete(self.opened_in)[0])
+
+    def mark_printed(self) -> int:
+        """A coroutine has begun to print; milliseconds since it was called."""
+        self.clocks.append(self.run.complete(self.opened_in)[0])
+        return (ids.now_ns() - self.start_ns) // 1_000_000
+
+    def amend(self, patches: Any) -> bool:
+        """Apply a plan's patches to the request; whether that makes it another one. Raises: ConfigError."""
+        if self.spec.amend is None:
+            raise ConfigError(f"the request of {self.boundary} can't be changed by a plan: set its response")
+        before = self.key_hex
+        self.spec = self.spec.amend(patches)
+        self.request_bytes = None
+        self._describe_key()
+        return self.key_hex != before
+
+    def restate(self, describe: Callable[[Spec], Spec]) -> bool:
+        """Describe the call in other words; whether that makes it another one."""
+        spec = describe(self.spec)
+        if spec is self.spec:
+            return False
+        self.spec = spec
+        self.request_bytes = None
+        self._describe_key()
+        return True
+
+    def close(self, outcome: Outcome, response: str, *, is_bounded: bool = False) -> None:
+        """Record how the call ended; `response` is redacted JSON text. Later calls do nothing.
+
+        `is_bounded`: the limit was kept in bytes already, of which JSON text (base64, escapes) takes more.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self.spec.printed is not None:
+            guard.guarded("what a call printed", printed.keep, self)
+        if self.served is None:
+            if self.spec.raw is not None or self.spec.raw_printed is not None:
+                guard.guarded("sealing what a response hides", seal_hidden, self, response)
+            if self.run.session is not None:
+                self.run.session.settle_live(self, outcome, response)
+        elif self.revealed is not None:
+            response = self.revealed.hide(response)
+        try:
+            self._record(outcome, response, is_bounded=is_bounded)
+        except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
+            guard.report_failure("recording a call", exc)
+
+    def write_open(self, response: str) -> None:
+        """Record what a stream has given so far; a later record of this call takes its place."""
+        if not self._is_closed:
+            self._emit(_OPEN, response)
+
+    def abandon(self) -> None:
+        """Close a call that nobody ended, when its run ends."""
+        if self.on_abandon is not None and not self._is_closed:
+            self.on_abandon()
+        self.close(Outcome.OPEN, "")
+
+    def miss(self, miss: ReplayMiss) -> None:
+        """Record that the recording had no answer for this call."""
+        self._is_closed = True
+        guard.guarded("recording a miss", self._record, Outcome.ERROR, '{"miss":true}')
+
+    def _record(self, outcome: Outcome, response: str, *, is_bounded: bool = False) -> None:
+        spec = self.spec
+        if outcome is Outcome.OPEN:
+            self.run.closed(self)
+            self._emit(_OPEN)
+            return
+        if len(response) > config.BODY_BYTES_MAX and not is_bounded:
+            self.run.count("truncated")
+            response = f'{{"truncated":{len(response)}}}'
+        if spec.hole:
+            self.run.hole(f"call {self.seq} ({self.boundary}): {spec.hole}")
+        end_seq, self.joint = self.run.complete(self.opened_in)
+        if self.served is not None and self.run.is_continued:
+            end_seq = self._take_over(self.served)
+        self._emit(outcome.value, response, end_seq)
+        self.run.closed(self)
+
+    def describe_digests(self) -> str:
+        """The digests of the request's parts, as the record holds them; none of the call of a function."""
+        if self.spec.keyspec in LEAF_KEYSPECS:  # they would need the key now, which costs too much (decision 0008)
+            return ""
+        key = self.key  # first: where it is the recorded one, so are the digests
+        digests = self._digests
+        if digests is None:
+            digests = self._digests = str(self.run.digester.describe(key, self.key_fields))
+        return digests
+
+    def _take_over(self, served: CallRecord) -> int:
+        """Make a served call part of the run that goes on: its numbers are the recorded ones; its completion."""
+        self.joint, self.reads = served.joint, served.reads
+        return served.end_seq
+
+    def _emit(self, outcome: str, response: str = "", end_seq: int = -1) -> None:
+        """Write the call in the state given."""
+        run, emitter = self.run, self.run.emitter
+        end_ns = self.start_ns if outcome == _OPEN else ids.now_ns() if self.served is None else self._end_ns()
+        sink = emitter.find_sink(run.run_id)
+        if sink is not None:
+            try:
+                payload = encode_call(self, self._describe_constant(), outcome, end_seq, end_ns, response)
+            except UnicodeEncodeError:
+                pass  # a lone surrogate: the span says so in its own way
+            else:
+                sink.write(payload)
+                return
+        record = self.to_record(outcome, response, end_seq, end_ns)
+        leaf = emitter.emit_call(record, is_shown=self.is_shown, is_parent_remote=self.parent_context.is_remote)
+        if leaf:
+            run.leaves.add(self.seq, leaf)
+
+    def _describe_constant(self) -> bytes:
+        """`describe_constant` of this call's record as a line, remembered where it comes again."""
+        spec = self.spec
+        clocks = self.parts if self.served is not None or self.clocks else ()
+        is_common = self.is_key_implied and not (spec.call_id or spec.meta or spec.redactions or clocks)
+        known = self._constant
+        if is_common and known is not None:
+            return known
+        token = (spec.kind, spec.name, spec.effect, spec.keyspec, self.lane.path, self.code)
+        known = self.run.constants.get(token) if is_common else None
+        if known is None:
+            key = "" if self.is_key_implied else self.key.hex
+            line = describe_constant(self.run.run_id, *token, spec.call_id, key, spec.meta, spec.redactions, clocks)
+            known = f"{line}\n".encode("ascii")
+            if is_common and len(self.run.constants) < config.CONSTANTS_MAX:
+                self.run.constants[token] = known
+        self._constant = known if is_common else None
+        return known
+
+    def _end_ns(self) -> int:
+        """Now; of a call that becomes part of a resumed run, as long after its start as it took then."""
+        if self.served is not None and self.run.is_continued:
+            return self.start_ns + max(0, self.served.end_ns - self.served.start_ns)
+        return ids.now_ns()
+
+    def announce(self) -> None:
+        """Write a started record first, so that a crash inside a side effect or a wait for a human is visible."""
+        if self.served is not None:
+            return
+        try:
+            self._emit(_OPEN)
+        except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
+            guard.report_failure("started record", exc)
+
+
+def open_crossing(run: Run, spec: Spec) -> Crossing:
+    """Enter a call in the run's books and, in a replay, resolve it.
+
+    Raises: ReplayMiss if this is a replay and the recording has no answer; never goes live by itself.
+    """
+    crossing = Crossing(run, spec)
+    if run.session is not None:
+        try:
+            run.session.resolve(crossing)
+        except ReplayMiss as miss:
+            crossing.miss(miss)
+            raise
+    if spec.effect in _EFFECTS_WRITTEN_FIRST or spec.kind == _HUMAN:
+        crossing.announce()
+    return crossing
+
+
+def begin(build: Any, *args: Any, is_for_model: bool = False) -> Crossing | None:
+    """Open a call described by `build(run, *args)`; None when nothing is to be recorded.
+
+    Suppression keeps exporters out. An instrumentor that suppresses others (Logfire) does so around calls of models,
+    and no exporter calls a model.
+
+    Our own failure is counted and gives None while recording; in a replay it raises ReplayMiss, because going on
+    would go live.
+    """
+    run = active_run()
+    return None if run is None or (is_suppressed() and not is_for_model) else begin_in(run, build, *args)
+
+
+def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
+    """`begin` where it is known that calls are recorded here."""
+    if run.session is None and run.calls >= config.CALLS_MAX:
+        run.count("dropped")
+        return None
+    try:
+        return open_crossing(run, build(run, *args))
+    except Exception as exc:
+        if run.session is not None:
+            raise run.session.broken(f"spanreplay could not describe a call: {type(exc).__name__}") from exc
+        run.count("dropped")
+        guard.report_failure("describing a call", exc)
+        return None

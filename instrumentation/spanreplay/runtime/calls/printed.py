@@ -1,0 +1,74 @@
+"""What a call prints: kept with its record, and printed again where a replay serves the call and its body does not run.
+
+In a call's meta, under `printed`: rows of text, how many writes made it, and where it stands: behind so many items of a
+generator, or so many milliseconds after the start of a coroutine, whose row n is part n of `clocks`. A fourth member
+says that the agent had put an object of its own in the place of `sys.stdout`: it is given the text again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.runtime.calls.spec import REPLACED_MEMBERS, Printed
+from spanreplay.runtime.lanes import current_crossing
+from spanreplay.runtime.run import active_run
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.calls.in_flight import InFlight
+    from spanreplay.runtime.run import Run
+
+MEMBER: Final = "printed"
+
+
+def note(text: str, is_replaced: bool) -> None:
+    """Standard output was written to: every call that the writing code is inside of has printed it."""
+    run = active_run()
+    crossing = None if run is None else current_crossing(run.root_lane)
+    while crossing is not None:
+        spec = getattr(crossing, "spec", None)  # that of another process has none
+        if spec is not None and spec.prints and crossing.served is None:
+            if spec.printed is None:
+                spec.printed = Printed()
+            spec.printed.add(crossing, text, is_replaced=is_replaced)
+        crossing = getattr(crossing, "parent", None)
+
+
+def keep(crossing: InFlight) -> None:
+    """Put what a call has printed into its record."""
+    spec = crossing.spec
+    if spec.printed is None:
+        return
+    rows = spec.printed.rows
+    whole = "".join(row[0] for row in rows)
+    redacted = crossing.run.redactor.text(whole, spec.redactions)
+    if redacted != whole:  # a secret may lie across rows
+        if any(len(row) > REPLACED_MEMBERS for row in rows):  # it went to the agent, not only to the terminal
+            spec.raw_printed = rows
+        rows = [[redacted, sum(row[1] for row in rows), *rows[0][2:]], *(["", 0, row[2]] for row in rows[1:])]
+    spec.meta[MEMBER] = rows
+
+
+def rows_of(crossing: InFlight) -> list[list[Any]]:
+    """The rows of a served call."""
+    recorded = crossing.served
+    rows = None if recorded is None else recorded.meta.get(MEMBER)
+    if crossing.revealed is not None:
+        rows = crossing.revealed.printed
+    return rows if isinstance(rows, list) else []
+
+
+def write_row(run: Run, row: list[Any]) -> None:
+    """Print one row again."""
+    text, writes = row[0], row[1]
+    if run.output is not None and not (len(row) > REPLACED_MEMBERS and run.output.is_replaced):
+        run.output.write(text, writes)
+    elif sys.stdout is not None:
+        sys.stdout.write(text)
+
+
+def write(crossing: InFlight, part: int | None = None) -> None:
+    """Print what a served call has printed, or what stands behind so many of its items."""
+    for row in rows_of(crossing):
+        if part is None or row[2] == part:
+            write_row(crossing.run, row)

@@ -1,0 +1,36 @@
+"""Returns of calls whose order is a matter of time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from spanreplay.model import guard
+from spanreplay.runtime.lanes import Lane, current_place, has_lane, is_plumbing_here
+from spanreplay.runtime.order.loops import running_loop
+from spanreplay.runtime.run import Run
+
+RETURNED: Final = "|returned|"
+"""Stands in a name between a lane and the number of a return; they are noted while there are several threads."""
+
+
+def _lane_here(run: Run) -> Lane | None:
+    """The lane of a thread in which no event loop runs; None inside of a call and in our own plumbing."""
+    lane, crossing = current_place(run.root_lane)
+    if crossing is not None or is_plumbing_here.get() or running_loop() is not None:
+        return None
+    return lane if has_lane() or threading.current_thread() is threading.main_thread() else None
+
+
+def note_return(run: Run, lane: Lane | None = None) -> None:
+    """The calling thread goes on with an answer, in a replay when it is its turn; for runs of several threads.
+
+    `lane` is that of the caller, where it has found out that this counts.
+    """
+    if lane is None:
+        lane = None if run.is_ended else guard.guarded("naming a return", _lane_here, run)
+        if lane is None:
+            return
+    elif run.is_ended or running_loop() is not None:
+        return
+    run.order.go_on(f"{lane.path}{RETURNED}{lane.next_index('returned')}")

@@ -1,0 +1,105 @@
+"""What is known of a call before it happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from spanreplay.model import config
+from spanreplay.runtime.order.handovers import STDOUT
+
+if TYPE_CHECKING:
+    from spanreplay.redact import RunRedactor
+
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.process.uses import Uses
+
+
+REPLACED_MEMBERS: Final = 3
+"""How many members a row of printed text has where standard output is not replaced."""
+
+
+@dataclass(slots=True)
+class Spec:
+    """What is known of a call before it happens. `request` and `key_fields` are redacted already.
+
+    Where the request implies the key (`leafkey.is_derivable`), `key_fields` is not looked at, and may be None.
+    """
+
+    kind: str
+    name: str
+    effect: str
+    keyspec: str
+    key_fields: Mapping[str, Any] | None
+    request: str
+    call_id: str = ""
+    meta: dict[str, Any] = field(default_factory=dict)
+    redactions: dict[str, int] = field(default_factory=dict)
+    hole: str = ""
+    """Why this call cannot be replayed, where that is known from the start."""
+    body: Any = None
+    """The function that does the work, named as the place where no agent code is on the stack."""
+    amend: Callable[[Any], Spec] | None = None
+    """Gives the call with patches applied to its request; None where a request can't be changed on its way."""
+    prints: bool = False
+    """Whether what the body writes to standard output is a part of what it does."""
+    part: int = 0
+    """How many items of a generator have come."""
+    printed: Printed | None = None
+    """What the body has written so far."""
+    live: Callable[[], Any] | None = None
+    """What runs instead of the body, where a patch changed its arguments."""
+    raw: Any = None
+    """The response as JSON before its redaction, where something in it may be hidden: it is sealed, never written."""
+    raw_printed: list[list[Any]] | None = None
+    """The same of what the body printed."""
+    uses: Uses | None = None
+    """In a replay: what of the recorded environment the request would use, if it were made live."""
+
+
+class Revealed(NamedTuple):
+    """What a replay serves in place of a response with tokens, and what it writes down for it."""
+
+    response: str
+    recorded: str
+    printed: Any
+    redactor: RunRedactor
+
+    def hide(self, response: str) -> str:
+        """What stands for a served response in the replay's own record: the recorded one, unless a plan changed it."""
+        return self.recorded if response == self.response else self.redactor.json_text(response)
+
+
+class Printed:
+    """What one call has printed so far."""
+
+    __slots__ = ("_run", "characters", "rows")
+
+    def __init__(self) -> None:
+        self._run = 0
+        self.rows: list[list[Any]] = []
+        self.characters = 0
+
+    def add(self, crossing: Any, text: str, *, is_replaced: bool) -> None:
+        """The body has written this."""
+        self.characters += len(text)
+        if self.characters > config.PRINTED_CHARACTERS_MAX:
+            crossing.spec.hole = crossing.spec.hole or f"more than {config.PRINTED_CHARACTERS_MAX} characters printed"
+            return
+        at, before = crossing.spec.part, self._run
+        self._run = crossing.run.handovers.count_runs(STDOUT)
+        is_new = not self.rows or self._run != before or is_replaced != (len(self.rows[-1]) > REPLACED_MEMBERS)
+        if crossing.opened_in >= 0:  # a coroutine: each row is a part of its own
+            is_new = is_new or not crossing.run.is_now(crossing.clocks[-1])
+            at = crossing.mark_printed() if is_new else at
+        elif not is_new:
+            is_new = self.rows[-1][2] != at
+        if not is_new:
+            self.rows[-1][0] += text
+            self.rows[-1][1] += 1
+            return
+        self.rows.append([text, 1, at, 1] if is_replaced else [text, 1, at])

@@ -1,0 +1,93 @@
+"""The stack of an exception below a boundary: written down, and made again in a replay where no body ran.
+
+Agents print tracebacks and hand them to models (`traceback.format_exc()`): both must be the same text. Frames of ours
+are left out in the recording and in the replay alike.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import sys
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from spanreplay.model.here import PACKAGE
+
+FRAMES_MAX: Final = 40
+"""Frames of a deeper stack are left out in the middle."""
+_HAS_POSITIONS: Final = sys.version_info >= (3, 11)
+
+
+class _Probe(Exception):
+    pass
+
+
+def strip(exc: BaseException) -> None:
+    """Take the frames of ours out of the traceback of an exception that came from a body."""
+    kept = [tb for tb in _iter_traceback(exc.__traceback__) if not tb.tb_frame.f_code.co_filename.startswith(PACKAGE)]
+    below: TracebackType | None = None
+    for tb in reversed(kept):
+        below = TracebackType(below, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
+    exc.__traceback__ = below
+
+
+def describe(exc: BaseException) -> list[list[Any]]:
+    """[file, name, qualified name, first line, last line, first column, end column] of each frame, outermost first."""
+    frames = [_describe_frame(tb) for tb in _iter_traceback(exc.__traceback__)]
+    if len(frames) > FRAMES_MAX:
+        frames = [*frames[: FRAMES_MAX // 2], *frames[-FRAMES_MAX // 2 :]]
+    return frames
+
+
+def restore(exc: BaseException, frames: Any) -> None:
+    """Give an exception the traceback that was described; frames that can't be made are left out."""
+    below: TracebackType | None = None
+    for described in reversed(frames if isinstance(frames, list) else []):
+        try:
+            frame, instruction, line = _make_frame(*described)
+            below = TracebackType(below, frame, instruction, line)
+        except (TypeError, ValueError, SyntaxError, OverflowError):
+            continue
+    exc.__traceback__ = below
+
+
+def _iter_traceback(tb: TracebackType | None) -> Any:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _describe_frame(tb: TracebackType) -> list[Any]:
+    code = tb.tb_frame.f_code
+    line, last, column, end = tb.tb_lineno, None, None, None
+    if _HAS_POSITIONS and tb.tb_lasti >= 0:
+        at = tb.tb_lasti // 2
+        positions = next(itertools.islice(code.co_positions(), at, at + 1), None)
+        if positions is not None and positions[0] == line:
+            _, last, column, end = positions
+    return [code.co_filename, code.co_name, getattr(code, "co_qualname", code.co_name), line, last, column, end]
+
+
+def _make_frame(
+    file: str, name: str, qualified: str, line: int, last: int | None, column: int | None, end: int | None
+) -> tuple[FrameType, int, int]:
+    has_place = last is not None and column is not None and end is not None
+    place: dict[str, Any] = {
+        "lineno": line,
+        "end_lineno": last if has_place else line,
+        "col_offset": column if has_place else 0,
+        "end_col_offset": end if has_place else 0,
+    }
+    statement = ast.Raise(exc=ast.Name(id="problem", ctx=ast.Load(), **place), cause=None, **place)
+    code = compile(ast.Module(body=[statement], type_ignores=[]), file, "exec")
+    names: dict[str, Any] = {"co_name": name, **({"co_qualname": qualified} if _HAS_POSITIONS else {})}
+    try:
+        exec(code.replace(**names), {"problem": _Probe(), "__builtins__": {}})  # noqa: S102 -- it only raises
+    except _Probe as probe:
+        tb = probe.__traceback__
+        while tb is not None and tb.tb_next is not None:
+            tb = tb.tb_next
+        if tb is not None:
+            return tb.tb_frame, tb.tb_lasti, line
+    raise ValueError("no frame")

@@ -1,0 +1,110 @@
+"""Waiting for one's turn: when a served result goes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spanreplay.model.call import CallRecord
+from spanreplay.runtime.lanes import inside_call
+from spanreplay.runtime.order.alarms import armed, pass_time
+from spanreplay.runtime.order.loops import clock_of_running_loop, running_loop
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.calls.open_call import Crossing
+    from spanreplay.runtime.order.order import Order
+
+RESPONSE = 0
+"""Part of a stream: its response; chunk n is part n + 1."""
+WHOLE = -1
+"""The call as a whole."""
+END = -2
+"""The end of a stream's body: its last part, which is the last chunk where both came in one read."""
+
+
+def _clock(recorded: CallRecord, part: int) -> int:
+    if part == WHOLE:
+        return recorded.end_seq
+    if part == END:
+        return recorded.clocks[-1] if recorded.clocks else -1
+    return recorded.clocks[part] if part < len(recorded.clocks) else -1
+
+
+def complete(gate: Order, *clocks: int) -> None:
+    """These completions have gone out, in this turn of the loop if one runs here."""
+    loop_clock = clock_of_running_loop()
+    if loop_clock is not None:
+        for clock in clocks:
+            loop_clock.note(clock)
+    gate.complete(*clocks)
+
+
+def begin(gate: Order, clock: int) -> None:
+    """A call that began at this clock has been served: others may be counted from there."""
+    if clock in gate.steps.behind:
+        loop_clock = clock_of_running_loop()
+        if loop_clock is not None:
+            loop_clock.note(clock)
+
+
+def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
+    """Block until a served result may go out; at once in a thread that runs an event loop."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None:
+        return
+    if part >= RESPONSE:
+        session.read_part(crossing, part)
+    clock = _clock(recorded, part)
+    if running_loop() is None:
+        session.gate.wait_turn(clock)
+        if part == WHOLE and armed()[0]:
+            pass_time(recorded)
+    complete(session.gate, clock)
+
+
+async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = None) -> None:
+    """Suspend until a served result may go out, `ms` on the loop's clock after the call (default: as recorded)."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None:
+        return
+    if part >= RESPONSE:
+        session.read_part(crossing, part)
+    await await_clock(crossing, _clock(recorded, part), ms)
+
+
+async def await_clock(crossing: Crossing, clock: int, ms: int | None = None) -> None:
+    """Suspend until it is the turn of a completion of this call, `ms` after the call."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None:
+        return
+    loop_clock = clock_of_running_loop()
+    at_once = session.gate.steps.at_once
+    try:
+        if loop_clock is not None and clock >= 0 and clock not in at_once:
+            seconds = (recorded.end_ns - recorded.start_ns) / 1e9 if ms is None else ms / 1e3
+            with inside_call(crossing):
+                await loop_clock.wait_turn(clock, max(0.0, seconds - loop_clock.since(crossing)))
+    finally:
+        complete(session.gate, clock)
+
+
+def wait_item(crossing: Crossing, number: int) -> None:
+    """Block until an item of a served generator may go out; at once in a thread that runs an event loop."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is not None and session is not None:
+        clock = _clock(recorded, number)
+        if running_loop() is None:
+            session.gate.wait_turn(clock)
+        complete(session.gate, clock)
+
+
+async def await_item(crossing: Crossing, number: int) -> None:
+    """Suspend until an item of a served generator may go out."""
+    if crossing.served is not None:
+        await await_clock(crossing, _clock(crossing.served, number), 0)
+
+
+def end_stream(crossing: Crossing) -> None:
+    """A served stream is over, read to its end or not: what it had left holds nobody up."""
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is not None and session is not None:
+        complete(session.gate, *recorded.clocks, recorded.end_seq)

@@ -1,0 +1,1 @@
+"""Edits that a plan makes to a call's request or response."""

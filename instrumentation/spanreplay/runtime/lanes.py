@@ -1,0 +1,367 @@
+"""Lanes: logical threads of control, named where concurrency is created, never where it is scheduled.
+
+A child lane is its parent's path plus kind, qualified name and a counter of that name in the parent, for example
+`main/t:fetch#3`. Creation order is program order inside the parent lane, so a name does not depend on timing, and
+work that a library adds under another name does not shift it.
+
+Hooks: `BaseEventLoop.create_task`, `ThreadPoolExecutor.submit`, `Thread.start`. A context variable carries the lane;
+code that runs a task inside a `Context` of its own making (`ctx.run`, `partial(ctx.run, f)`) is followed into it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import gc
+import itertools
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from spanreplay.model.guard import guarded
+from spanreplay.runtime.caller import caller
+from spanreplay.runtime.order.lane_futures import LaneEnd
+
+LABEL_CHARACTERS_MAX: Final = 80
+HANDED_OVER: Final = "|>"
+"""In the name of what a thread makes an event loop do, in front of what is called."""
+UNIT_LANE: Final = "unit"
+"""The root lane of a unit of work, in its own run."""
+EARLIER_LANE: Final = "earlier#"
+"""How the root lanes of units begin that a replay makes before the one that is judged."""
+_COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
+_counting = threading.RLock()
+_making = threading.RLock()  # the lane around a lane may be made with it
+
+
+class Lane:
+    """One logical thread of control; counters are guarded by one lock of the module."""
+
+    __slots__ = ("_calls", "_children", "_named", "number", "owner", "path", "reads")
+
+    def __init__(self, path: str, owner: Any = None, number: int = 0) -> None:
+        self.path, self.number = path, number
+        """Which of its label it is in its parent, from 1; 0 for a lane that is not numbered."""
+        self.owner = owner
+        """The crossing that this lane was created inside of, or None."""
+        self._children: dict[str, int] = {}
+        self._calls: dict[str, Iterator[int]] = {}
+        self._named: dict[str, Lane] = {}
+        self.reads: dict[str, int] = {}  # how many values of each source are written
+
+    def child(self, label: str, owner: Any = None) -> Lane:
+        """A new lane below this one; the n-th of its label is `label#n`, from 1."""
+        with _counting:
+            count = self._children[label] = self._children.get(label, 0) + 1
+        return Lane(f"{self.path}/{label}#{count}", owner, count)
+
+    def named_child(self, label: str, owner: Any = None) -> Lane:
+        """The lane below this one whose label is a framework's own id; the same object each time."""
+        with _counting:
+            lane = self._named.get(label)
+            if lane is None:
+                lane = self._named[label] = Lane(f"{self.path}/{label}", owner)
+        return lane
+
+    def next_index(self, boundary: str) -> int:
+        """How many calls of this boundary came before in this lane."""
+        numbers = self._calls.get(boundary)
+        if numbers is None:
+            with _counting:
+                numbers = self._calls.setdefault(boundary, itertools.count())
+        return next(numbers)  # one operation, which threads cannot break up
+
+
+_lane: contextvars.ContextVar[Lane | None] = contextvars.ContextVar("spanreplay_lane", default=None)
+_crossing: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_crossing", default=None)
+
+
+is_plumbing_here: contextvars.ContextVar[bool] = contextvars.ContextVar("spanreplay_plumbing", default=False)
+"""Whether what runs carries the traffic of another boundary."""
+
+
+def is_of_agent(context: contextvars.Context) -> bool:
+    """Whether what runs in a Context is the agent's own: no boundary's body and no plumbing."""
+    if context.get(_crossing) is not None or context.get(is_plumbing_here):
+        return False
+    lane = context.get(_lane)
+    return lane is None or lane.owner is None
+
+
+def _set_without_collecting(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
+    """`ContextVar.set`, during which no garbage is collected.
+
+    Before Python 3.12 a collection may come in the midst of it; a generator that it closes (OpenTelemetry's, which
+    resets a variable of its own) then takes the Context's variables away that are being copied: a crash.
+    """
+    if not gc.isenabled():
+        return variable.set(value)
+    gc.disable()
+    try:
+        return variable.set(value)
+    finally:
+        gc.enable()
+
+
+def _reset_without_collecting(variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
+    if not gc.isenabled():
+        variable.reset(token)
+        return
+    gc.disable()
+    try:
+        variable.reset(token)
+    finally:
+        gc.enable()
+
+
+def _set_plainly(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
+    return variable.set(value)
+
+
+def _reset_plainly(variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
+    variable.reset(token)
+
+
+_collects_anywhere: Final = sys.version_info < (3, 12)
+_set = _set_without_collecting if _collects_anywhere else _set_plainly
+_reset = _reset_without_collecting if _collects_anywhere else _reset_plainly
+
+
+class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(crossing):`
+    """A block in which a call waits for its outcome; it is no step of the agent that this ends."""
+
+    __slots__ = ("_crossing", "_token")
+
+    def __init__(self, crossing: Any) -> None:
+        self._crossing = crossing
+
+    def __enter__(self) -> None:
+        self._token = _set(_crossing, self._crossing)
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            _reset(_crossing, self._token)
+        except ValueError:  # left in another Context than it was entered in
+            _set(_crossing, None)
+
+
+class _Thread(threading.local):
+    lane: Lane | None = None
+    """The lane that this thread, or the pool call that it runs, began in."""
+
+    # (parent, child): code that enters a copied Context finds the parent's lane there, and means the child's
+    forced: tuple[Lane, Lane] | None = None
+    submitted: Lane | None = None
+    """The lane of the job that a pool is being given."""
+
+
+thread_state = _Thread()
+
+
+def current_lane(root: Lane) -> Lane:
+    """The lane of the running code, `root` where none was set."""
+    lane = _lane.get() or root
+    forced = thread_state.forced
+    if forced is not None and lane is forced[0]:
+        return forced[1]
+    return lane
+
+
+def submitted_lane() -> Lane | None:
+    """The lane of the job that the calling thread is giving to a pool; None behind that."""
+    return thread_state.submitted
+
+
+def has_lane() -> bool:
+    """Whether the calling code is in a lane that was made for it: no thread of a library that nobody saw start."""
+    return _lane.get() is not None or thread_state.forced is not None
+
+
+def current_place(root: Lane) -> tuple[Lane, Any]:
+    """The lane and the boundary call that the running code is inside of."""
+    lane = current_lane(root)
+    crossing = _crossing.get()
+    return lane, crossing if crossing is not None else lane.owner
+
+
+def current_crossing(root: Lane) -> Any:
+    """The boundary call that the running code is inside of, or None; crosses threads with the lane."""
+    crossing = _crossing.get()
+    return crossing if crossing is not None else current_lane(root).owner
+
+
+def thread_lane(root: Lane) -> Lane:
+    """The lane that this thread, or the pool call that it runs, began in, whatever task runs in it now."""
+    return thread_state.lane or root
+
+
+class _CallLane(Lane):
+    """The lane inside of a call. Named when somebody asks: most bodies make no calls and start nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, crossing: Any) -> None:  # and nothing else: what is missing is made by `__getattr__`
+        self.owner = crossing
+        self.number = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Lane.__slots__:
+            raise AttributeError(name)
+        with _making:
+            try:
+                return object.__getattribute__(self, name)  # another thread was faster
+            except AttributeError:
+                made: Any = {}
+            if name == "path":
+                label = f"{self.owner.boundary}#{self.owner.index + 1}"[-LABEL_CHARACTERS_MAX:]
+                made = f"{self.owner.lane.path}/{label}"
+            setattr(self, name, made)
+            return made
+
+
+CrossingTokens = tuple[contextvars.Token[Any], contextvars.Token[Lane | None]]
+"""What `leave_crossing` undoes."""
+
+
+def enter_crossing(crossing: Any) -> CrossingTokens:
+    """Make `crossing` the current one, in a lane of its own; give the result to `leave_crossing`.
+
+    A replay that serves the call does not run its body: what the body counts must not number what comes after it.
+    """
+    return _set(_crossing, crossing), _set(_lane, _CallLane(crossing))
+
+
+def leave_crossing(crossing: Any, tokens: CrossingTokens) -> None:
+    """Undo `enter_crossing`; in another context than it was entered in (generators), as far as it reached there."""
+    try:
+        _reset(_crossing, tokens[0])
+        _reset(_lane, tokens[1])
+    except ValueError:
+        _set(_crossing, None)
+        lane = _lane.get()
+        if type(lane) is _CallLane and lane.owner is crossing:
+            _set(_lane, crossing.lane)
+
+
+def enter_lane(lane: Lane) -> None:
+    """Be in a lane from now on: a process that was just started."""
+    _set(_lane, lane)
+    _set(_crossing, lane.owner)
+    thread_state.forced = None
+
+
+def is_earlier(path: str) -> bool:
+    """Whether a lane is that of a unit which is replayed before the one that is judged."""
+    return path.startswith(EARLIER_LANE)
+
+
+def is_within(path: str, above: str) -> bool:
+    """Whether a lane is another one or lies below it."""
+    return path == above or path.startswith(above + "/")
+
+
+class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane):`
+    """Run a block in a lane."""
+
+    __slots__ = ("_lane", "_token")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def __enter__(self) -> Lane:
+        self._token = _set(_lane, self._lane)
+        return self._lane
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            _reset(_lane, self._token)
+        except ValueError:  # left in another Context than it was entered in
+            _set(_lane, None)
+
+
+LAYERS_MAX: Final = 16
+
+
+def peel(function: Any, args: tuple[Any, ...]) -> tuple[Any, list[contextvars.Context]]:
+    """The work itself and the Contexts it will run in, below `partial(ctx.run, f)`, `ctx.run, f` and their like."""
+    vector = (function, *args)
+    contexts: list[contextvars.Context] = []
+    for _ in range(LAYERS_MAX):
+        head = vector[0]
+        owner = getattr(head, "__self__", None)
+        if isinstance(head, functools.partial):
+            vector = (head.func, *head.args, *vector[1:])
+        elif isinstance(owner, contextvars.Context) and len(vector) > 1:
+            contexts.append(owner)
+            vector = vector[1:]
+        elif len(vector) > 2 and isinstance(getattr(vector[1], "__self__", None), contextvars.Context):
+            vector = vector[1:]  # LangGraph's `next_tick, ctx.run, f`
+        else:
+            break
+    return vector[0], contexts
+
+
+wrapped_work: Final[dict[str, Callable[[Any], Any]]] = {}
+"""Qualified name of a library's wrapper → gives what it runs, whose name the lane gets."""
+
+
+def label_of(kind: str, work: Any) -> str:
+    """A lane label from what will run: a coroutine, a function, a bound method."""
+    name = getattr(work, "__qualname__", None) or type(work).__qualname__
+    unwrap = wrapped_work.get(name)
+    if unwrap is not None:
+        inner = guarded("naming a lane", unwrap, work)
+        name = getattr(peel(inner, ())[0], "__qualname__", name)
+    # Since Python 3.12 comprehensions are no functions; a lane must have one name in all versions
+    shown = _COMPREHENSION.sub("", str(name).rsplit("<locals>.", 1)[-1])
+    return f"{kind}:{shown}"[:LABEL_CHARACTERS_MAX]
+
+
+def enter_contexts(contexts: list[contextvars.Context], lane: Lane) -> None:
+    for context in contexts:
+        try:
+            context.run(_set, _lane, lane)
+        except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
+            continue
+
+
+class inside_thread:  # noqa: N801 -- reads as a statement
+    """Run a block of a thread in a lane, also what enters a copy of the parent's Context there."""
+
+    __slots__ = ("_before", "_forced", "_handed", "_inside", "_lane_before", "_was_handed")
+
+    def __init__(self, parent: Lane, lane: Lane, *, by: int, is_background: bool) -> None:
+        """`by` says who handed the work over, `is_background` whether it is a library's own."""
+        self._forced = (parent, lane)
+        self._inside = inside_lane(lane)
+        self._handed = (by, is_background)
+
+    def __enter__(self) -> None:
+        self._before, self._lane_before = thread_state.forced, thread_state.lane
+        self._was_handed = (caller.handed.by, caller.handed.is_background)
+        caller.handed.by, caller.handed.is_background = self._handed
+        thread_state.forced = self._forced
+        thread_state.lane = self._forced[1]
+        self._inside.__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._inside.__exit__(*exc_info)
+        thread_state.forced, thread_state.lane = self._before, self._lane_before
+        caller.handed.by, caller.handed.is_background = self._was_handed
+
+
+RootOf = Callable[[], Lane | None]
+
+
+class Carried(Protocol):
+    """What a thread or a pool call runs inside of; see `run.carried`."""
+
+    ends_lane: bool
+
+    def end_of(self, lane: Lane) -> LaneEnd | None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...

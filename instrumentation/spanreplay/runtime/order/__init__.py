@@ -1,0 +1,1 @@
+"""The order of events in a run."""

@@ -1,0 +1,172 @@
+"""Tasks and futures that hash by their lane, so that sets of them have an order."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+_ends: Final = itertools.count(1)
+
+ENDING: Final = threading.RLock()
+
+_NUMBER_BITS: Final = 20
+
+
+def hash_lane(number: int, path: str) -> int:
+    """The hash of a lane: its number in the low bits, by which a set is walked, and its path above them.
+
+    The first children of many lanes all have the number 1: without their paths they would all collide.
+    """
+    return (zlib.crc32(path.encode("utf-8", "surrogatepass")) << _NUMBER_BITS) + number
+
+
+class LaneTask(asyncio.Task):  # type: ignore[type-arg]  # not generic at run time before 3.12
+    """A task that hashes by its lane."""
+
+    __slots__ = ("_spanreplay_hash",)  # no dictionary for each task
+    _spanreplay_hash: int
+
+    def __hash__(self) -> int:
+        return self._spanreplay_hash
+
+
+def make_task(lane_hash: int, coro: Any, **options: Any) -> LaneTask:
+    """A task of this hash; it has it before anything in it runs."""
+    task = LaneTask.__new__(LaneTask)
+    task._spanreplay_hash = lane_hash
+    task.__init__(coro, **options)  # type: ignore[misc]  # an eager task runs in here
+    return task
+
+
+def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_named: bool) -> Any:
+    """What `create` gives, whose task becomes one of ours; left alone where a task factory of the agent's is set."""
+    standard = getattr(loop, "_task_factory", _UNKNOWN)
+    eager = getattr(asyncio, "eager_task_factory", _UNKNOWN)
+    if standard is not None and standard is not eager:
+        return create()
+    options = {} if standard is None else {"eager_start": True}
+
+    def factory(loop: Any, coro: Any, **given: Any) -> Any:
+        loop._task_factory = standard  # what an eager task creates has a number of its own
+        task = make_task(lane_hash, coro, loop=loop, **options, **given)
+        names.append(task.get_name())
+        return task
+
+    names: list[str] = []
+    loop._task_factory = factory
+    try:
+        task = create()
+    finally:
+        loop._task_factory = standard
+    if names and not is_named and task.get_name() != names[0]:
+        task.set_name(names[0])  # Python 3.12 calls it "None"
+    return task
+
+
+_UNKNOWN: Final = object()
+
+
+class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as above
+    """A pool's future that hashes by its lane, and knows when it was done."""
+
+    _spanreplay_hash = 0
+    _spanreplay_end = 0
+    _spanreplay_then: Callable[[], None] | None = None
+    """Called when it is done and everybody who waited has been told."""
+
+    _spanreplay_lane: LaneEnd | None = None
+    """The end of its lane, which comes when others see that it is done."""
+    _is_ending = False
+
+    def __hash__(self) -> int:
+        return self._spanreplay_hash
+
+    def cancel(self) -> bool:
+        if self._spanreplay_lane is None:
+            return super().cancel()
+        return self._spanreplay_lane.cancel(self, super().cancel)
+
+    def set_running_or_notify_cancel(self) -> bool:
+        if self._spanreplay_lane is None:
+            return super().set_running_or_notify_cancel()
+        return self._spanreplay_lane.begin(self, super().set_running_or_notify_cancel)
+
+    def set_result(self, result: Any) -> None:
+        self._end(super().set_result, result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._end(super().set_exception, exception)
+
+    def _end(self, settle: Callable[[Any], None], value: Any) -> None:
+        if self._spanreplay_lane is not None:
+            self._spanreplay_lane.wait()
+        ENDING.acquire()  # of two that end at once the one that is noted first is seen first
+        self._is_ending = True
+        try:
+            if self._spanreplay_lane is not None:
+                self._spanreplay_lane.note()
+            self._spanreplay_end = next(_ends)
+            settle(value)
+        finally:
+            self._seen()
+
+    def _seen(self) -> None:
+        if self._is_ending:
+            self._is_ending = False
+            ENDING.release()
+            if self._spanreplay_lane is not None:
+                self._spanreplay_lane.release()
+
+    def _invoke_callbacks(self) -> None:
+        self._seen()
+        super()._invoke_callbacks()  # type: ignore[misc]  # not in the stubs
+        then, self._spanreplay_then = self._spanreplay_then, None
+        if then is not None:
+            then()
+
+
+class LaneEnd(Protocol):
+    """The end of a lane; see `lane_end.LaneEnd`."""
+
+    lane: str
+
+    def begin(self, future: Any, begin: Callable[[], bool]) -> bool: ...
+
+    def cancel(self, future: Any, cancel: Callable[[], bool]) -> bool: ...
+
+    def wait(self) -> None: ...
+
+    def note(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def adopt_future(future: Any, lane_hash: int, end: LaneEnd | None) -> bool:
+    """Make a pool's new future one of ours; False, and left alone, if it is of a class of the agent's."""
+    is_plain = type(future) is concurrent.futures.Future
+    if is_plain:
+        future.__class__ = LaneFuture
+        future._spanreplay_lane = end
+        future._spanreplay_hash = lane_hash
+    return is_plain
+
+
+def when_told(future: Any, then: Callable[[], None]) -> None:
+    """Call `then` once a pool's future is done and everybody who waited for it has been told."""
+    if not isinstance(future, LaneFuture):
+        future.add_done_callback(lambda _: then())
+        return
+    with future._condition:
+        is_done = future._state in _DONE
+        if not is_done:
+            future._spanreplay_then = then
+    if is_done:
+        then()
+
+
+_DONE: Final = ("CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED")

@@ -1,0 +1,150 @@
+"""The order of a run while it is recorded: each end takes a value of the run's Lamport clock, and nobody waits."""
+
+from __future__ import annotations
+
+import concurrent.futures._base as base
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from spanreplay.model import guard
+from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.order.handovers import Handovers, note_taken
+from spanreplay.runtime.order.loops import BEGUN, LoopBook
+from spanreplay.runtime.order.wait_ends import ATTEMPT, Timed, name_attempt, split, to_bits, unwatched
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.order.lane_futures import LaneFuture
+
+ENDED: Final = "_spanreplay_ended"
+"""Attribute of a thread whose lane has ended: what is left of it is none of the agent's."""
+
+
+class Clocked(Protocol):
+    """A run, as far as the ends in it are concerned."""
+
+    loops: LoopBook | None
+    handovers: Handovers
+    waits: dict[str, list[str]]
+    is_ended: bool
+
+    def tick(self) -> int:
+        """The next value of the run's Lamport clock."""
+
+    def end_timer(self, name: str, is_sleep: bool = False) -> None:
+        """Something that the agent waits for has happened."""
+
+
+class NotedOrder:
+    """Notes the ends of one run that is recorded; see `RunOrder`."""
+
+    def __init__(self, run: Clocked) -> None:
+        self._run = run
+
+    # ── lanes ───────────────────────────────────────────────────────────────────────────────────────
+    def begin(self, name: str) -> None:
+        """Note that the agent begins something on an event loop: a place from which a replay counts."""
+        run = self._run
+        if run.loops is not None:
+            run.loops.begin(run.tick, name + BEGUN)
+
+    def begin_future(self, lane: str, future: Any, begin: Callable[[], bool]) -> bool:
+        """Begin the future."""
+        return begin()
+
+    def wait_lane(self, lane: str) -> None:
+        """No-op: a lane ends when it ends."""
+
+    def release_lane(self, lane: str) -> None:
+        """No-op: nobody waits for it here."""
+
+    # ── waits of threads ────────────────────────────────────────────────────────────────────────────
+    def owns(self, condition: Any) -> bool:
+        """Never: a recording waits with no condition of its own."""
+        return False
+
+    def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
+        """Wait, and note which futures were done."""
+        from spanreplay.runtime.order.lane_futures import ENDING  # which imports asyncio
+
+        with unwatched():
+            wrapped(futures, *limits)
+        with ENDING:  # none ends between the look at them and its note
+            done = [each.done() for each in futures]
+            guard.guarded("the end of a wait", self._note_done, name + to_bits(done), futures)
+        return split(futures, done)
+
+    def _note_done(self, name: str, futures: Sequence[LaneFuture]) -> None:
+        self._run.end_timer(name)
+        self._run.waits[name] = lanes_of(futures)
+
+    def take_completed(self, wrapped: Any, name: str, fs: Any, timeout: float) -> Iterator[Any]:
+        """Yield the futures, and note how many came if the others did not come in time."""
+        return self._take_in_time(name, wrapped(fs, timeout))
+
+    def _take_in_time(self, name: str, futures: Iterator[Any]) -> Iterator[Any]:
+        count = 0
+        while True:
+            try:
+                with unwatched():
+                    found = [next(futures)]
+            except StopIteration:
+                return
+            except base.TimeoutError:
+                self._note(f"{name}{count:x}")
+                raise
+            count += 1
+            yield found.pop()  # not to keep it alive
+
+    def cancel(self, cancel: Callable[[], bool], name: str, future: Any) -> bool:
+        """Cancel the future, and note whether that was in time."""
+        is_cancelled = cancel()
+        self._note(f"{name}{is_cancelled:x}")
+        return is_cancelled
+
+    def shut_down(self, pool: Any) -> None:
+        """No-op: the pool cancels what waits in it."""
+
+    def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
+        """Wait, and note the end if nothing came."""
+        wrapped, args, kwargs = call
+        try:
+            result = wrapped(*args, **kwargs)
+        except BaseException as exc:
+            if timed.is_expiry(instance, exc):
+                self._note(name, is_sleep=ATTEMPT in name)
+            raise
+        if timed.name == "join" and ENDED in vars(instance):
+            threading.Thread.join(instance)  # it is over: all that could be seen of it has happened
+        if timed.has_expired(instance, result):
+            self._note(name, is_sleep=ATTEMPT in name)
+        return result
+
+    def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Sleep, and note the end."""
+        result = wrapped(*args, **kwargs)
+        self._note(name, is_sleep=True)
+        return result
+
+    def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
+        """Try to take the lock, and note the end if that failed."""
+        name, run = name_attempt(lane), self._run
+        if not lock.acquire(blocking, timeout):
+            if not run.is_ended:
+                guard.guarded("the end of an attempt", run.end_timer, name, True)
+            return False
+        note_taken(run.handovers, place, lane.path, lock)
+        return True
+
+    def go_on(self, name: str) -> None:
+        """Note where the thread goes on."""
+        guard.guarded("noting a return", self._run.end_timer, name, True)
+
+    def _note(self, name: str, *, is_sleep: bool = False) -> None:
+        if not self._run.is_ended:
+            guard.guarded("the end of a wait", self._run.end_timer, name, is_sleep)
+
+
+def lanes_of(futures: Sequence[LaneFuture]) -> list[str]:
+    """The lanes of some futures."""
+    return [end.lane for end in (each._spanreplay_lane for each in futures) if end is not None]

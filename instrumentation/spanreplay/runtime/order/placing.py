@@ -1,0 +1,28 @@
+"""The call that a running task gives to a thread of an event loop's library."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+
+class Offloaded(Protocol):
+    """One call that a thread makes."""
+
+    run: Run
+    is_placed: bool
+    """Whether it has a thread."""
+
+    @property
+    def lane(self) -> str:
+        """The path of its lane."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Make the call."""
+
+
+placing: Final[contextvars.ContextVar[Offloaded | None]] = contextvars.ContextVar("spanreplay_placing", default=None)
+"""The call that the running task gives to a thread."""

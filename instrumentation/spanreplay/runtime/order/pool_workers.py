@@ -1,0 +1,72 @@
+"""Which worker of a pool runs a job, and for which job a pool starts one more worker.
+
+`ThreadPoolExecutor` starts a worker where none is idle, and whichever worker is free takes the next job: both are a
+matter of time, and decide what `threading.local` holds for a job: a connection, a client. A recording keeps both
+(`worker_book.py`); a replay starts the same workers and gives each job to its own
+(`replayer/schedule/pool_workers.py`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import threading
+from typing import Any, Final
+
+from spanreplay.model import guard
+from spanreplay.runtime.lanes import Lane, submitted_lane
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import Run, active_run
+
+WORKER: Final = "_spanreplay_worker"
+"""Attribute of a pool's thread: the `Worker` that it is."""
+_CODE: Final = getattr(concurrent.futures.thread, "_worker", None)
+
+
+class Worker:
+    """One thread of a pool."""
+
+    __slots__ = ("number", "queue")
+
+    def __init__(self, number: int, queue: Any) -> None:
+        self.number = number
+        """Which one of its pool it is, from 0."""
+        self.queue = queue
+
+
+def calling_worker() -> Worker | None:
+    """The worker that the calling thread is, of whatever pool."""
+    return vars(threading.current_thread()).get(WORKER)
+
+
+def begin_job(lane: Lane) -> None:
+    """Note, in its worker, that a job begins."""
+    worker, run = calling_worker(), active_run()
+    if worker is not None and run is not None:
+        guard.guarded("the worker of a job", run.handovers.workers.begun, lane, worker.number)
+
+
+def begin_borrowed(run: Run, lane: Lane) -> None:
+    """Note that the calling thread, one of those that an event loop has for such work, begins a job."""
+    guard.guarded("the worker of a job", run.handovers.workers.borrowed, lane, threading.current_thread())
+
+
+def _start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+    """Number a pool's thread before it runs; pools start theirs one after the other."""
+    if getattr(thread, "_target", None) is _CODE and _CODE is not None:
+        guard.guarded("a worker of a pool", _number, thread)
+    return wrapped(*args, **kwargs)
+
+
+def _number(thread: Any) -> None:
+    pool = thread._args[0]()
+    if pool is None:
+        return
+    number, lane, run = len(pool._threads), submitted_lane(), active_run()
+    vars(thread)[WORKER] = Worker(number, pool._work_queue)
+    if number and lane is not None and run is not None:
+        run.handovers.workers.started(lane, number + 1)
+
+
+def install(patches: Patches) -> None:
+    """Patch the start of threads, those of pools among them."""
+    patches.wrap(threading.Thread, "start", _start)

@@ -1,0 +1,340 @@
+"""Steps of asyncio's event loops: where between them a completion comes.
+
+A step is one callback that a loop runs for the agent. A completion comes from outside, after as many steps as the loop
+happened to have made by then; who is first in a queue, whom a cancellation still reaches and what else a program makes
+of a race follows from that number. It is kept for completions that come while the program still reacts to
+another one; behind a moment in which the loop had nothing to do there is nothing to count.
+
+What a boundary's own body does is no step, nor is what carries its traffic, nor what brings something from outside:
+input and output, timers, other threads. In a replay none of that is there, or not in the same number. Nor is the
+closing of asynchronous generators that were left, which loops do when the garbage collector finds them.
+
+Loops that run in several threads at once may do something to the same list: where another thread's completion came in
+between, the next step of a loop is noted too, as a pause. A replay does not make that step before it is its turn.
+
+At a loop's first completion the queue of what it is about to run is replaced by one that counts, and `select`, which a
+loop calls once a turn, is taken over; `select` is given back when the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from spanreplay.model import config, guard
+from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.lanes import is_of_agent
+
+FINALIZING: Final[ContextVar[bool]] = ContextVar("spanreplay_finalizing", default=False)
+"""Whether what runs closes an asynchronous generator that was left: when, the garbage collector decides."""
+PACE: Final = ("steps", "at_once", "pauses")
+"""Members of a manifest, flat lists, that say where completions come among the steps of its loops."""
+STATE: Final = "_spanreplay_steps"
+"""Attribute of a loop: what counts its steps."""
+
+
+class Outer:
+    """A callback that comes from outside the loop, which is no step."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[..., Any]) -> None:
+        self._callback = callback
+
+    def __call__(self, *args: Any) -> Any:
+        return self._callback(*args)
+
+
+class Retry(Outer):
+    """A callback that is run in every turn until something has happened: with only such ones a loop is idle."""
+
+    __slots__ = ()
+
+
+class Place:
+    """Where one run is on one loop."""
+
+    __slots__ = ("before_step", "first", "first_of_turn", "is_pausing", "noted_in", "start", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.first = -1
+        """The first completion since the loop last had nothing to do; -1: there was none."""
+        self.start = 0
+        """How many steps had been made at `first`."""
+        self.first_of_turn = -1
+        self.noted_in = -1
+        """The turn of the last completion, and the first completion of that turn."""
+        self.before_step: Callable[[Place], None] | None = None
+        """To be called before each step, once several loops run."""
+        self.is_pausing = False
+
+
+class Owner(Protocol):
+    """A run, as far as its steps are concerned."""
+
+    is_entered: bool
+
+    def complete(self) -> tuple[int, int]:
+        """Take a value of the run's clock, and tell the book of it."""
+
+
+class Director(Protocol):
+    """Says what a loop does next, in a replay."""
+
+    def take_due(self) -> Any | None:
+        """A callback to run before the next step, or None."""
+
+
+class StepQueue(deque[Any]):
+    """What a loop is about to run; counts the steps of each run.
+
+    Used by the loop's thread, but that others append: who walks through it takes a list of it, which nobody interrupts.
+    """
+
+    def __init__(self, handles: Iterable[Any] = ()) -> None:
+        super().__init__(handles)
+        self.taken = 0
+        """How many callbacks have been run."""
+        self.turn = 0
+        self.places: dict[Any, Place] = {}
+        self.director: Director | None = None
+        self._from_outside: set[int] = set()
+
+    def popleft(self) -> Any:
+        """The next callback."""
+        if self.director is not None and self:
+            due = self.director.take_due()
+            if due is not None:
+                self.taken += 1
+                return due
+        handle = super().popleft()
+        self.take(handle, handle._context)
+        return handle
+
+    def take(self, handle: Any, context: Any) -> None:
+        """This is about to run, in this Context."""
+        self.taken += 1
+        if self.places and self.is_step(handle):
+            place = self.places.get(context.get(RUN))
+            if place is not None:
+                if place.before_step is not None:
+                    place.before_step(place)
+                place.steps += 1
+
+    def is_step(self, handle: Any) -> bool:
+        """Whether a callback is a step; one that was cancelled is not run."""
+        if handle._cancelled or isinstance(handle._callback, Outer) or not is_of_agent(handle._context):
+            return False
+        if handle._context.get(FINALIZING):
+            return False
+        return not self._from_outside or id(handle) not in self._from_outside
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing but retries is left."""
+        return bool(self) and all(type(handle._callback) is Retry for handle in list(self))
+
+    def place_of(self, run: Owner) -> Place:
+        """Where a run is."""
+        return self.places.setdefault(run if run.is_entered else None, Place())
+
+    def next_turn(self) -> None:
+        """A turn of the loop begins."""
+        self.turn += 1
+        if self._from_outside:  # what was put in front of them has kept some back
+            self._from_outside = {id(handle) for handle in list(self) if id(handle) in self._from_outside}
+
+    def note_events(self, events: Iterable[Any]) -> None:
+        """These files are ready: what is called for them now is no step."""
+        for key, _ in events:
+            if isinstance(key.data, tuple):
+                self._from_outside.update(id(handle) for handle in key.data if handle is not None)
+
+
+class Watched:
+    """One loop whose steps are counted; used by the thread that runs the loop."""
+
+    def __init__(self, loop: Any) -> None:
+        # Another thread may hold the old queue right now: it wakes up `select` behind it
+        self._old: deque[Any] = loop._ready
+        self.queue = StepQueue()
+        loop._ready = self.queue
+        self._selector = loop._selector
+        self._real_select: Callable[[float | None], Any] | None = None
+        self.drain()
+
+    def drain(self) -> None:
+        """Take over what is still put into the queue that the loop had before."""
+        while self._old:
+            self.queue.append(self._old.popleft())
+
+    def take_select(self) -> None:
+        """Learn about the turns of the loop, from now on."""
+        if self._real_select is None:
+            self._real_select = self._selector.select
+            self._selector.select = self._select
+
+    def leave(self, run: Owner) -> None:
+        """One run less; with the last one `select` is given back."""
+        self.queue.places.pop(run if run.is_entered else None, None)
+        if self.queue.places or self._real_select is None:
+            return
+        if vars(self._selector).get("select") == self._select:
+            self._selector.select = self._real_select
+            self._real_select = None
+
+    def _select(self, timeout: float | None = None) -> Any:
+        queue = self.queue
+        if timeout is None or timeout > 0 or queue.is_idle:
+            for place in list(queue.places.values()):
+                place.first = -1
+                place.first_of_turn = -1
+        queue.next_turn()
+        events = self._real_select(timeout) if self._real_select is not None else []
+        if self._old:
+            self.drain()
+        if events:
+            queue.note_events(events)
+        return events
+
+
+def can_count(loop: Any) -> bool:
+    """Whether the steps of a loop can be counted: asyncio's own let us see what they are about to run.
+
+    Others can where a seam sees what they are told to run, as that of uvloop.
+    """
+    is_asyncios = isinstance(getattr(loop, "_ready", None), deque) and hasattr(loop, "_selector")
+    return is_asyncios or getattr(loop, STATE, None) is not None
+
+
+def watch(loop: Any) -> Watched | None:
+    """Count the steps of a loop; None for one whose steps can't be counted."""
+    watched: Watched | None = getattr(loop, STATE, None)
+    if watched is None and can_count(loop):
+        watched = Watched(loop)
+        with contextlib.suppress(AttributeError):
+            setattr(loop, STATE, watched)
+    return watched
+
+
+class StepBook:
+    """How many steps of a loop lie between the completions of one run. Thread-safe."""
+
+    def __init__(self, run: Owner) -> None:
+        self._run = run
+        self._following: list[int] = []
+        self._at_once: list[int] = []
+        self._pauses: list[int] = []
+        self.last_thread = 0
+        """Identifies the thread of the last completion."""
+        self._loops: weakref.WeakSet[Watched] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        self._is_over = False
+
+    def now(self, loop: Any) -> int:
+        """A number of the callback that a loop runs now; -1 for a loop that nobody can count."""
+        watched = self._watch(loop)
+        return -1 if watched is None else watched.queue.taken
+
+    def made(self, loop: Any) -> int:
+        """How many steps a loop has made; -1 for a loop that nobody can count."""
+        watched = self._watch(loop)
+        return -1 if watched is None else watched.queue.place_of(self._run).steps
+
+    @property
+    def firsts(self) -> list[int]:
+        """The completions and beginnings that others are counted from."""
+        return self._following[1::3]
+
+    def begin(self, loop: Any, clock_of: Callable[[], int]) -> int:
+        """What comes on a loop that is new to the run is counted from here until the loop is idle; -1 if it is not."""
+        if getattr(loop, STATE, None) in self._loops:
+            return -1
+        watched = self._watch(loop)
+        if watched is None:
+            return -1
+        place = watched.queue.place_of(self._run)
+        place.first, place.start = clock_of(), place.steps
+        return place.first
+
+    def note(self, loop: Any, clock: int, opened_in: int = -1) -> int | None:
+        """The first completion in the same turn as this one, or -1: this one; None for a loop that nobody can count.
+
+        `opened_in` is what `now` gave when a coroutine's call began, if it is one.
+        """
+        watched = self._watch(loop)
+        if watched is None:
+            return None
+        queue = watched.queue
+        place = queue.place_of(self._run)
+        if place.is_pausing:
+            if len(self._following) < config.STEPS_MAX:
+                self._keep(self._pauses, clock)
+                self._keep(self._following, clock, place.first, place.steps - place.start)
+            return -1
+        if opened_in == queue.taken:
+            self._keep(self._at_once, clock)
+        if place.first < 0:
+            place.first, place.start = clock, place.steps
+        else:
+            self._keep(self._following, clock, place.first, place.steps - place.start)
+        if place.first_of_turn < 0 or place.noted_in != queue.turn:
+            place.first_of_turn, place.noted_in = clock, queue.turn
+            return -1
+        return place.first_of_turn
+
+    def _pause(self, place: Place) -> None:
+        """Note the step that a loop is about to make, if another thread has completed something since its last one."""
+        if place.first < 0 or self._is_over or self.last_thread == threading.get_ident():
+            return
+        place.is_pausing = True
+        try:
+            guard.guarded("noting a step", self._run.complete)
+        finally:
+            place.is_pausing = False
+
+    def describe(self) -> dict[str, Any]:
+        """Members for the manifest: (clock, clock before, steps between) in one list; calls at once; pauses."""
+        members = {"steps": self._following, "at_once": self._at_once, "pauses": self._pauses}
+        return {name: list(values) for name, values in members.items() if values}
+
+    def finish(self) -> None:
+        """Give every loop its own `select` back."""
+        with self._lock:
+            self._is_over = True
+            loops = list(self._loops)
+        for watched in loops:
+            watched.leave(self._run)
+
+    def _watch(self, loop: Any) -> Watched | None:
+        watched: Watched | None = getattr(loop, STATE, None)
+        if watched is not None and watched in self._loops:
+            return watched
+        with self._lock:
+            watched = None if self._is_over else watch(loop)
+            if watched is None:
+                return None
+            watched.take_select()
+            watched.queue.place_of(self._run)
+            self._loops.add(watched)
+            for each in self._loops if len(self._loops) > 1 else ():
+                each.queue.place_of(self._run).before_step = self._pause
+        return watched
+
+    def _keep(self, where: list[int], *values: int) -> None:
+        if len(where) < config.STEPS_MAX:
+            with self._lock:
+                where.extend(values)
+
+
+class NoSteps(StepBook):
+    """Takes every loop for one whose steps can't be counted."""
+
+    def _watch(self, loop: Any) -> Watched | None:
+        return None

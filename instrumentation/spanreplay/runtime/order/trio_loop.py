@@ -1,0 +1,228 @@
+"""One `trio.run`, in the shape in which the rest of spanreplay knows the loops of asyncio.
+
+What it needs of a loop is little: a selector that is asked once a turn, what is about to run, a clock, and futures to
+wait for. Steps are counted, results released and time jumped over by the same code as for asyncio (`steps`,
+`replay.step_clock`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from trio._core._run import GLOBAL_RUN_CONTEXT
+
+from spanreplay.runtime.order.counted import nothing
+from spanreplay.runtime.order.steps import Outer
+from spanreplay.runtime.order.trio_steps import TrioSteps
+from spanreplay.runtime.timer_names import guarded_name
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+_FOREVER_S: Final = 24 * 60 * 60
+"""What trio asks for where no deadline is set."""
+_MOMENT_S: Final = 1e-9
+"""More than none: there is nothing to do."""
+
+
+class TrioLoop:
+    """Stands for one `trio.run`. Used by the thread that runs it, but for `call_soon_threadsafe`."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._selector = _Selector(runner.io_manager)
+        self._ready = _Ready()
+        self._clock = runner.clock
+        self._spanreplay_steps = TrioSteps(runner, self._selector)
+        self.deadlines = Deadlines()
+        self.release: Callable[[], None] = nothing
+        """Called when trio has ended."""
+
+    @property
+    def is_about_to_jump(self) -> bool:
+        """Whether nothing can run, and a clock that jumps (`trio.testing.MockClock`) is about to."""
+        runner = self._runner
+        return runner.clock_autojump_threshold == 0 and not runner.runq and not runner.waiting_for_idle
+
+    # ── what asyncio's loops have ───────────────────────────────────────────────────────────────────
+    def time(self) -> float:
+        """Seconds on trio's own clock."""
+        return float(self._clock.current_time())
+
+    def create_future(self) -> Future:
+        """Something that one task can wait for."""
+        return Future(self._runner)
+
+    def call_soon_threadsafe(self, callback: Callable[[], Any]) -> None:
+        """Wake the loop up and call something there. Raises: RuntimeError behind its end."""
+        self._runner.entry_queue.run_sync_soon(callback if type(callback) is Outer else Outer(callback))
+
+    def call_later(self, seconds: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
+        """Call something in a replay, where nothing else can happen any more."""
+        handle = asyncio.TimerHandle(self.time() + seconds, callback, list(args), self)  # type: ignore[arg-type]  # stands for one
+        clock: Any = self.__dict__.get("_spanreplay_clock")
+        if clock is not None:
+            clock.keep_unfired(handle)
+        return handle
+
+    def call(self, handle: asyncio.Handle) -> None:
+        """Do what trio would do for another thread, as its own task does it."""
+        has_task = hasattr(GLOBAL_RUN_CONTEXT, "task")
+        if not has_task:
+            GLOBAL_RUN_CONTEXT.task = self._spanreplay_steps.queue.entry_task
+        try:
+            handle._run()
+        finally:
+            if not has_task:
+                del GLOBAL_RUN_CONTEXT.task
+
+    def take_queue(self) -> None:
+        """Have trio ask what is to run next before each step, from now on."""
+        self._spanreplay_steps.queue.extend(self._runner.runq)
+        self._runner.runq = self._spanreplay_steps.queue
+
+    def is_closed(self) -> bool:
+        """Whether trio has ended."""
+        return bool(self._runner.entry_queue.done)
+
+    def get_debug(self) -> bool:
+        """Whether handles keep the stack that made them."""
+        return False
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        return None
+
+
+class _Selector:
+    """Trio's waiting for input and output, as a selector."""
+
+    def __init__(self, io_manager: Any) -> None:
+        self._io_manager = io_manager
+
+    def select(self, timeout: float | None = None) -> Any:
+        return self._io_manager.get_events(_FOREVER_S if timeout is None else max(0.0, timeout))
+
+    def get_map(self) -> Any:
+        return getattr(self._io_manager, "_registered", ())
+
+
+class _Ready:
+    """Where asyncio keeps what it calls in this turn; trio has nothing like it, so it is called now."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def append(self, handle: asyncio.TimerHandle) -> None:
+        handle._run()
+
+
+class IOManager:
+    """Trio's own, but for its waiting, which goes through the loop's selector."""
+
+    def __init__(self, inner: Any, loop: TrioLoop) -> None:
+        self._inner = inner
+        self.loop = loop
+
+    def get_events(self, timeout: float) -> Any:
+        """What came within `timeout` seconds."""
+        if timeout == 0 and self.loop.is_about_to_jump:
+            timeout = _MOMENT_S
+        return self.loop._selector.select(None if timeout >= _FOREVER_S else timeout)
+
+    def close(self) -> None:
+        """Trio has ended."""
+        self.loop.release()
+        self._inner.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Clock(trio.abc.Clock):
+    """The loop's time as trio's: in a replay it jumps."""
+
+    def __init__(self, loop: TrioLoop) -> None:
+        self._loop = loop
+
+    def start_clock(self) -> None:
+        """Nothing is to be done."""
+
+    def current_time(self) -> float:
+        """Seconds on the loop's clock."""
+        return self._loop.time()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Seconds until a deadline."""
+        return deadline - self._loop.time()
+
+
+class Future:
+    """Done once; one task at most waits for it."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self.task: Any = None
+        """Who waits for it, or has."""
+        self._is_done = False
+        self.is_shielded = False
+        """Whether cancellation waits until it is done."""
+
+    def done(self) -> bool:
+        """Whether the task goes on, or was cancelled."""
+        return self._is_done
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task goes on, or was cancelled."""
+        return self._is_done
+
+    def set_result(self, _: None) -> None:
+        """Let the task go on."""
+        self._is_done = True
+        if self.task is not None:
+            self._runner.reschedule(self.task)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        if not self._is_done:
+            self.task = trio.lowlevel.current_task()
+            yield from trio.lowlevel.wait_task_rescheduled(self._abort).__await__()
+
+    def _abort(self, raise_cancel: Any) -> Any:
+        if self.is_shielded:
+            return trio.lowlevel.Abort.FAILED
+        self._is_done = True
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class Deadlines:
+    """What is known of the deadlines of one `trio.run`."""
+
+    def __init__(self) -> None:
+        self.is_expiring = False
+        """Whether trio is looking for deadlines that have passed."""
+        self.is_polled = False
+        """Whether somebody asks if a scope is cancelled, which looks at the clock."""
+        self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self.handles: weakref.WeakKeyDictionary[Any, asyncio.TimerHandle] = weakref.WeakKeyDictionary()
+
+    def name(self, run: Run, scope: Any) -> str:
+        """The name of a scope's deadline; '' if it is not the agent's."""
+        name = self.names.get(scope)
+        if name is None:
+            name = self.names[scope] = guarded_name(run, type(scope))
+        return name
+
+
+loops_by_entries: Final[weakref.WeakValueDictionary[int, TrioLoop]] = weakref.WeakValueDictionary()
+"""Identity of trio's queue of what other threads ask for → its loop, which keeps it alive."""
+
+
+def find_loop() -> TrioLoop | None:
+    """What stands for the `trio.run` of the calling thread."""
+    runner = getattr(GLOBAL_RUN_CONTEXT, "runner", None)
+    manager = getattr(runner, "io_manager", None)
+    return manager.loop if type(manager) is IOManager else None

@@ -1,0 +1,70 @@
+"""Groups of patches, each under a guard of its own.
+
+A private name that a version of Python or of a library has lost takes one group away, not the recording: what that
+group would have noted is a named hole of the run, and a line of `spanreplay doctor`.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from spanreplay.model import guard
+from spanreplay.model.errors import ConfigError
+from spanreplay.model.levels import FULL, Level
+from spanreplay.runtime.patches import Patches
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+__all__ = ["PatchGroups", "describe_missing"]
+
+_SHAPE = (AttributeError, ImportError, TypeError)
+
+
+class PatchGroups:
+    """The groups of one installation; those that could not be put in place are in `missing`."""
+
+    def __init__(self, run: Run | None, *, is_replay: bool, level: Level = FULL) -> None:
+        self.missing: list[dict[str, Any]] = []
+        self.counts: dict[str, int] = {}
+        """How many attributes each group has patched."""
+        self._level = level
+        self._run = run
+        self._is_replay = is_replay
+
+    def install(self, name: str, patches: Patches, patch: Callable[..., object], *args: Any) -> None:
+        """Call `patch(patches, *args)`, whole or not at all; nothing for a group that the level does not have.
+
+        Raises: ConfigError in a replay, which fails closed.
+        """
+        if name not in self._level:
+            return
+        mark, total = patches.mark(), patches.total
+        try:
+            patch(patches, *args)
+        except Exception as exc:
+            patches.undo_to(mark)
+            if self._is_replay:
+                raise ConfigError(f"{name} can't be replayed: {_describe_python()} is not as expected ({exc})") from exc
+            self._note(name, exc)
+        else:
+            self.counts[name] = patches.total - total
+
+    def _note(self, name: str, exc: Exception) -> None:
+        why = describe_missing(exc)
+        row = {"seam": name, "library": "python", "version": platform.python_version(), "state": "failed"}
+        self.missing.append({**row, "reason": why, "records": ""})
+        guard.report_missing(name, f"{name} can't be recorded: {_describe_python()} is not as expected ({why})")
+        if self._run is not None:
+            self._run.hole(f"{name} could not be recorded: {_describe_python()} is not as expected ({why})")
+
+
+def _describe_python() -> str:
+    return f"Python {platform.python_version()}"
+
+
+def describe_missing(exc: Exception) -> str:
+    """What was not as expected, in one line that holds no values of the agent's."""
+    return str(exc) if isinstance(exc, _SHAPE) else type(exc).__name__

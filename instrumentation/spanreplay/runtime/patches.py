@@ -1,0 +1,58 @@
+"""Wraps attributes and restores the originals by identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+Wrapper = Callable[[Any, Any, Any, Any], Any]
+"""wrapt's signature: (wrapped, instance, args, kwargs)."""
+
+_MISSING = object()
+
+
+class Patches:
+    """What has been patched, so that it can be undone; not thread-safe, used while installing."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+        self.beside = 0
+        """How many attributes others have patched for this, which undo them with what they left here."""
+
+    @property
+    def total(self) -> int:
+        """How many attributes are patched."""
+        return len(self._undo) + self.beside
+
+    def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> None:
+        """Wrap `owner.name`. Raises: AttributeError if there is no such attribute."""
+        # Not getattr: it binds, and an inherited static or class method would lose what it is
+        places = owner.__mro__ if isinstance(owner, type) else (owner,)
+        found: Any = next((vars(place)[name] for place in places if name in vars(place)), _MISSING)
+        original = getattr(owner, name) if found is _MISSING else found
+        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, wrapt.FunctionWrapper(original, wrapper))
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set `owner.name` to `value`."""
+        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def mark(self) -> int:
+        """How much is patched now, for `undo_to`."""
+        return len(self._undo)
+
+    def undo(self) -> None:
+        """Restore everything, newest first; afterwards nothing is patched."""
+        self.undo_to(0)
+
+    def undo_to(self, mark: int) -> None:
+        """Restore what was patched after the mark, newest first."""
+        while len(self._undo) > mark:
+            owner, name, original = self._undo.pop()
+            if original is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)

@@ -1,0 +1,1 @@
+"""The process of a run: its environment, standard streams, signals and parent."""

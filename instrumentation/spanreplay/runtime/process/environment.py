@@ -1,0 +1,150 @@
+"""The environment of a run: what else could have made it come out differently."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from spanreplay.model import ids
+from spanreplay.model.here import PACKAGE
+
+_PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
+RANDOM: Final = "random"
+CODE_FILES_MAX: Final = 200
+_CODE_BYTES_MAX: Final = 1024 * 1024
+_PACKAGES: Final = (
+    "anthropic",
+    "httpx",
+    "httpx2",
+    "langchain-core",
+    "langgraph",
+    "mcp",
+    "openai",
+    "opentelemetry-sdk",
+    "spanreplay",
+)
+
+
+def describe_environment(argv: list[str]) -> dict[str, Any]:
+    """Code, interpreter and package versions of this process; the other moving parts are on the calls.
+
+    Of the eight moving parts, sampler, prompt, retrieval, tools, model version and history are recorded on each
+    call; the clock by the calls' times; the serving stack by the response's fingerprint and headers.
+    """
+    return {
+        "argv": argv,
+        "cwd": Path.cwd().name,
+        "folders": find_folders(argv),
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "platform": sys.platform,
+        "machine": platform.machine(),
+        "hash_seed": read_hash_seed(),
+        "git_sha": read_git_sha(Path.cwd()),
+        "packages": _read_versions(),
+    }
+
+
+def find_folders(argv: list[str]) -> dict[str, str]:
+    """The folders that the agent's texts may name: where it works, its script's, its user's, Python's."""
+    script = os.path.dirname(os.path.realpath(argv[0])) if argv and argv[0] else ""  # noqa: PTH120 -- text
+    is_own = script and not script.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep))
+    found = {
+        "cwd": os.getcwd(),  # noqa: PTH109 -- text
+        "home": os.path.expanduser("~"),  # noqa: PTH111 -- text
+        "packages": os.path.dirname(os.path.dirname(PACKAGE)),  # noqa: PTH120 -- text
+        "python": sys.executable,
+        "stdlib": os.path.dirname(os.__file__),  # noqa: PTH120 -- text
+    }
+    return {**found, "code": script} if is_own else found
+
+
+def read_hash_seed() -> str:
+    """The seed of the hashes of texts, which give a set its order; `random` where Python chose one and keeps it."""
+    seed = os.environ.get("PYTHONHASHSEED", "")
+    if not sys.flags.hash_randomization:
+        return "0"
+    return seed if seed.isdecimal() and not sys.flags.ignore_environment else RANDOM
+
+
+def _read_versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def describe_code() -> dict[str, str]:
+    """The agent's own source files that are loaded: path → hash; at most CODE_FILES_MAX, large ones left out."""
+    files: dict[str, str] = {}
+    modules: list[object] = list(sys.modules.values())  # anything may stand there
+    for module in modules:
+        name = _source_of(module) if isinstance(module, ModuleType) else None
+        if not isinstance(name, str) or not name.endswith(".py") or not ids.is_agent_file(name):
+            continue
+        found = hash_file(Path(name))
+        if found and len(files) < CODE_FILES_MAX:
+            files[ids.shorten(name)] = found
+    return dict(sorted(files.items()))
+
+
+def _source_of(module: ModuleType) -> object:
+    """The file of a module; a script loses its `__file__` when it has run to its end, and keeps its loader."""
+    known = module.__dict__
+    return known.get("__file__") or getattr(known.get("__loader__"), "path", None)
+
+
+def hash_file(path: Path) -> str:
+    """The beginning of a file's SHA-256; '' if it cannot be read or is too large."""
+    try:
+        if path.stat().st_size > _CODE_BYTES_MAX:
+            return ""
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def read_git_sha(directory: Path) -> str:
+    """The commit that is checked out at or above a directory, read from files; '' if there is none."""
+    for folder in (directory, *directory.parents):
+        dot_git = folder / ".git"
+        if not dot_git.exists():
+            continue
+        try:
+            git_dir = dot_git
+            if dot_git.is_file():
+                git_dir = folder / dot_git.read_text().partition("gitdir:")[2].strip()
+            return _read_head(git_dir)
+        except OSError:
+            return ""
+    return ""
+
+
+def _read_head(git_dir: Path) -> str:
+    head = (git_dir / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return head
+    ref = head.partition(":")[2].strip()
+    common = git_dir / "commondir"
+    roots = [git_dir] + ([git_dir / common.read_text().strip()] if common.exists() else [])
+    for root in roots:
+        loose = root / ref
+        if loose.exists():
+            return loose.read_text().strip()
+        packed = root / "packed-refs"
+        if packed.exists() and packed.stat().st_size < _PACKED_REFS_BYTES_MAX:
+            for line in packed.read_text().splitlines():
+                sha, _, name = line.partition(" ")
+                if name == ref:
+                    return sha
+    return ""

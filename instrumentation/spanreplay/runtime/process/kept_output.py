@@ -1,0 +1,55 @@
+"""What was written to a standard stream: its beginning as bytes, and a hash of the whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spanreplay.redact import RunRedactor
+
+
+class KeptOutput:
+    """Thread-safe. Chunks are kept up to a limit; the hash and the size are those of all."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.RLock()
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._hash = hashlib.sha256()
+        self._total = 0
+
+    def add(self, chunk: Any, count: Any) -> None:
+        """A chunk has been written, or `count` bytes of it."""
+        piece = bytes(chunk)[: count if isinstance(count, int) else None]
+        with self._lock:
+            self._total += len(piece)
+            if self._kept_bytes < self._bytes_max:
+                self._kept.append(piece)
+                self._kept_bytes += len(piece)
+            self._hash.update(piece)
+
+    def summarize(self, redactor: RunRedactor, streams: Iterable[Any]) -> dict[str, Any]:
+        """What was written: bytes, redacted text, and the hash of that text (or of the bytes where they were cut).
+
+        `streams` are flushed first: the agent may have put another one in the place of the real one.
+        """
+        for stream in streams:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        with self._lock:
+            raw, total = b"".join(self._kept), self._total
+            digest = self._hash.hexdigest()
+        text = redactor.text(raw.decode("utf-8", "backslashreplace"))
+        if total == len(raw):
+            digest = digest_of(text)
+        return {"bytes": total, "sha256": digest, "text": text}
+
+
+def digest_of(text: str) -> str:
+    """SHA-256 of what was written, as hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,37 @@
+"""Effects as calls of a run: whether a recording has them, and the environment that programs are compared with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+EFFECTS: Final = "effects"
+"""Member of the environment: whether effects are calls of this recording, and headers and variables are in it."""
+
+first_environs: Final[WeakKeyDictionary[Run, dict[str, str]]] = WeakKeyDictionary()
+
+
+def first_environ(run: Run) -> Mapping[str, str]:
+    """The variables that the process had when the run began."""
+    return first_environs.get(run, os.environ)
+
+
+VERSIONS: Final = "2"
+"""Its value where files given to programs, and options of programs, are in it too; true in earlier recordings."""
+
+
+def sees_effects(run: Run) -> bool:
+    """Whether effects are calls: not in a replay of a recording that has none."""
+    environment = run.environment if run.session is None else run.session.recording.root.env
+    return bool(environment.get(EFFECTS))
+
+
+def sees_versions(run: Run) -> bool:
+    """Whether the recording holds what files held before the run ended, and the options of programs."""
+    environment = run.environment if run.session is None else run.session.recording.root.env
+    return environment.get(EFFECTS) == VERSIONS

@@ -1,0 +1,137 @@
+"""Input and output outside of every boundary: whose it is, and whether it matters."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import FrameType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from spanreplay.model import distributions as installed
+from spanreplay.model import ids, owners
+from spanreplay.model.here import PACKAGE
+from spanreplay.runtime.caller.caller import FRAMES_MAX, is_among
+
+_REPORTING: Final = ("agno/api/",)
+"""Parts of distributions that report about the agent."""
+
+_HARMLESS: Final = frozenset({"platform", "ctypes/util", "uuid", "sysconfig", "_osx_support", "_sysconfigdata"})
+"""Modules of the standard library that start a program only to learn what machine this is."""
+
+SAID: Final = {
+    "socket": "opened a socket to {detail} outside of every boundary",
+    "process": "started {detail} outside of every boundary ({what})",
+    "file": "read {detail} in a way that is not recorded ({what})",
+    "clock": "read the clock with {what}, which is not recorded",
+    "random": "drew random bytes with {what}, which is not recorded",
+    "environment": "read {detail} with {what}, which is not as recorded",
+    "native": "called into {detail} with {what}, which is not recorded",
+}
+"""Kind of leak → what a user is told, after its place."""
+
+
+def strip_query(detail: str) -> str:
+    """A name without what may be secret in it: the user, the query and the fragment of a URL."""
+    if "://" not in detail:
+        return detail
+    parts = urlsplit(detail)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+# ── Who did it ──────────────────────────────────────────────────────────────────────────────────────
+class _Quiet(threading.local):
+    depth = 0
+
+
+quiet_state = _Quiet()
+
+
+class unwatched:  # noqa: N801 -- reads as a statement: `with unwatched():`
+    """A block of ours, of this thread, whose I/O is no leak: it belongs to a call that has just been recorded."""
+
+    def __enter__(self) -> None:
+        quiet_state.depth += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        quiet_state.depth -= 1
+
+
+def is_unwatched() -> bool:
+    """Whether this thread is inside of such a block."""
+    return quiet_state.depth > 0
+
+
+def _reports(filename: str) -> bool:
+    if is_among(filename, (owners.TELEMETRY,)):
+        return True
+    return installed.split_site(filename)[1].startswith(_REPORTING)
+
+
+def is_telemetry_stack(frame: FrameType | None) -> bool:
+    """Whether code on this stack, up to the agent's, reports about the agent."""
+    for _ in range(FRAMES_MAX):
+        if frame is None or ids.is_agent_file(frame.f_code.co_filename):
+            return False
+        if _reports(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_harmless_spawn(frame: FrameType | None) -> bool:
+    """Whether a program is started only to learn what machine this is."""
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return False
+        name = frame.f_code.co_filename
+        if ids.is_agent_file(name):
+            return False
+        if ids.is_stdlib_file(name) and name.removesuffix(".py").endswith(tuple(f"/{each}" for each in _HARMLESS)):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether code is being loaded here, for an `import` of the agent's or of nobody's."""
+    for _ in range(FRAMES_MAX):
+        if frame is None or frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        if ids.is_agent_file(frame.f_code.co_filename):
+            return False
+        frame = frame.f_back
+    return False
+
+
+_WATCH: Final = os.path.join(PACKAGE, "seams", "machine", "outside", "watch.py")  # noqa: PTH118 -- as frames name it
+
+
+def describe_program(program: Any) -> str:
+    """The name of a program, without its arguments: they may be secret."""
+    listed = program if isinstance(program, (str, bytes, os.PathLike)) else (list(program) or [""])[0]
+    text = os.fsdecode(listed)
+    return os.path.basename(text.split()[0] if text.split() else text)  # noqa: PTH119 -- any text
+
+
+def loader_of(frame: FrameType | None) -> FrameType | None:
+    """The code that wants a library which `ctypes` loads here."""
+    while frame is not None and (frame.f_code.co_filename == ctypes_file() or _is_watching(frame)):
+        frame = frame.f_back
+    return frame
+
+
+def ctypes_file() -> str:
+    """The code file of `ctypes`, which need not be loaded."""
+    return str(getattr(sys.modules.get("ctypes"), "__file__", ""))
+
+
+def _is_watching(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == _WATCH
+
+
+def describe_library(name: Any) -> str:
+    """The C library, which can do everything; '' for a library of the agent's own, which computes."""
+    text = "" if name is None else os.path.basename(os.fsdecode(name))  # noqa: PTH119 -- any text
+    return "the C library" if name is None or text.startswith(("libc.", "libc-", "libSystem")) else ""

@@ -1,0 +1,54 @@
+"""Ports of loopback that this process itself serves."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+PORTS_MAX: Final = 10_000
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
+
+_LOCAL_NAMES: Final = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost", "broadcasthost"})
+
+_ports: set[int] = set()
+
+
+def note_served(port: int) -> None:
+    """This process listens at a port; of more than PORTS_MAX none is kept."""
+    if len(_ports) < PORTS_MAX:
+        _ports.add(port)
+
+
+def is_own(host: str, port: int | None) -> bool:
+    """Whether a server of this process listens there; only its loopback addresses are looked at."""
+    return bool(_ports) and port in _ports and host.strip("[]").lower() in _LOOPBACK
+
+
+def is_here(name: str) -> bool:
+    """Whether looking a name up asks nobody: this machine's own names, and addresses."""
+    return names_itself(name) or is_address(name)
+
+
+def names_itself(name: str) -> bool:
+    """Whether this is a name of this machine, or its loopback address."""
+    lower = name.lower().rstrip(".")
+    if lower in _LOCAL_NAMES or lower in _LOOPBACK or lower.endswith(".localhost"):
+        return True
+    import socket
+
+    return name == socket.gethostname()
+
+
+def is_address(name: str) -> bool:
+    """Whether this is an address and not a name."""
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def forget() -> None:
+    """Know of no server any more: another agent may run in this process now, or this is a forked one."""
+    _ports.clear()

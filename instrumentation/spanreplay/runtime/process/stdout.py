@@ -1,0 +1,116 @@
+"""Captures what the process writes to standard output, byte for byte, while it passes through unchanged."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import config, guard
+from spanreplay.runtime.calls import printed
+from spanreplay.runtime.lanes import thread_lane
+from spanreplay.runtime.order.handovers import STDOUT
+from spanreplay.runtime.process.kept_output import KeptOutput
+from spanreplay.runtime.process.stderr import ErrorOutput
+from spanreplay.runtime.run import active_run
+
+_FRAMES_MAX: Final = 4
+
+if TYPE_CHECKING:
+    from spanreplay.redact import RunRedactor
+
+
+def _comes_through(frame: FrameType | None) -> bool:
+    """Whether a text that is written here was given to the object in `sys.stdout`'s place."""
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return False
+        first = frame.f_code.co_varnames[:1]
+        if frame.f_code.co_argcount and frame.f_locals.get(first[0]) is sys.stdout:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class OutputCapture:
+    """Wraps `sys.stdout.buffer.write`, below the text layer, and `sys.stdout.write`, where it is known who writes.
+
+    `sys.stdout` stays the same object. What child processes and C code write straight to the descriptor is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._kept = KeptOutput(config.STDOUT_BYTES_MAX)
+        self._errors = ErrorOutput()
+        self.flushes = True
+        """Whether what the streams hold back is written first; a process that dies of a signal loses it."""
+        self._buffer: Any = None
+        self._stdout: Any = None
+        self._real: Any = None
+
+    def install(self) -> bool:
+        """Start capturing; False if standard output has no buffer of its own (already replaced)."""
+        stdout = sys.__stdout__
+        buffer = getattr(stdout, "buffer", None)
+        if stdout is None or buffer is None or not hasattr(buffer, "__dict__"):
+            return False
+        write = buffer.write
+
+        def capture(chunk: Any, /) -> Any:
+            count = write(chunk)
+            guard.guarded("standard output", self._kept.add, chunk, count)
+            return count
+
+        buffer.write = capture
+        self._buffer = buffer
+        if hasattr(stdout, "__dict__") and hasattr(stdout, "write"):
+            self._stdout, self._real = stdout, stdout.write
+            stdout.write = self.write  # type: ignore[method-assign]  # put back by `uninstall`
+        self._errors.install()
+        return True
+
+    def uninstall(self) -> None:
+        """Stop capturing."""
+        if self._buffer is not None:
+            self._buffer.__dict__.pop("write", None)
+            self._buffer = None
+        if self._stdout is not None:
+            self._stdout.__dict__.pop("write", None)
+            self._stdout = None
+        self._errors.uninstall()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the agent has put another object in the place of `sys.stdout`."""
+        return sys.stdout is not self._stdout
+
+    def write(self, text: str, times: int = 1) -> Any:
+        """`sys.stdout.write`: in a replay when it is this thread's turn; it stands for so many recorded writes."""
+        real = self._real if self._real is not None else sys.stdout.write
+        run = active_run()
+        if run is None:
+            return real(text)
+        handovers = run.handovers
+        if handovers.is_shared:
+            count = handovers.pass_through(STDOUT, thread_lane(run.root_lane).path, lambda: real(text), times)
+        else:
+            count = real(text)
+        guard.guarded(
+            "what a call prints", printed.note, text, self.is_replaced and _comes_through(sys._getframe().f_back)
+        )
+        return count
+
+    def note(self, text: str) -> None:
+        """Take in what reached the user past `sys.stdout`, such as a prompt on a console."""
+        raw = text.encode("utf-8", "backslashreplace")
+        self._kept.add(raw, len(raw))
+
+    def summarize(self, redactor: RunRedactor) -> dict[str, Any]:
+        """What was written: bytes, redacted text and a hash; {} where nothing could be kept."""
+        if self._buffer is None:
+            return {}
+        return self._kept.summarize(redactor, (sys.stdout, sys.__stdout__) if self.flushes else ())
+
+    def describe(self, redactor: RunRedactor) -> dict[str, dict[str, Any]]:
+        """Both standard streams, for the manifest and the verdict."""
+        errors = self._errors.summarize(redactor, flushes=self.flushes)
+        return {"stdout": self.summarize(redactor), **({"stderr": errors} if errors else {})}

@@ -1,0 +1,231 @@
+"""Reads of the clock and of random sources: logged per lane while recording, carried by the lane's next call.
+
+A read is one value of one source (`time.time`, `uuid.uuid4`). The reads between two calls of a lane travel as one
+JSON text, `spanreplay.reads`:
+
+    [[LANE, [[SOURCE, START, VALUE…]…]]…]      VALUE… continue at index START of SOURCE's values in LANE
+
+Consecutive reads of one source share a row; whole numbers of a `_ns` source are differences from the one before.
+What is left when the run ends is in the manifest, under `reads`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from spanreplay.model import config
+from spanreplay.model.errors import DamagedRecording
+from spanreplay.model.json_text import dump
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.lanes import Lane
+
+Draw = Callable[[], Any]
+Segments = list[list[Any]]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One function that reads the clock or a random source, and how its values are written."""
+
+    kind: str
+    name: str
+    pack: Callable[[Any], Any] = _same
+    unpack: Callable[[Any], Any] = _same
+    is_secret: bool = False
+    """Its values are sealed: readable only with the redaction key."""
+    family: str = ""
+    """The clock that it shows; what goes on after the last recorded value must agree within one clock."""
+    to_ns: Callable[[Any], int] | None = None
+    is_loose: bool = False
+    """Read more or less often it is no divergence: what reads it is not the agent's doing alone."""
+
+    @property
+    def boundary(self) -> str:
+        """As plans and reports write it: `clock:time.time`."""
+        return f"{self.kind}:{self.name.removesuffix(_OF_LIBRARIES)}"
+
+
+SOURCES: Final[dict[str, Source]] = {}
+"""Every source by name; each module of this package enters its own."""
+
+
+def source(kind: str, name: str, **fields: Any) -> Source:
+    """Enter a source in the table."""
+    made = SOURCES[name] = Source(kind, name, **fields)
+    return made
+
+
+def make_loose(kind: str, name: str, **fields: Any) -> Source:
+    """A source outside of the table, of which there may be any number; read more or less often it is no divergence."""
+    return Source(kind, name, is_loose=True, **fields)
+
+
+_OF_LIBRARIES: Final = " of libraries"
+_twins: Final[dict[str, Source]] = {}
+
+
+def of_libraries(source: Source) -> Source:
+    """A source as libraries read it: values of their own, and any number of them.
+
+    How often a library looks at the clock may depend on caches and on its threads; the agent's own values stay in step.
+    """
+    twin = _twins.get(source.name)
+    if twin is None:
+        twin = replace(source, name=source.name + _OF_LIBRARIES, is_loose=True)
+        twin = _twins.setdefault(source.name, twin)
+    return twin
+
+
+class Reads(Protocol):
+    """What a patched function asks: the log of a recording, or the feed of a replay."""
+
+    def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None) -> Any:
+        """The value to give to the agent. `shifted(ns)` draws as if the clock were so much later."""
+
+    def flush(self, lane: Lane) -> str:
+        """The JSON text for this lane's next call; '' if there is nothing."""
+
+    def settle(self) -> None:
+        """Note what differed, when the agent has ended."""
+
+    def finish(self) -> dict[str, Any]:
+        """Members for the run's manifest."""
+
+
+class ReadLog:
+    """The reads of a run that is being recorded. Thread-safe: a lane's own thread appends, flushing takes a lock."""
+
+    def __init__(self, seal: Callable[[bytes], str], hole: Callable[[str], None]) -> None:
+        self._seal = seal
+        self._hole = hole
+        self._pending: dict[Lane, list[tuple[Source, Any]]] = {}
+        self._before: dict[tuple[str, str], int] = {}
+        self._lock = threading.RLock()
+        self.total = 0
+        self._is_full = False
+
+    def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
+        """Draw for real, and log it."""
+        value = draw()
+        reads = self._pending.get(lane)
+        if reads is None:
+            reads = self._pending.setdefault(lane, [])
+        if len(reads) < (config.LOOSE_READS_PENDING_MAX if source.is_loose else config.READS_PENDING_MAX):
+            reads.append((source, value))
+            if self._pending.get(lane) is not reads:  # another lane's call has just taken it away, empty
+                self._put_back(lane, reads)
+        elif not source.is_loose:
+            self._overflow(lane)
+        return value
+
+    def _overflow(self, lane: Lane) -> None:
+        with self._lock:
+            is_first = not self._is_full
+            self._is_full = True
+        if is_first:
+            count = config.READS_PENDING_MAX
+            self._hole(f"lane {lane.path} read the clock and random sources more than {count} times between two calls")
+
+    def flush(self, lane: Lane) -> str:
+        """What the lane has read since its last call."""
+        others = list(self._pending) if len(self._pending) >= config.LANES_READING_MAX else ()
+        if not (others or self._pending.get(lane)):
+            return ""
+        lanes = [lane, *(each for each in others if each is not lane)]
+        text = dump(self._take(lanes))
+        for each in lanes:
+            if "/" in each.path:  # in the root's, threads of unknown origin read
+                left = self._pending.pop(each, None)
+                if left:
+                    self._put_back(each, left)
+        return text
+
+    def _put_back(self, lane: Lane, reads: list[tuple[Source, Any]]) -> None:
+        with self._lock:
+            there = self._pending.setdefault(lane, reads)
+            if there is not reads:
+                there[:0] = reads
+
+    def continue_from(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Number the values of each (lane, source) behind those that were written before."""
+        self._before.update(counts)
+        self.total += sum(counts.values())
+
+    def settle(self) -> None:
+        """Nothing: a recording has nothing to compare with."""
+
+    def finish(self) -> dict[str, Any]:
+        """What the manifest says: how many reads there were, and those that no call carries."""
+        segments = self._take(list(self._pending))
+        return {"reads": {"count": self.total, "left": segments} if segments else {"count": self.total}}
+
+    def _take(self, lanes: Iterable[Lane]) -> Segments:
+        segments: Segments = []
+        with self._lock:
+            for lane in lanes:
+                reads = self._pending.get(lane)
+                if reads:
+                    count = len(reads)  # what is appended meanwhile stays, and a signal's handler takes none twice
+                    taken, reads[:count] = reads[:count], ()
+                    self.total += len(taken)
+                    segments.append([lane.path, self._rows(lane, taken)])
+        return segments
+
+    def _rows(self, lane: Lane, reads: list[tuple[Source, Any]]) -> list[list[Any]]:
+        rows: list[list[Any]] = []
+        before: Source | None = None
+        last = 0
+        for source, value in reads:
+            written = source.pack(value)
+            if source.is_secret:
+                written = self._seal(dump(written).encode())
+            start = lane.reads.get(source.name, -1)
+            if start < 0:
+                start = self._before.get((lane.path, source.name), 0)
+            lane.reads[source.name] = start + 1
+            if source is not before:
+                rows.append([source.name, start])
+                before, last = source, 0
+            if source.name.endswith("_ns"):
+                written, last = written - last, written
+            rows[-1].append(written)
+        return rows
+
+
+def collect(texts: Iterable[str], left: Any) -> dict[tuple[str, str], dict[int, Any]]:
+    """(lane, source) → index → written value, of all the segments of a recording. Raises: DamagedRecording."""
+    found: dict[tuple[str, str], dict[int, Any]] = {}
+    try:
+        for text in texts:
+            _collect(json.loads(text), found)
+        _collect(left, found)
+    except (ValueError, TypeError, IndexError, AttributeError) as exc:
+        raise DamagedRecording("the recorded reads of clock and random sources are damaged") from exc
+    return found
+
+
+def _collect(segments: Any, found: dict[tuple[str, str], dict[int, Any]]) -> None:
+    for lane, rows in segments:
+        for name, start, *values in rows:
+            queue = found.setdefault((str(lane), str(name)), {})
+            last = 0
+            for index, value in enumerate(values, int(start)):
+                if name.endswith("_ns"):
+                    value += last
+                    last = value
+                queue[index] = value
+
+
+def left_of(manifest: Mapping[str, Any]) -> Any:
+    """The segments that a manifest holds."""
+    reads = manifest.get("reads")
+    return reads.get("left", []) if isinstance(reads, Mapping) else []

@@ -1,0 +1,468 @@
+"""The active run: its identity, its clock, its lanes and what its manifest will say."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from spanreplay.model import config, guard, ids
+from spanreplay.model.call import LOST, Outcome
+from spanreplay.model.levels import FULL, MEMBER, Level
+from spanreplay.recording.seal.leaves import Leaves
+from spanreplay.recording.seal.tree import LEAF_VERSION
+from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.lanes import Lane, enter_lane, is_within
+from spanreplay.runtime.order.handovers import HandoverBook, Handovers
+from spanreplay.runtime.order.loops import make_book
+from spanreplay.runtime.order.noted_order import NotedOrder
+from spanreplay.runtime.order.run_order import RunOrder
+from spanreplay.runtime.order.wait_ends import known_timers
+from spanreplay.runtime.processes import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
+from spanreplay.runtime.root import build_root_attributes
+from spanreplay.runtime.who import Who
+
+if TYPE_CHECKING:
+    from spanreplay.redact import RunRedactor
+    from spanreplay.runtime.answers import Answers
+    from spanreplay.runtime.contributors import (
+        Census,
+        Environment,
+        Files,
+        Leaks,
+        OpenCall,
+        OtherSpans,
+        Output,
+        Overlay,
+    )
+    from spanreplay.runtime.emit import Emitter
+    from spanreplay.runtime.reads import Reads
+
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+HOLES_MAX = 50
+
+
+class Run:
+    """One execution of an agent. Thread-safe; counters are guarded by one lock."""
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        emitter: Emitter,
+        redactor: RunRedactor,
+        session: Answers | None = None,
+        user_id: str = "",
+        session_id: str = "",
+        run_id: str = "",
+        environment: Mapping[str, Any] | None = None,
+        level: Level = FULL,
+    ) -> None:
+        self.run_id = run_id or ids.new_run_id()
+        self.app = app
+        self.emitter = emitter
+        self.redactor = redactor
+        self.session = session
+        self.who = Who(user_id, session_id)
+        self.level = level
+        self.environment: Mapping[str, Any] = {**(environment or {}), **level.for_environment()}
+        self.output: Output | None = None
+        self.reads: Reads | None = None
+        self.environment_read: Environment | None = None
+        self.leaks: Leaks | None = None
+        self.written: Files | None = None
+        self.overlay: Overlay | None = None
+        self.census: Census | None = None
+        self.start_ns = ids.now_ns()
+        self.span_context = SpanContext(
+            ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+        )
+        self.others: OtherSpans | None = None
+        """The spans of others that are recorded too; None where they are not."""
+        self.root_lane = Lane("main")
+        self.key_memo = _new_key_memo()
+        self.is_entered = False
+        """Whether it is the run of a block, not of the process."""
+        self.loops = None if session is not None else make_book(self)
+        """How the turns of event loops are numbered; None in a replay, which makes them."""
+        self.handovers: Handovers = HandoverBook() if session is None else session.make_handovers()
+        """Who comes next where threads meet."""
+        self.order: RunOrder = NotedOrder(self) if session is None else session.gate.make_run_order(self.handovers)
+        """Where threads and lanes go on."""
+        self.family: Family | None = None
+        """What the processes of this run share; None while there is only one."""
+        self.is_member = False
+        """Whether another process is the run's first."""
+        self._is_helper, self._member_pid = False, 0
+        self._parts: dict[int, dict[str, Any]] | None = None
+        self.digester = _new_digester(redactor)
+        self._lock = threading.RLock()
+        self._continuation = None if session is None else session.continuation
+        self._seq = 0 if self._continuation is None else self._continuation.last_clock
+        self._reset()
+        self.on_join: list[Callable[[], None]] = []
+        """To be done again in a process that joins the run."""
+        self.forks = 0
+        """How many processes were forked that have runs of their own."""
+        self.ended_by = ""
+        """The signal that ended the process, where it was one."""
+        self.suspended: dict[str, Any] = {}
+        """What the run waits for, where it was suspended."""
+        self.on_suspend: Callable[[str], NoReturn] | None = None
+        """Ends the process that is suspended; None in a block."""
+
+    def _reset(self) -> None:
+        """Nothing has happened in this process yet."""
+        self.constants: dict[tuple[str, ...], bytes] = {}
+        """What is the same in every record of a boundary in a lane, as the spool holds it."""
+        self.calls = 0
+        """How many calls were opened; a run has at most `config.CALLS_MAX`."""
+        self._lanes: dict[str, int] = {}
+        self._lane_ends: dict[str, int] = {}
+        self._timers: dict[str, tuple[int, int]] | None = {} if "timers" in self.level else None
+        self._sleeps = 0
+        self.waits: dict[str, list[str]] = {}
+        """Name of a timer that tells which of some lanes had ended → those lanes."""
+        self.leaves = Leaves(self._first_open)
+        self._counts: dict[str, int] = {}
+        self._open: dict[int, OpenCall] = {}
+        self._holes: list[str] = []
+        self._is_started = self.is_member  # the root record is the first process's
+        self.is_ended = False
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether this run goes on with a recorded one, whose calls become its own."""
+        return self._continuation is not None
+
+    def renumber(self, crossing: OpenCall, seq: int) -> None:
+        """Give a call the number that it has in the run that this one goes on with."""
+        with self._lock:
+            self._open.pop(crossing.seq, None)
+            crossing.seq = seq
+            self._open[seq] = crossing
+
+    def tick(self) -> int:
+        """The next value of the run's logical clock; the first call gets 1."""
+        with self._lock:
+            return self._next()
+
+    def is_now(self, clock: int) -> bool:
+        """Whether nothing has happened in this run since; of several processes nobody knows."""
+        return self.family is None and self._seq == clock
+
+    def _next(self) -> int:
+        self._seq = self._seq + 1 if self.family is None else self.family.tick()
+        return self._seq
+
+    # ── other processes ─────────────────────────────────────────────────────────────────────────────
+    def share(self) -> Family:
+        """What the processes of this run share; made when the first one is about to be started."""
+        with self._lock:
+            if self.family is None:
+                self.family = Family.make(self._seq)
+                if self.session is not None:
+                    self.session.gate.share(self.family)
+            return self.family
+
+    def join(self, ticket: Ticket) -> None:
+        """Go on, in a process that was just started, as a part of the run that the ticket is for."""
+        self._lock = threading.RLock()
+        self.run_id, self.is_member, self.is_ended = ticket.run_id, True, False
+        self._is_helper, self._member_pid = ticket.is_helper, os.getpid()
+        self.family = Family(Path(ticket.folder), ticket.number)
+        owner = RemoteCrossing(ticket.owner, self.root_lane) if ticket.owner >= 0 else None
+        self.root_lane = Lane(ticket.lane, owner)
+        self.family.lanes_here.append(ticket.lane)
+        enter_lane(self.root_lane)
+        self.span_context = SpanContext(
+            int(ticket.trace_id, 16), int(ticket.span_id, 16), is_remote=False, trace_flags=_SAMPLED
+        )
+        self.output = None
+        self._reset()
+        if self.session is not None:
+            self.session.parts.join(self.family, is_worker=ticket.is_worker)
+        else:
+            self.loops = make_book(self)
+        for attach in tuple(self.on_join):
+            attach()
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether this process, not one that it was forked from, has joined the run."""
+        return self._member_pid == os.getpid() and not self._is_helper
+
+    def write_part(self) -> None:
+        """Leave what this process adds to the run for the first one."""
+        if self.family is None:
+            return
+        part: dict[str, Any] = {
+            "manifest": self._manifest(None),
+            "leaves": self.leaves.take(),
+            "tickets": [asdict(ticket) for ticket in self.family.tickets],
+            "at_work": self.family.at_work,
+        }
+        if self.session is not None:
+            part["session"] = self.session.parts.to_part()
+        self.family.write_part(part)
+        self.family.state_working(0)
+
+    def gather(self) -> None:
+        """Take in what the other processes of this run have left; the first process does, once they have ended."""
+        if self.family is None or self.is_member or self._parts is not None:
+            return
+        self._parts = self.family.read_parts()
+        if self.session is not None:
+            for number in sorted(self._parts):
+                self.session.parts.add_part(self._parts[number]["session"])
+            return
+        lost = count_lost(self.family.tickets, self._parts)
+        if lost:
+            self.count(LOST, lost)
+        for reason in find_lost(self.family.tickets, self._parts):
+            self._is_started = True
+            self.hole(reason)
+        with self._lock:
+            for part in self._parts.values():
+                self.leaves.extend((seq, leaf) for seq, leaf in part["leaves"])
+                self._is_started = self._is_started or bool(part["manifest"]["calls"])
+                self._holes += part["manifest"].pop("holes", [])[: HOLES_MAX - len(self._holes)]
+
+    def owns(self, lane: str) -> bool:
+        """Whether what happens in a lane happens in this process."""
+        shared = self.family
+        if shared is None:
+            return True
+        within = [path for path in (shared.lanes_here if self.is_member else shared.lanes) if is_within(lane, path)]
+        return bool(within) == self.is_member
+
+    def complete(self, opened_in: int = -1) -> tuple[int, int]:
+        """The clock of a completion, and that of the first one in the same turn of the event loop (-1: this one).
+
+        Nobody can react to a completion before the turn ends, so a replay has to release them together.
+        For `opened_in` see `LoopBook.note`.
+        """
+        with self._lock:
+            self._seq = end_seq = self._seq + 1 if self.family is None else self.family.tick()
+        return end_seq, -1 if self.loops is None else self.loops.note(end_seq, opened_in)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to one of the manifest's counters (dropped, truncated, unserializable …)."""
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + by
+
+    def hole(self, reason: str) -> None:
+        """Something that makes the recording impossible to replay whole; at most 50 are kept."""
+        with self._lock:
+            if len(self._holes) < HOLES_MAX:
+                self._holes.append(reason)
+            self._counts["holes_total"] = self._counts.get("holes_total", 0) + 1
+
+    def open_call(self, crossing: OpenCall) -> int:
+        """Enter a call in the books, and write the root's `open` record before the first one; the call's clock."""
+        lane = crossing.lane.path
+        guard.guarded("for whom the run works", self.who.look)
+        with self._lock:
+            self._seq = seq = self._seq + 1 if self.family is None else self.family.tick()
+            self.calls += 1
+            self._open[seq] = crossing
+            lane = lane if lane in self._lanes or len(self._lanes) < config.LANES_MAX else config.OTHER_LANES
+            self._lanes[lane] = self._lanes.get(lane, 0) + 1
+            is_first, self._is_started = not self._is_started, True
+        if is_first:
+            guard.guarded("root record", self._emit_root, Outcome.OPEN, {})
+        return seq
+
+    def _first_open(self) -> int:
+        """A number below which every call has ended; -1 where calls with lower numbers may still come in."""
+        with self._lock:
+            is_alone = self.family is None and self._continuation is None
+            return min(list(self._open), default=self._seq + 1) if is_alone else -1
+
+    def closed(self, crossing: OpenCall) -> None:
+        """A call has ended."""
+        self._open.pop(crossing.seq, None)  # without the lock: threads cannot break it up
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether any boundary was crossed."""
+        return self._is_started
+
+    def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
+        """End the run: close what is open, write the final root record. Idempotent."""
+        with self._lock:
+            if self.is_ended:
+                return
+            self.is_ended = True
+        self.close_open_calls()
+        if self.loops is not None:
+            self.loops.finish()
+        if self.is_member:
+            if not self._is_helper:
+                guard.guarded("the end of a process", self.write_part)
+            return
+        guard.guarded("the parts of other processes", self.gather)
+        if self._is_started or self.session is not None:
+            guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
+        if self.family is not None:
+            self.family.close()
+
+    def note_lane_end(self, lane: str, is_remote: bool) -> None:
+        """What was done in a lane is about to be seen by others; `is_remote` if another process did it."""
+        with self._lock:
+            is_known = is_remote or lane in self._lanes
+            if self._has_gone_on and is_known and len(self._lane_ends) < config.LANE_ENDS_MAX:
+                self._lane_ends[lane] = self._next()
+
+    def end_timer(self, name: str, is_sleep: bool = False) -> None:
+        """A timer of the agent's fires; of more than TIMERS_MAX none is kept, of sleeps the first SLEEPS_MAX."""
+        if "timers" not in self.level:
+            return
+        clock = self.complete()
+        with self._lock:
+            self._sleeps += is_sleep
+            if self._timers is not None and self._has_gone_on and not (is_sleep and self._sleeps > config.SLEEPS_MAX):
+                self._timers[name] = clock
+                if len(self._timers) > config.TIMERS_MAX:
+                    self._timers = None
+
+    @property
+    def _has_gone_on(self) -> bool:
+        """Whether what happens now is not in the recording that this run goes on with."""
+        return self._continuation is None or self._continuation.has_gone_on
+
+    def close_open_calls(self) -> None:
+        """End the record of every call in flight; a stream that was read in part ends where it was left."""
+        with self._lock:
+            still_open = list(self._open.values())
+        for crossing in still_open:
+            guard.guarded("closing an open call", crossing.abandon)
+
+    def _manifest(self, exit_status: int | None) -> dict[str, Any]:
+        with self._lock:
+            count, root = self.leaves.root()
+            begun = {} if self.loops is None else self.loops.find_begun()
+            timers = None if self._timers is None else known_timers(self._timers | begun, self.waits, self._lane_ends)
+            manifest: dict[str, Any] = {
+                MEMBER: self.level.name,
+                "calls": self.calls,
+                "lanes": dict(sorted(self._lanes.items())),
+                "lane_ends": dict(self._lane_ends),
+                **({} if timers is None else {"timers": timers}),
+                **({} if self.loops is None else self.loops.describe()),
+                **self.handovers.describe(),
+                "root": root,
+                "leaves": count,
+                "leaf_version": LEAF_VERSION,
+                "dropped": self.emitter.dropped + self._counts.pop("dropped", 0),
+                **self._counts,
+            }
+            if self._holes:
+                manifest["holes"] = list(self._holes)
+        if self.redactor.errors:
+            manifest["redaction_errors"] = self.redactor.errors
+        if guard.failures:
+            manifest["failures"] = dict(guard.failures)
+        manifest.update({} if self.reads is None else self.reads.finish())
+        if self.environment_read is not None:
+            manifest.update(self.environment_read.for_manifest(self._parts or {}))
+        manifest.update({} if self.others is None else self.others.for_manifest())
+        manifest.update(self.who.for_manifest(self._parts, is_member=self.is_member))
+        manifest.update({} if self.leaks is None else self.leaks.for_manifest())
+        if self._parts:
+            add_parts(manifest, self._parts)
+        if self.environment:
+            code = guard.guarded("the agent's files", self._find_code)
+            if code:
+                manifest["code"] = code
+        manifest.update((self.written and guard.guarded("written files", self.written.describe)) or {})
+        if exit_status is not None:
+            manifest["exit"] = exit_status
+        if self.ended_by:
+            manifest["ended_by"] = self.ended_by
+        if self.suspended:
+            manifest["suspended"] = self.suspended
+        if self._continuation is not None:
+            manifest = self._continuation.extend(manifest)
+        if self.output is not None:
+            manifest.update(self.output.describe(self.redactor))
+        return manifest
+
+    def _find_code(self) -> dict[str, str]:
+        from spanreplay.runtime.process.environment import describe_code
+
+        return describe_code()
+
+    def _emit_root(self, outcome: Outcome, manifest: Mapping[str, Any]) -> None:
+        is_replay = self.session is not None and not (self.is_continued and self._has_gone_on)
+        attributes = build_root_attributes(self, outcome, manifest, is_replay=is_replay)
+        self.emitter.find_sink(self.run_id)  # so that the spool's first file can take calls
+        self.emitter.emit(
+            name=self.app,
+            span_context=self.span_context,
+            parent=None,
+            attributes=attributes,
+            start_ns=self.start_ns,
+            end_ns=ids.now_ns() if manifest else self.start_ns,
+            is_error=outcome is Outcome.ERROR,
+        )
+
+
+def _new_key_memo() -> Any:
+    from spanreplay.model.keys import KeyMemo
+
+    return KeyMemo()
+
+
+def _new_digester(redactor: RunRedactor) -> Any:
+    from spanreplay.model.digests import Digester
+
+    return Digester(lambda purpose: redactor.derive(purpose))  # the key file is made at first use
+
+
+_run: contextvars.ContextVar[Run | None] = RUN
+_process_run: Run | None = None
+
+
+def set_process_run(run: Run | None) -> None:
+    """Make `run` the run of every thread that has none of its own."""
+    global _process_run
+    _process_run = run
+
+
+def active_run() -> Run | None:
+    """The run that the calling code belongs to, or None when nothing is recorded."""
+    run = _run.get()
+    if run is None or run.is_ended:  # what a unit leaves running goes on in the process's run
+        run = _process_run
+    return None if run is None or run.is_ended else run
+
+
+class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`
+    """Make a run the active one of this context."""
+
+    __slots__ = ("_run", "_token")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> Run:
+        self._run.is_entered = True
+        self._token = _run.set(self._run)
+        return self._run
+
+    def __exit__(self, *exc_info: object) -> None:
+        _run.reset(self._token)
+
+
+def root_lane_of_active_run() -> Lane | None:
+    """The active run's root lane, or None."""
+    run = active_run()
+    return None if run is None else run.root_lane

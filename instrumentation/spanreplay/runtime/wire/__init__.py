@@ -1,0 +1,1 @@
+"""Requests and responses on the wire, the same for every client library."""

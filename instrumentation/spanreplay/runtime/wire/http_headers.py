@@ -1,0 +1,76 @@
+"""Which headers of a request a call holds: all that the application may have set.
+
+Left out, and never compared, is what the connection, the trace, the credentials or the SDK itself puts there: another
+machine, key or version has others, and none of it is the agent's. Everything else is compared (see `replay.beside`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from spanreplay.runtime.process.noted_effects import sees_effects
+from spanreplay.runtime.run import Run
+
+LISTED: Final = frozenset(
+    {"accept", "anthropic-version", "content-type", "mcp-protocol-version", "openai-organization", "user-agent"}
+)
+"""Headers that every recording holds; where they differ they are listed as ignored."""
+CONNECTION: Final = frozenset(
+    {"accept-encoding", "connection", "content-encoding", "content-length", "expect", "host", "http2-settings",
+     "keep-alive", "origin", "proxy-connection", "sec-websocket-extensions", "sec-websocket-key",
+     "sec-websocket-version", "te", "trailer", "transfer-encoding", "upgrade"}
+)  # fmt: skip
+CREDENTIALS: Final = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key"}
+)
+TRACE: Final = frozenset(
+    {"traceparent", "tracestate", "baggage", "b3", "sentry-trace", "uber-trace-id", "x-cloud-trace-context"}
+)
+MADE_BY_SDKS: Final = (
+    "x-stainless-", "x-goog-api-client", "amz-sdk-", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
+    "x-amz-user-agent", "x-b3-", "x-datadog-", "x-amzn-trace-id", ":",
+)  # fmt: skip
+DRAWN: Final = re.compile(
+    r"rdx-[\w-]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|\d{4}-?\d\d-?\d\d[T ]\d\d:?\d\d(?::?\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT|\b\d{9,}(?:\.\d+)?\b|\bv?\d+(?:\.\d+)+[\w.+-]*"
+    r"|\b(?=[\w+/-]*\d)(?=[\w+/-]*[A-Za-z])[\w+/-]{16,}={0,2}"
+)
+"""Ids, times, tokens and versions: what is drawn anew for each request, or states the software."""
+HEADERS_MAX: Final = 64
+VALUE_CHARACTERS_MAX: Final = 4096
+_LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
+MORE: Final = "more-headers"
+"""Stands for the headers beyond HEADERS_MAX: the hash of them all."""
+
+
+def is_application(name: str) -> bool:
+    """Whether a header, in small letters, may be the application's own."""
+    return (
+        name not in CONNECTION and name not in CREDENTIALS and name not in TRACE and not name.startswith(MADE_BY_SDKS)
+    )
+
+
+def select(run: Run, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers that a call holds; of a run without effects, only those that every recording holds."""
+    sees_all = sees_effects(run)
+    lower = ((name.lower(), value) for name, value in headers)
+    kept = [(n, _cut(run, n, v)) for n, v in lower if n in LISTED or (sees_all and is_application(n))]
+    rest = kept[HEADERS_MAX:]
+    return [*kept[:HEADERS_MAX], (MORE, _digest(run, rest))] if rest else kept
+
+
+def _cut(run: Run, name: str, value: str) -> str:
+    """A value as far as it is kept; of a longer one there is the hash, too."""
+    if len(value) <= VALUE_CHARACTERS_MAX:
+        return value
+    return f"{value[:VALUE_CHARACTERS_MAX]}… sha256 {_digest(run, [(name, value)])}"
+
+
+def _digest(run: Run, headers: list[tuple[str, str]]) -> str:
+    text = DRAWN.sub("*", repr(run.redactor.headers(headers)))
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return digest.translate(_LETTERS)  # with figures in it, it would be taken for something drawn itself

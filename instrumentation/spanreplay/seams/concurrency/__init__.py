@@ -1,0 +1,1 @@
+"""Seams of tasks, threads, pools and locks."""

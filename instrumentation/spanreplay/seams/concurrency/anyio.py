@@ -1,0 +1,130 @@
+"""Seam: anyio, on asyncio and on trio. Records nothing; names the lanes of tasks and of calls of worker threads.
+
+Its tasks are those of the loop below; they have the names of what they run, not of anyio's wrappers. Its worker threads
+are used again: on asyncio the lane follows the call here, on trio in trio's own seam.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from wrapt import FunctionWrapper
+
+from spanreplay.model.own_threads import unnumbered_threads
+from spanreplay.runtime import lanes
+from spanreplay.runtime.calls.turns import complete
+from spanreplay.runtime.order.counted import SERVICE
+from spanreplay.runtime.order.loops import clock_of_running_loop
+from spanreplay.runtime.order.steps import Retry
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import active_run
+from spanreplay.runtime.timer_names import guarded_name
+from spanreplay.seams.concurrency.worker_threads import offload
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch one of anyio's backends."""
+    lanes.wrapped_work.update(
+        {
+            "TaskHandle._run_coro": _of_handle,
+            "TaskGroup._run_wrapped_task": lambda coroutine: coroutine.cr_frame.f_locals["coro"],
+            "TaskGroup.start.<locals>.run_coro_with_task_status": _in_closure,
+            "TrioBackend.run_sync_in_worker_thread.<locals>.wrapper": _in_closure,
+        }
+    )
+    if module.__name__.endswith("_trio"):
+        if not isinstance(module.run_sync, FunctionWrapper):  # taken from trio before that was patched
+            from spanreplay.seams.concurrency.trio import run_in_thread
+
+            patches.wrap(module, "run_sync", run_in_thread)
+        return
+    patches.replace(module.CancelScope, "_deliver_cancellation", _Delivery(module.CancelScope._deliver_cancellation))
+    patches.wrap(module.CancelScope, "_timeout", _time_out)
+    patches.wrap(module.WorkerThread, "start", _start_worker)
+    patches.wrap(module.AsyncIOBackend, "run_sync_in_worker_thread", _in_worker)
+
+
+class _Delivery:
+    """Stands for the method that cancels the tasks of a scope, and has itself called again until they have ended.
+
+    How often that is depends on what they clean up, which does not happen in a replay.
+    """
+
+    def __init__(self, deliver: Callable[..., Any]) -> None:
+        self._deliver = deliver
+
+    def __get__(self, scope: Any, owner: Any = None) -> Any:
+        return self._deliver if scope is None else Retry(partial(self._deliver, scope))
+
+
+def _time_out(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
+    """A scope is entered or gets a deadline: one that has passed already cancels it there and then."""
+    run = active_run()
+    is_entered = run is not None and scope._timeout_handle is None and scope._deadline != math.inf
+    name = guarded_name(run, scope.__class__) if run is not None and is_entered else ""
+    if run is None or not name:
+        return wrapped(*args, **kwargs)
+    if run.session is None:
+        result = wrapped(*args, **kwargs)
+        if scope.cancel_called:
+            run.end_timer(name)
+        return result
+    loop_clock, gate = clock_of_running_loop(), run.session.gate
+    passed = (gate.timers or {}).get(name, -1)
+    if loop_clock is not None and passed >= 0:
+        loop_clock.reach(scope._deadline)
+        complete(gate, passed)
+    return wrapped(*args, **kwargs)
+
+
+def _of_handle(work: Any) -> Any:
+    """What a task's handle runs: `work` is its bound method, or the coroutine of that."""
+    handle = getattr(work, "__self__", None) or work.cr_frame.f_locals["self"]
+    return handle._coro
+
+
+def _in_closure(work: Any) -> Any:
+    cells = dict(zip(work.__code__.co_freevars, work.__closure__ or (), strict=True))
+    return cells["func"].cell_contents
+
+
+def _start_worker(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+    setattr(thread, SERVICE, True)
+    run = active_run()
+    if run is not None and run.session is not None:
+        from spanreplay.replayer.schedule.borrowed_threads import bind
+
+        bind(thread)
+    with unnumbered_threads():
+        return wrapped(*args, **kwargs)
+
+
+def _choose_as_recorded(module: Any) -> None:
+    """Have the running loop, in a replay, keep its idle threads so that each call finds its own."""
+    try:
+        module._threadpool_idle_workers.get()
+    except LookupError:
+        from spanreplay.replayer.schedule.borrowed_threads import IdleThreads
+
+        module._threadpool_idle_workers.set(IdleThreads())
+        module._threadpool_workers.set(set())
+
+
+def _in_worker(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
+    run = active_run()
+    if run is None or len(args) < 2:
+        return wrapped(*args, **kwargs)
+    function, given, *rest = args
+    if run.session is not None:
+        _choose_as_recorded(sys.modules[backend.__module__])
+    return offload(
+        run,
+        function,
+        given,
+        lambda work: wrapped(work, given, *rest, **kwargs),
+        can_abandon=bool(rest[0] if rest else kwargs.get("abandon_on_cancel", kwargs.get("cancellable"))),
+    )

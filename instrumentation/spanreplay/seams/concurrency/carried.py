@@ -1,0 +1,42 @@
+"""The run of the code that starts a thread or a pool call, entered where that runs."""
+
+from __future__ import annotations
+
+from spanreplay.model import guard
+from spanreplay.runtime.caller.caller import handed
+from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.lanes import Lane, current_lane
+from spanreplay.runtime.order.lane_end import LaneEnd
+from spanreplay.runtime.run import active_run
+
+
+class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
+    """Enter the run of the code that makes this, in another thread."""
+
+    __slots__ = ("_run", "_token", "ends_lane")
+
+    def __init__(self, lane: Lane) -> None:
+        self._run = RUN.get()
+        run = self._run or active_run()
+        if run is not None:
+            run.handovers.is_shared = True
+            guard.guarded("what a run begins", run.order.begin, lane.path)
+        self.ends_lane = True
+        """Whether the end of the block is the end of its lane; a pool's call ends when its future does."""
+
+    def end_of(self, lane: Lane) -> LaneEnd | None:
+        """The end of a lane of the run that this carries; None without one."""
+        run = self._run or active_run()
+        return None if run is None else LaneEnd(run, lane.path, is_inside=lane.owner is not None)
+
+    def __enter__(self) -> None:
+        self._token = None if self._run is None else RUN.set(self._run)
+        if self._token is not None:
+            handed.enter_run()
+
+    def __exit__(self, *exc_info: object) -> None:
+        run = active_run()
+        if run is not None and self.ends_lane:
+            guard.guarded("the end of a lane", LaneEnd(run, current_lane(run.root_lane).path).end_thread)
+        if self._token is not None:
+            RUN.reset(self._token)

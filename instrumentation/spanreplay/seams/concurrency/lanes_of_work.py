@@ -1,0 +1,156 @@
+"""Gives tasks, pool calls and threads their lanes, where the agent creates them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from spanreplay.model.own_threads import STARTING
+from spanreplay.runtime.caller import caller
+from spanreplay.runtime.lanes import (
+    Carried,
+    Lane,
+    RootOf,
+    current_crossing,
+    current_lane,
+    enter_contexts,
+    inside_lane,
+    inside_thread,
+    label_of,
+    peel,
+    thread_state,
+)
+from spanreplay.runtime.order.lane_futures import adopt_future, create_numbered, hash_lane
+from spanreplay.runtime.patch_groups import PatchGroups
+from spanreplay.runtime.patches import Patches
+from spanreplay.seams.concurrency import ordered_sets
+
+
+def install(
+    patches: Patches, root_of: RootOf, carry: Callable[[Lane], Carried], groups: PatchGroups | None = None
+) -> None:
+    """Patch the places where concurrency is created.
+
+    `root_of` gives the root lane of the active run, or None (then nothing happens); `carry` makes, where a thread or
+    a pool call is created, what its work then runs inside of: the run.
+    """
+    groups = groups or PatchGroups(None, is_replay=True)
+    groups.install("order of tasks and futures", patches, ordered_sets.install, lambda: root_of() is not None)
+    groups.install("lanes of tasks", patches, _install_tasks, root_of)
+    groups.install("lanes of pools", patches, _install_pools, root_of, carry)
+    groups.install("lanes of threads", patches, _install_threads, root_of, carry)
+
+
+def wrap_create_task(patches: Patches, loop_class: type, root_of: RootOf) -> None:
+    """Give every task that loops of a class create a lane of its own."""
+
+    def create_task(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+        root = root_of()
+        if root is None or not args:
+            return wrapped(*args, **kwargs)
+        parent = current_lane(root)
+        lane = parent.child(label_of("t", args[0]), current_crossing(root))
+        lane_hash, create = hash_lane(lane.number, lane.path), functools.partial(wrapped, *args, **kwargs)
+        is_named = kwargs.get("name") is not None
+        context = kwargs.get("context")
+        if context is not None:
+            enter_contexts([context], lane)
+            return create_numbered(loop, lane_hash, create, is_named=is_named)
+        with inside_lane(lane):
+            return create_numbered(loop, lane_hash, create, is_named=is_named)
+
+    patches.wrap(loop_class, "create_task", create_task)
+
+
+def _install_tasks(patches: Patches, root_of: RootOf) -> None:
+    import asyncio
+    import asyncio.base_events
+    import asyncio.tasks
+
+    def as_completed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        # asyncio puts the coroutines into a set and makes tasks of them in the order of their addresses
+        loop = asyncio._get_running_loop()
+        if root_of() is None or loop is None or not args:
+            return wrapped(*args, **kwargs)
+        work = [loop.create_task(w) if asyncio.iscoroutine(w) else w for w in dict.fromkeys(args[0])]
+        return wrapped(work, *args[1:], **kwargs)
+
+    patches.wrap(asyncio.tasks, "as_completed", as_completed)
+    patches.replace(asyncio, "as_completed", asyncio.tasks.as_completed)
+    wrap_create_task(patches, asyncio.base_events.BaseEventLoop, root_of)
+
+
+def _install_pools(patches: Patches, root_of: RootOf, carry: Callable[[Lane], Carried]) -> None:
+    import concurrent.futures
+
+    from spanreplay.runtime.order import pool_workers  # which builds on lanes
+
+    pool_workers.install(patches)
+
+    def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
+        root = root_of()
+        if root is None or not args:
+            return wrapped(*args, **kwargs)
+        function, *rest = args
+        parent = current_lane(root)
+        work, contexts = peel(function, tuple(rest))
+        lane = parent.child(label_of("x", work), current_crossing(root))
+        enter_contexts(contexts, lane)
+        carried = carry(lane)
+        by, is_background = caller.who_hands(sys._getframe(1)), caller.handed.is_background
+        adopting = threading.RLock()
+
+        def run(*a: Any, **k: Any) -> Any:
+            with inside_thread(parent, lane, by=by, is_background=is_background), carried:
+                try:
+                    pool_workers.begin_job(lane)
+                    return function(*a, **k)
+                finally:
+                    with adopting:  # the future must be ours before it ends
+                        pass
+
+        caller.enters_thread(run.__code__)
+
+        before = STARTING.is_unnumbered, thread_state.submitted
+        STARTING.is_unnumbered = True  # a worker thread that is spawned now must not take a lane number
+        thread_state.submitted = lane
+        try:
+            with adopting:
+                future = wrapped(run, *rest, **kwargs)
+                carried.ends_lane = not adopt_future(future, hash_lane(lane.number, lane.path), carried.end_of(lane))
+        finally:
+            STARTING.is_unnumbered, thread_state.submitted = before
+        return future
+
+    patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
+
+
+def _install_threads(patches: Patches, root_of: RootOf, carry: Callable[[Lane], Carried]) -> None:
+    def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
+        root = root_of()
+        if root is None or STARTING.is_unnumbered or thread.ident is not None:
+            return wrapped(*args, **kwargs)
+        target = getattr(thread, "_target", None)
+        work, contexts = peel(target, getattr(thread, "_args", ())) if target is not None else (type(thread), [])
+        parent = current_lane(root)
+        lane = parent.child(label_of("th", work), current_crossing(root))
+        enter_contexts(contexts, lane)
+        carried = carry(lane)
+        by = caller.who_hands(sys._getframe(1))
+        is_background = caller.runs_in_background(sys._getframe(1), work)
+        body = thread.run
+
+        def run() -> None:
+            thread.__dict__.pop("run", None)
+            with inside_thread(parent, lane, by=by, is_background=is_background), carried:
+                body()
+
+        caller.enters_thread(run.__code__)
+
+        thread.run = run
+        return wrapped(*args, **kwargs)
+
+    patches.wrap(threading.Thread, "start", start)

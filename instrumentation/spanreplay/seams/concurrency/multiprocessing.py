@@ -1,0 +1,194 @@
+"""Seam: processes of `multiprocessing`. Their calls are part of the run that started them.
+
+A process is a lane below the one that starts it, however it is started (fork, spawn, forkserver); for the workers of
+pools see `process_pools.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spanreplay.model import guard, ids
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime import processes as family
+from spanreplay.runtime import worker_end
+from spanreplay.runtime.lanes import current_crossing, current_lane, label_of, peel
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.termination import Termination
+from spanreplay.runtime.processes import Family, Ticket
+from spanreplay.runtime.run import Run, active_run, set_process_run
+from spanreplay.seams.concurrency import process_pools as _process_pools
+
+_TICKET = "_spanreplay_ticket"
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch a module of `multiprocessing`."""
+    if module.__name__ == "multiprocessing.connection":
+        for name in ("recv", "recv_bytes", "poll"):
+            patches.wrap(module._ConnectionBase, name, _wait)
+        return
+    if module.__name__ == "multiprocessing.util":
+        patches.wrap(module, "spawnv_passfds", _spawn_helper)
+        return
+    if module.__name__ == "multiprocessing.process":
+        patches.wrap(module.BaseProcess, "start", _start)
+        patches.wrap(module.BaseProcess, "_bootstrap", _bootstrap)
+        patches.wrap(module.BaseProcess, "join", _join)
+        patches.wrap(module.BaseProcess, "terminate", _terminate)
+        return
+    _process_pools.install(module, patches)
+
+
+def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
+    run = active_run()
+    if run is None or getattr(process, "_popen", None) is not None:
+        return wrapped(*args, **kwargs)
+    ticket = guard.guarded("a new process", _issue, run, process)
+    if ticket is None:
+        run.hole(f"a process was started at {ids.find_caller(2)}: its calls are not in this run")
+        return wrapped(*args, **kwargs)
+    process.__dict__[_TICKET] = ticket
+    with family.handing_over(ticket):
+        if run.session is not None and run.family is not None:
+            run.family.children.append((ticket.number, process))
+        _state_starting(run, ticket, True)
+        try:
+            return wrapped(*args, **kwargs)
+        except BaseException:
+            _state_starting(run, ticket, False)
+            raise
+
+
+def _state_starting(run: Run, ticket: Ticket, is_starting: bool) -> None:
+    """In a replay, let nobody give up what a process that is on its way may bring."""
+    if run.session is not None and run.family is not None:
+        run.family.state_starting(ticket.number, is_starting)
+
+
+def _spawn_helper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """A process of multiprocessing's own: one that cleans up is none of ours, a forkserver has to know the run."""
+    run = active_run()
+    command = " ".join(map(str, args[1])) if len(args) > 1 else ""
+    if run is None:
+        return wrapped(*args, **kwargs)
+    if "resource_tracker" in command:
+        with family.switched_off():
+            return wrapped(*args, **kwargs)
+    if "forkserver import main" in command:
+        with family.handing_over(_ticket(run, run.share(), f"{run.root_lane.path}/forkserver", is_helper=True)):
+            return wrapped(*args, **kwargs)
+    return wrapped(*args, **kwargs)
+
+
+def _ticket(run: Run, shared: Family, lane: str, **fields: Any) -> Ticket:
+    return Ticket(
+        folder=str(shared.folder),
+        run_id=run.run_id,
+        lane=lane,
+        number=shared.new_number(),
+        trace_id=f"{run.span_context.trace_id:032x}",
+        span_id=f"{run.span_context.span_id:016x}",
+        **fields,
+    )
+
+
+def _issue(run: Run, process: Any) -> Ticket:
+    """The ticket of a process that is about to be started."""
+    shared = run.share()
+    parent = current_lane(run.root_lane)
+    owner = current_crossing(run.root_lane)
+    target = getattr(process, "_target", None)
+    worker = _process_pools.hire(run, process)
+    if worker is not None:  # when a pool starts one depends on timing
+        path = worker[0]
+    else:
+        work = type(process) if target is None else peel(target, getattr(process, "_args", ()))[0]
+        path = parent.child(label_of("p", work), owner).path
+        shared.lanes.append(path)
+    ticket = _ticket(
+        run,
+        shared,
+        path,
+        owner=-1 if owner is None else owner.seq,
+        place=ids.find_caller(3),
+        worker=-1 if worker is None else worker[1],
+    )
+    shared.tickets.append(ticket)
+    return ticket
+
+
+def _bootstrap(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
+    """What a new process does from its first to its last moment."""
+    ticket = process.__dict__.get(_TICKET)
+    run: Run | None = family.candidate
+    if ticket is None or run is None:
+        return wrapped(*args, **kwargs)
+    guard.guarded("joining a run", _enter, run, ticket, process)
+    if run.session is not None and ticket.is_worker:
+        has_missed = run.family is not None and run.family.has_missed
+        process.run = _nothing if has_missed else _telling_of_misses(run, process.run)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        if run.session is not None:
+            from spanreplay.replayer.schedule.senders import finish_sending
+
+            finish_sending()
+        worker_end.finish(run)
+
+
+def _nothing() -> None:
+    """Be no worker: one before has ended at a call without an answer, and so would this one."""
+
+
+def _telling_of_misses(run: Run, work: Callable[[], None]) -> Callable[[], None]:
+    """What a pool's worker does; one that ends at a call without an answer, outside of an item, says so.
+
+    The pool starts another one in its place, and so on for ever.
+    """
+
+    def tell() -> None:
+        try:
+            work()
+        except ReplayMiss:
+            if run.family is not None:
+                run.family.state_missed()
+            raise
+
+    return tell
+
+
+def _enter(run: Run, ticket: Ticket, process: Any) -> None:
+    if not run.has_joined:
+        run.join(ticket)
+    set_process_run(run)
+    Termination.leave_to_system()
+    if ticket.is_worker:
+        _process_pools.enter(run, process, ticket.worker)
+
+
+def _wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """In a replay, say that this thread waits for another process."""
+    run = active_run()
+    if run is None or run.session is None:
+        return wrapped(*args, **kwargs)
+    with run.session.gate.crew.waiting_elsewhere():
+        return wrapped(*args, **kwargs)
+
+
+def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
+    run, ticket = active_run(), process.__dict__.get(_TICKET)
+    if run is not None and ticket is not None and ticket.is_worker:
+        guard.guarded("the end of a process", _process_pools.state_before_end, run, process, ticket)
+    return wrapped(*args, **kwargs)
+
+
+def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
+    """The same for a process that is waited for; one that has ended does nothing more, however it did."""
+    result = _wait(wrapped, process, args, kwargs)
+    run, ticket = active_run(), process.__dict__.get(_TICKET)
+    if run is not None and ticket is not None and process.exitcode is not None:
+        _state_starting(run, ticket, False)
+    return result

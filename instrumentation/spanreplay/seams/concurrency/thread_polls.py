@@ -1,0 +1,55 @@
+"""Seam: the agent's code looks whether another thread is done, without waiting for it.
+
+`Future.done` and `Thread.is_alive` answer by what happens to be so in that microsecond: each answer is a read, as one
+of the clock. In a replay the recorded one is given; what was over then is waited for first. Only the looks of the
+agent's own code are reads: how often a library looks is a matter of time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import _base as base
+from typing import Any, Final
+
+from spanreplay.model import guard, ids
+from spanreplay.runtime.lanes import current_crossing, current_lane
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.reads import Source, source
+from spanreplay.runtime.run import active_run
+
+_getframe: Final = sys._getframe
+DONE: Final = source("thread", "Future.done", is_loose=True)
+ALIVE: Final = source("thread", "Thread.is_alive", is_loose=True)
+
+
+def _poll(real: Callable[[Any], bool], shown: Source, instance: Any, *, over: bool) -> bool:
+    """What the agent is told; `over` is the answer that stays."""
+    run = active_run()
+    if run is None or run.reads is None or current_crossing(run.root_lane) is not None:
+        return real(instance)
+    found = guard.guarded(
+        "a look at a thread", run.reads.read, current_lane(run.root_lane), shown, lambda: real(instance)
+    )
+    if found is over and run.session is not None:
+        run.session.gate.wait_until(lambda: real(instance) is over)
+    return real(instance) if found is None else bool(found)
+
+
+def _install(patches: Patches, owner: Any, name: str, shown: Source, *, over: bool) -> None:
+    real = getattr(owner, name)
+
+    def look(self: Any) -> bool:
+        if not ids.is_agent_file(_getframe(1).f_code.co_filename):
+            return bool(real(self))
+        return _poll(real, shown, self, over=over)
+
+    look.__name__, look.__qualname__, look.__doc__ = name, f"{owner.__name__}.{name}", real.__doc__
+    patches.replace(owner, name, look)
+
+
+def install(patches: Patches) -> None:
+    """Patch the two ways to look."""
+    _install(patches, base.Future, "done", DONE, over=True)
+    _install(patches, threading.Thread, "is_alive", ALIVE, over=False)

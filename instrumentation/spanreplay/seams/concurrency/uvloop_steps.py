@@ -1,0 +1,113 @@
+"""Seam: the order of things in uvloop's event loop.
+
+Records nothing; notes when timers fire and when threads are heard, and counts the steps between completions where the
+loop is told to run something.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+from spanreplay.runtime import lanes
+from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.order.steps import STATE, Outer, Owner, Place, Retry
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import active_run
+from spanreplay.seams.concurrency import asyncio_timers as timers
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `uvloop.Loop`."""
+    patches.wrap(module.Loop, "call_at", timers.call_at)
+    patches.wrap(module.Loop, "call_later", timers.call_later)
+    patches.wrap(module.Loop, "call_soon", _call_soon)
+    patches.wrap(module.Loop, "call_soon_threadsafe", timers.call_soon_threadsafe)
+
+
+def _call_soon(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+    """Have a step counted; in a run, from the first thing on that a loop is told to do."""
+    counter: _Counter | None = loop.__dict__.get(STATE)
+    if counter is None:
+        if active_run() is None:
+            return wrapped(*args, **kwargs)
+        counter = loop.__dict__[STATE] = _Counter(wrapped)
+    if not args or type(args[0]) is Retry:
+        return wrapped(*args, **kwargs)
+    callback, *rest = args
+    step = _Step(counter, callback)
+    handle = step.handle = wrapped(step, *rest, **kwargs)
+    counter.waiting.add(step)
+    return handle
+
+
+class _Step:
+    """One thing that a loop was told to do."""
+
+    __slots__ = ("_callback", "_counter", "handle")
+
+    def __init__(self, counter: _Counter, callback: Callable[..., Any]) -> None:
+        self._counter = counter
+        self._callback = callback
+        self.handle: Any = None
+
+    def __call__(self, *args: Any) -> None:
+        counter = self._counter
+        counter.waiting.discard(self)
+        counter.taken += 1
+        if counter.places and not isinstance(self._callback, Outer):
+            place = counter.places.get(RUN.get())
+            if place is not None and lanes.is_of_agent(contextvars.copy_context()):
+                place.steps += 1
+        try:
+            self._callback(*args)
+        finally:
+            if counter.places and not counter.is_busy():
+                counter.rest()
+
+
+class _Counter:
+    """Stands for `steps.Watched` and its queue where the loop's own queue cannot be seen; for the loop's thread."""
+
+    def __init__(self, call_soon: Callable[..., Any]) -> None:
+        self.queue = self
+        self.taken = 0
+        self.places: dict[Any, Place] = {}
+        self.waiting: set[_Step] = set()
+        self._call_soon = call_soon
+        self._turn = 0
+        self._is_marked = False
+
+    @property
+    def turn(self) -> int:
+        """A number of the loop's turn; the loop says when the next one begins."""
+        if not self._is_marked:
+            self._is_marked = True
+            self._call_soon(self._next_turn)
+        return self._turn
+
+    def _next_turn(self) -> None:
+        self._turn += 1
+        self._is_marked = False
+
+    def is_busy(self) -> bool:
+        """Whether the loop has something to do; what was cancelled will not be done."""
+        return any(not step.handle.cancelled() for step in self.waiting)
+
+    def rest(self) -> None:
+        """The loop has nothing to do."""
+        self.waiting.clear()
+        for place in self.places.values():
+            place.first = place.first_of_turn = -1
+
+    def place_of(self, run: Owner) -> Place:
+        """Where a run is."""
+        return self.places.setdefault(run if run.is_entered else None, Place())
+
+    def take_select(self) -> None:
+        """There is none to take over."""
+
+    def leave(self, run: Owner) -> None:
+        """One run less."""
+        self.places.pop(run if run.is_entered else None, None)

@@ -1,0 +1,110 @@
+"""Work that an event loop hands to a thread of its own pool, and waits for (trio's and anyio's `to_thread.run_sync`).
+
+The thread is one of many that are used again: the lane follows the call. What it hands to the loop at its end is named
+here, and gets its place in the order from `timers`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from spanreplay.runtime.caller import caller
+from spanreplay.runtime.lanes import current_crossing, current_lane, enter_contexts, inside_thread, label_of, peel
+from spanreplay.runtime.order import pool_workers
+from spanreplay.runtime.order.counted import counted
+from spanreplay.runtime.order.lane_end import LANE_END, HandedEnd
+from spanreplay.runtime.order.loops import running_loop
+from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.placing import placing
+from spanreplay.runtime.run import Run
+from spanreplay.seams.concurrency.carried import carried
+
+WAIT_S: float = 60.0
+"""How long, on the loop's clock, a replay waits for the cancellation of a call whose end nobody saw."""
+
+
+class Work:
+    """One call that a thread makes."""
+
+    def __init__(self, run: Run, function: Any, args: tuple[Any, ...]) -> None:
+        self.run = run
+        self.is_placed = False
+        """Whether it has a thread."""
+        work, contexts = peel(function, args)
+        self._parent = current_lane(run.root_lane)
+        self._lane = self._parent.child(label_of("x", work), current_crossing(run.root_lane))
+        enter_contexts(contexts, self._lane)
+        self._function = function
+        by, is_background = caller.who_hands(sys._getframe(1)), caller.handed.is_background
+        self._inside = inside_thread(self._parent, self._lane, by=by, is_background=is_background)
+        self._carried = carried(self._lane)
+        self._carried.ends_lane = False
+        self._gate: Order | None = None if run.session is None else run.session.gate
+        self._lock = threading.RLock()
+        self._left = 2  # the thread, and the loop that is given the result
+        self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)
+        self.has_started = False
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    @property
+    def lane(self) -> str:
+        """The path of its lane."""
+        return self._lane.path
+
+    def __call__(self, *args: Any) -> Any:
+        self.has_started = True
+        if self._gate is not None:
+            self._gate.crew.started()
+            counted.is_here = True
+        try:
+            with self._inside, self._carried:
+                pool_workers.begin_borrowed(self.run, self._lane)
+                return self._function(*args)
+        finally:
+            counted.is_here = False
+            if self._gate is not None:
+                self._gate.deliver()
+            setattr(threading.current_thread(), LANE_END, self.end)
+            self._leave()
+
+    def _leave(self) -> None:
+        """The thread's result is on its way until the loop has it, or does not wait for it any more."""
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last and self._gate is not None:
+            self._gate.delivered()
+
+
+caller.enters_thread(Work.__call__.__code__)
+
+
+async def offload(
+    run: Run, function: Any, args: tuple[Any, ...], start: Callable[[Any], Awaitable[Any]], *, can_abandon: bool
+) -> Any:
+    """What `start(work)` gives, which has a thread call `work` instead of `function` and hands the loop the result."""
+    work = Work(run, function, args)
+    gate = None if run.session is None else run.session.gate
+    token = placing.set(work)
+    try:
+        return await start(work)
+    finally:
+        placing.reset(token)
+        is_known = gate is None or gate.timers is None or gate.is_open or work.end.name in gate.timers
+        if can_abandon and work.has_started and not is_known and not work.end.is_inside:
+            await _await_cancellation()
+
+
+async def _await_cancellation() -> None:
+    """Suspend: nobody saw the end of this call, because the task was cancelled before."""
+    loop = running_loop()
+    future = loop.create_future()
+    timer = loop.call_later(WAIT_S, lambda: future.done() or future.set_result(None))
+    try:
+        await future
+    finally:
+        timer.cancel()

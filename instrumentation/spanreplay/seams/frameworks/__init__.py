@@ -1,0 +1,1 @@
+"""Seams of agent frameworks and of their tools."""

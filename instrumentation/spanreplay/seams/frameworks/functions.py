@@ -1,0 +1,183 @@
+"""The user's function that a framework's tool object holds, as a boundary.
+
+What is patched is the attribute, as it is read by the framework's own methods that call it: everybody else gets the
+function that was put there. So tools that were made before the seam was are covered, and callbacks, error handling
+and formatting of the framework run for real.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from spanreplay import codec
+from spanreplay.model import guard
+from spanreplay.model.errors import Unserializable
+from spanreplay.model.json_text import dump
+from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync, with_call
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import active_run
+
+Describe = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], "Leaf | None"]
+"""The call of (tool, function, args, kwargs); None for a function that is the framework's own control flow."""
+_MISSING: Final = object()
+
+
+class State(Protocol):
+    """An object of the agent's that a tool is handed and may change: what it is then is part of the tool's result."""
+
+    async def read(self) -> Any:
+        """What the object is now."""
+
+    async def write(self, value: Any) -> None:
+        """Make it this."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Changed:
+    """A recorded result of a tool that also changed the state that it was handed."""
+
+    result: Any
+    state: Any
+
+
+class ObjectState(State):
+    """An object of the agent's that a framework hands to each tool."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    async def read(self) -> Any:
+        """The object itself: it is written down at once."""
+        return self._held
+
+    async def write(self, value: Any) -> None:
+        """Give the object the content of another one of its class."""
+        held = self._held
+        if isinstance(held, dict):
+            held.clear()
+            held.update(value)
+        elif isinstance(held, list):
+            held[:] = value
+        elif dataclasses.is_dataclass(held):
+            for field in dataclasses.fields(held):
+                object.__setattr__(held, field.name, getattr(value, field.name))
+        else:
+            vars(held).update(vars(value))
+
+
+class FunctionAttribute:
+    """A data descriptor before an attribute that holds a function; `callers` are names of the module's functions."""
+
+    def __init__(
+        self,
+        owner: type,
+        name: str,
+        callers: frozenset[str],
+        describe: Describe,
+        *,
+        is_async: bool,
+        state_of: Callable[[Any, tuple[Any, ...], dict[str, Any]], State | None] | None = None,
+    ) -> None:
+        self._name = name
+        self._module = owner.__module__
+        self._callers = callers
+        self._describe = describe
+        self._is_async = is_async
+        self._state_of = state_of
+        self._default = getattr(owner, name, _MISSING)
+
+    def __get__(self, tool: Any, owner: Any = None) -> Any:
+        function = self._default if tool is None else tool.__dict__.get(self._name, self._default)
+        if function is _MISSING:
+            raise AttributeError(self._name)
+        if tool is None or function is None or active_run() is None:
+            return function
+        caller = sys._getframe(1)
+        if caller.f_code.co_name not in self._callers or caller.f_globals.get("__name__") != self._module:
+            return function
+        return (self._make_async if self._is_async else self._make_sync)(tool, function)
+
+    def __set__(self, tool: Any, value: Any) -> None:
+        tool.__dict__[self._name] = value
+
+    def __delete__(self, tool: Any) -> None:
+        del tool.__dict__[self._name]
+
+    def _make_sync(self, tool: Any, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            leaf = self._describe(tool, function, args, kwargs)
+            if leaf is None:
+                return function(*args, **kwargs)
+            made = with_call(leaf, function, args, kwargs) if _is_replay() else leaf
+            return call_sync(lambda: made, lambda: function(*args, **kwargs))
+
+        return call
+
+    def _make_async(self, tool: Any, function: Any) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            leaf = self._describe(tool, function, args, kwargs)
+            if leaf is None:
+                return await function(*args, **kwargs)
+            state = self._state_of(tool, args, kwargs) if self._state_of is not None else None
+            if state is None and _is_replay():
+                leaf = with_call(leaf, function, args, kwargs)
+            return await call_with_state(leaf, lambda: function(*args, **kwargs), state)
+
+        return call
+
+
+def _is_replay() -> bool:
+    run = active_run()
+    return run is not None and run.session is not None
+
+
+async def call_with_state(leaf: Leaf, live: Callable[[], Awaitable[Any]], state: State | None) -> Any:
+    """Run or serve a call together with what it does to a state."""
+    if state is None:
+        return await call_async(lambda: leaf, live)
+
+    is_live = False
+
+    async def watched() -> Any:
+        nonlocal is_live
+        is_live = True
+        before = await _snapshot(state)
+        result = await live()
+        after = await _snapshot(state)
+        return result if before == after or not after else Changed(result, await state.read())
+
+    outcome = await call_async(lambda: leaf, watched)
+    if not isinstance(outcome, Changed):
+        return outcome
+    if not is_live:
+        await state.write(outcome.state)
+    return outcome.result
+
+
+async def _snapshot(state: State) -> str:
+    """The state as text; '' for one that can't be written: its changes are not recorded."""
+    try:
+        return dump(codec.encode(await state.read()))
+    except Unserializable:
+        return ""
+    except Exception as exc:  # noqa: BLE001 -- the agent's own object; what it does must not reach the agent
+        guard.report_failure("reading a tool's state", exc)
+        return ""
+
+
+def wrap_attribute(
+    owner: type,
+    name: str,
+    patches: Patches,
+    *,
+    callers: frozenset[str],
+    describe: Describe,
+    is_async: bool,
+    state_of: Callable[[Any, tuple[Any, ...], dict[str, Any]], State | None] | None = None,
+) -> None:
+    """Make the function in `owner.name` a boundary where `callers`, functions of owner's module, read it."""
+    attribute = FunctionAttribute(owner, name, callers, describe, is_async=is_async, state_of=state_of)
+    patches.replace(owner, name, attribute)

@@ -1,0 +1,62 @@
+"""Seam: every request of an MCP client session.
+
+mcp 1: `ClientSession.send_request` (typed models); mcp 2: `JSONRPCDispatcher.send_raw_request` (plain dicts), below
+which `ClientSession` and `Client` both send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import active_run
+
+_CALL_TOOL = "tools/call"
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `mcp.shared.jsonrpc_dispatcher` (v2) or, where there is none, `mcp.client.session` (v1)."""
+    if module.__name__ == "mcp.shared.jsonrpc_dispatcher":
+        patches.wrap(module.JSONRPCDispatcher, "send_raw_request", _send_raw)
+    elif not _has_dispatcher():
+        patches.wrap(module.ClientSession, "send_request", _send_typed)
+
+
+def _has_dispatcher() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("mcp.shared.jsonrpc_dispatcher") is not None
+
+
+def _describe(method: str, params: Mapping[str, Any] | None) -> Leaf:
+    shown = {k: v for k, v in (params or {}).items() if k != "_meta"}
+    is_tool = method == _CALL_TOOL
+    return Leaf(
+        kind=Kind.MCP.value,
+        name=str(shown.get("name", method)) if is_tool else method,
+        effect=(Effect.WRITE if is_tool else Effect.READ).value,
+        arguments={"method": method, "params": shown},
+    )
+
+
+async def _send_raw(wrapped: Any, dispatcher: Any, args: Any, kwargs: Any) -> Any:
+    if active_run() is None:
+        return await wrapped(*args, **kwargs)
+    method = args[0] if args else kwargs["method"]
+    params = args[1] if len(args) > 1 else kwargs.get("params")
+    return await call_async(lambda: _describe(method, params), lambda: wrapped(*args, **kwargs))
+
+
+async def _send_typed(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+    if active_run() is None:
+        return await wrapped(*args, **kwargs)
+    request = args[0] if args else kwargs["request"]
+
+    def describe() -> Leaf:
+        dumped = request.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return _describe(str(dumped.get("method")), dumped.get("params"))
+
+    return await call_async(describe, lambda: wrapped(*args, **kwargs))

@@ -1,0 +1,114 @@
+"""Wraps methods of every subclass of a framework's base class, present and future."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync, with_call
+from spanreplay.runtime.patches import Patches, Wrapper
+from spanreplay.runtime.run import active_run
+
+_inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf", default=None)
+"""The object whose leaf method is running: its async method may call its sync one, which is the same call."""
+
+
+def leaf_wrappers(
+    describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf], is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[Wrapper, Wrapper]:
+    """Wrappers that make a leaf method a boundary, sync and async; `describe` gets the object and the arguments.
+
+    An object for which `is_leaf` is false runs as it is: it only passes calls on to what is a boundary of its own.
+    """
+
+    def run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        active = active_run()
+        if active is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
+            return wrapped(*args, **kwargs)
+
+        def live(*args: Any, **kwargs: Any) -> Any:
+            token = _inside.set(instance)
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                _inside.reset(token)
+
+        def describe_call() -> Leaf:
+            leaf = describe(instance, args, kwargs)
+            return leaf if active.session is None else with_call(leaf, live, args, kwargs)
+
+        return call_sync(describe_call, lambda: live(*args, **kwargs))
+
+    async def arun(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        active = active_run()
+        if active is None or _inside.get() is instance or (is_leaf and not is_leaf(instance)):
+            return await wrapped(*args, **kwargs)
+
+        async def live(*args: Any, **kwargs: Any) -> Any:
+            token = _inside.set(instance)
+            try:
+                return await wrapped(*args, **kwargs)
+            finally:
+                _inside.reset(token)
+
+        def describe_call() -> Leaf:
+            leaf = describe(instance, args, kwargs)
+            return leaf if active.session is None else with_call(leaf, live, args, kwargs)
+
+        return await call_async(describe_call, lambda: live(*args, **kwargs))
+
+    return run, arun
+
+
+def wrap_subclasses(
+    base: Any,
+    wrappers: dict[str, Wrapper],
+    patches: Patches,
+    *,
+    is_wanted: Callable[[Any], bool] = lambda cls: True,
+) -> None:
+    """Wrap `wrappers` wherever a subclass of `base` that `is_wanted` defines such a method itself.
+
+    Leaf methods only: the framework's own callbacks, error handling and formatting stay outside and run for real;
+    a method that its class has wrapped already, in a span, is wrapped inside of that.
+    """
+
+    def wrap(cls: Any) -> None:
+        for name, wrapper in wrappers.items() if is_wanted(cls) else ():
+            method = vars(cls).get(name)
+            if getattr(method, "__isabstractmethod__", False) or _is_wrapped(method, wrapper):
+                continue
+            if type(method) is wrapt.FunctionWrapper:
+                inner = wrapt.FunctionWrapper(method.__wrapped__, wrapper)
+                patches.replace(cls, name, wrapt.FunctionWrapper(inner, method._self_wrapper))
+            elif inspect.isfunction(method):
+                patches.wrap(cls, name, wrapper)
+
+    original = vars(base).get("__init_subclass__")
+    inner = original.__func__ if isinstance(original, classmethod) else None
+
+    def __init_subclass__(cls: Any, /, **kwargs: Any) -> None:  # noqa: N807 -- it is one
+        if inner is not None:
+            inner(cls, **kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
+        wrap(cls)
+
+    patches.replace(base, "__init_subclass__", classmethod(__init_subclass__))
+    pending = list(base.__subclasses__())
+    while pending:
+        cls = pending.pop()
+        wrap(cls)
+        pending.extend(cls.__subclasses__())
+
+
+def _is_wrapped(method: Any, wrapper: Wrapper) -> bool:
+    while type(method) is wrapt.FunctionWrapper:
+        if method._self_wrapper is wrapper:
+            return True
+        method = method.__wrapped__
+    return False

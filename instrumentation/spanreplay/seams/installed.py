@@ -1,0 +1,120 @@
+"""The seams of one process: hooked on the import of their libraries, undone together."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from wrapt import register_post_import_hook
+
+from spanreplay.model import guard
+from spanreplay.runtime.patch_groups import describe_missing
+from spanreplay.runtime.patches import Patches
+from spanreplay.seams import table as _table
+from spanreplay.seams.table import Seam
+
+
+@dataclass
+class Status:
+    """What became of one seam in this process: waiting, installed or failed."""
+
+    seam: Seam
+    state: str = "waiting"
+    reason: str = "its library has not been imported"
+    modules: list[str] = field(default_factory=list)
+    patched: int = 0
+    """How many attributes it has replaced."""
+
+
+class InstalledSeams:
+    """The seams of this process."""
+
+    def __init__(
+        self,
+        on_failure: Callable[[Seam, Exception], None],
+        names: Container[str] | None = None,
+        table: Sequence[Seam] | None = None,
+    ) -> None:
+        """`names` says which rows of the table, which is that of the seams by default; by default all of them."""
+        rows = _table.SEAMS if table is None else table
+        self._on_failure = on_failure
+        self._patches = Patches()
+        self._statuses = [Status(seam) for seam in rows if names is None or seam.name in names]
+        self._is_active = True
+
+    def register(self) -> None:
+        """Hook the import of every library of the table; a library that is loaded already is patched now."""
+        for status in self._statuses:
+            for trigger in status.seam.triggers:
+                register_post_import_hook(self._hook(status), trigger)
+
+    def _hook(self, status: Status) -> Callable[[Any], None]:
+        def hook(module: Any) -> None:
+            if not self._is_active:
+                return
+            mark, total = self._patches.mark(), self._patches.total
+            try:
+                import_module(status.seam.implementation).install(module, self._patches)
+            except Exception as exc:  # noqa: BLE001 -- another library's shape; reported, never raised into its import
+                self._patches.undo_to(mark)  # half a seam would be in the agent's way
+                status.state, status.reason = "failed", f"{type(exc).__name__}: {exc}"
+                self._on_failure(status.seam, exc)
+            else:
+                if status.state != "failed":  # of several modules, one that can't be patched is told
+                    status.state, status.reason = "installed", ""
+                status.modules.append(module.__name__)
+                status.patched += self._patches.total - total
+
+        return hook
+
+    def uninstall(self) -> None:
+        """Restore every original by identity; libraries imported later stay unpatched."""
+        self._is_active = False
+        self._patches.undo()
+
+    def count(self) -> dict[str, int]:
+        """How many attributes each seam has patched, for those that are installed."""
+        return {s.seam.name: s.patched for s in self._statuses if s.state == "installed"}
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One row a seam, for `doctor`."""
+        return [
+            {
+                "seam": s.seam.name,
+                "library": s.seam.distribution,
+                "version": _version(s.seam.distribution),
+                "state": s.state if _version(s.seam.distribution) else "absent",
+                "reason": s.reason if _version(s.seam.distribution) else "not installed",
+                "records": s.seam.records,
+            }
+            for s in self._statuses
+        ]
+
+
+def _version(distribution: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    if distribution == "python":
+        return platform.python_version()
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def name_library(seam: Seam) -> str:
+    """A seam's library with its version."""
+    name = "Python" if seam.distribution == "python" else seam.distribution
+    return f"{name} {_version(seam.distribution)}".strip()
+
+
+def log_failure(seam: Seam, exc: Exception) -> None:
+    """The reaction while recording: count it, say it once."""
+    why = describe_missing(exc)
+    guard.report_missing(
+        f"seam {seam.name}", f"{seam.name} can't be recorded: {name_library(seam)} is not as expected ({why})"
+    )

@@ -1,0 +1,1 @@
+"""Seams of time and of random values."""

@@ -1,0 +1,168 @@
+"""Seam: `random`, as the agent's code uses it: module functions, `SystemRandom`, and generators without a seed.
+
+Values are recorded, not the seed of the module's generator: libraries draw from it too, at times of their own. What
+picks from the caller's objects is recorded as positions. A generator of the agent's own that takes its seed from the
+operating system gets a recorded seed instead: one read, whatever it draws.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from spanreplay.runtime.agent_patches import asks, patch_bare, patch_with, read
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.reads import Source, source
+from spanreplay.seams.machine.clock.bits import pack_bytes, unpack_bytes
+
+_getframe: Final = sys._getframe
+_SEED_BITS: Final = 256
+_VALUES: Final = (
+    "random",
+    "uniform",
+    "triangular",
+    "randint",
+    "randrange",
+    "getrandbits",
+    "gauss",
+    "normalvariate",
+    "lognormvariate",
+    "expovariate",
+    "vonmisesvariate",
+    "gammavariate",
+    "betavariate",
+    "paretovariate",
+    "weibullvariate",
+    "binomialvariate",
+)
+_system: Final = random.SystemRandom()
+
+SEED: Final = source("random", "random.seed", pack=hex, unpack=lambda text: int(text, 16))
+
+
+def _sources(prefix: str, *, is_secret: bool) -> dict[str, Source]:
+    names = (*_VALUES, "choice", "choices", "sample", "shuffle")
+    made = {name: source("random", f"{prefix}.{name}", is_secret=is_secret) for name in names}
+    made["randbytes"] = source(
+        "random", f"{prefix}.randbytes", is_secret=is_secret, pack=pack_bytes, unpack=unpack_bytes
+    )
+    return made
+
+
+_MODULE: Final = _sources("random", is_secret=False)
+_SYSTEM: Final = _sources("random.SystemRandom", is_secret=True)
+
+
+def _choice(real: Any, shown: Source, population: Any) -> Any:
+    places = range(len(population))
+    if not places:
+        return real(population)  # raises what it always raised
+    return population[read(shown, lambda: real(places))]
+
+
+def _choices(real: Any, shown: Source, population: Any, *args: Any, **kwargs: Any) -> Any:
+    places = range(len(population))
+    picked = read(shown, lambda: real(places, *args, **kwargs))
+    return [population[at] for at in picked]
+
+
+def _sample(real: Any, shown: Source, population: Any, *args: Any, **kwargs: Any) -> Any:
+    counts = kwargs.get("counts")
+    if counts is not None or not hasattr(population, "__getitem__"):
+        return real(population, *args, **kwargs)
+    places = range(len(population))
+    return [population[at] for at in read(shown, lambda: real(places, *args, **kwargs))]
+
+
+def _shuffle(real: Any, shown: Source, x: Any) -> None:
+    def draw() -> list[int]:
+        places = list(range(len(x)))
+        real(places)
+        return places
+
+    order = read(shown, draw)
+    before = list(x)
+    for to, at in enumerate(order):
+        x[to] = before[at]
+
+
+_PICKS: Final[dict[str, Callable[..., Any]]] = {
+    "choice": _choice,
+    "choices": _choices,
+    "sample": _sample,
+    "shuffle": _shuffle,
+}
+
+
+def ask(real: Any, shown: Source, name: str) -> Callable[..., Any]:
+    """What asks for one recorded value of `real`, named `name` in `random`."""
+    pick = _PICKS.get(name)
+    if pick is None:
+        return lambda *args, **kwargs: read(shown, lambda: real(*args, **kwargs))
+    return lambda *args, **kwargs: pick(real, shown, *args, **kwargs)
+
+
+def _patch_module(patches: Patches) -> None:
+    for name, shown in _MODULE.items():
+        real = getattr(random, name, None)
+        if name == "random":
+            patch_bare(patches, random, name, shown, None)
+        elif real is not None:
+            patch_with(patches, random, name, ask(real, shown, name))
+    reseed = random.seed
+
+    def seed(*args: Any, **kwargs: Any) -> None:
+        if args[:1] not in ((), (None,)) or kwargs.get("a") is not None:
+            reseed(*args, **kwargs)
+            return
+        reseed(read(SEED, lambda: _system.getrandbits(_SEED_BITS)))
+
+    patch_with(patches, random, "seed", seed)
+
+
+def _patch_system_random(patches: Patches) -> None:
+    for name, shown in _SYSTEM.items():
+        real = getattr(random.SystemRandom, name, None)
+        if real is None:
+            continue
+        patches.replace(random.SystemRandom, name, _method(name, real, shown))
+
+
+def _method(name: str, real: Any, shown: Source) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not asks(_getframe(1)):
+            return real(self, *args, **kwargs)
+        return ask(real.__get__(self, type(self)), shown, name)(*args, **kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"SystemRandom.{name}"
+    method.__doc__ = real.__doc__
+    return method
+
+
+def _patch_generators(patches: Patches) -> None:
+    real_init, real_seed = random.Random.__init__, random.Random.seed
+
+    def init(self: Any, x: Any = None) -> None:
+        if x is None and not isinstance(self, random.SystemRandom) and asks(_getframe(1)):
+            x = read(SEED, lambda: _system.getrandbits(_SEED_BITS))
+        real_init(self, x)
+
+    def seed(self: Any, a: Any = None, version: int = 2) -> None:
+        if a is None and asks(_getframe(1)):
+            a = read(SEED, lambda: _system.getrandbits(_SEED_BITS))
+        real_seed(self, a, version)
+
+    init.__name__, init.__qualname__, init.__doc__ = "__init__", "Random.__init__", real_init.__doc__
+    seed.__qualname__, seed.__doc__ = "Random.seed", real_seed.__doc__
+    patches.replace(random.Random, "__init__", init)
+    patches.replace(random.Random, "seed", seed)
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `random`."""
+    _patch_module(patches)
+    _patch_system_random(patches)
+    _patch_generators(patches)

@@ -1,0 +1,113 @@
+"""What the seams of psycopg share: a statement as a call, and its result as a value.
+
+A statement of the agent's code is one call with its rows; a connection is none. In a replay there is no server: rows,
+counts and errors come from the recording, and the agent's own row factories run on them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+from spanreplay.model import config
+from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.agent_patches import recorded_run
+from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.run import active_run
+
+_READS: Final = ("select", "show", "explain", "values", "table")
+COMMAND_OK, TUPLES_OK = 1, 2
+SERVER_VERSION: Final = 150000
+"""What a connection that was never made says; drivers ask whether it is younger than what they know."""
+
+
+def describe_statement(name: str, sql: str, parameters: Any) -> Leaf:
+    """One statement as a call."""
+    words = sql.lstrip(" \t\r\n(;").split(None, 1)
+    effect = Effect.READ if words and words[0].lower() in _READS else Effect.IRREVERSIBLE
+    return Leaf(Kind.TOOL.value, name, effect.value, {"sql": sql, "parameters": parameters})
+
+
+def build_value(rows: Iterable[Any], columns: list[list[Any]] | None, rowcount: int, status: str) -> dict[str, Any]:
+    """The result of a statement as it is recorded; `columns` are pairs of name and type number."""
+    kept = [list(row) for row in rows]
+    if len(kept) > config.ROWS_MAX:
+        run = recorded_run()
+        if run is not None:
+            run.hole(f"a query gave more than {config.ROWS_MAX} rows: those beyond are not recorded")
+        kept = kept[: config.ROWS_MAX]
+    return {"rows": kept, "columns": columns, "rowcount": rowcount, "status": status}
+
+
+def is_replayed_here() -> bool:
+    """Whether a connection made here must not be made for real: in a replay, outside of live calls."""
+    run = active_run()
+    if run is None or run.session is None:
+        return False
+    from spanreplay.replayer.sandbox.going_live import is_live
+
+    return not is_live(run)
+
+
+def note_unrecorded(what: str) -> None:
+    """What of a driver is no call: the run is incomplete, and its replay ends there. Raises: ReplayMiss."""
+    run = recorded_run()
+    if run is None:
+        return
+    message = f"{what} of PostgreSQL was used: its data is not recorded"
+    if run.session is not None:
+        raise run.session.at_hole(message)
+    run.hole(message)
+
+
+class Served:
+    """What a recorded statement left behind, while the agent reads it."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.columns: list[list[Any]] | None = value["columns"]
+        self.rows: deque[tuple[Any, ...]] = deque(tuple(row) for row in value["rows"])
+        self.rowcount: int = value["rowcount"]
+        self.statusmessage: str | None = value["status"] or None
+        self.taken = 0
+
+    # As a libpq result, for psycopg's row factories
+    @property
+    def nfields(self) -> int:
+        """How many columns there are."""
+        return len(self.columns or ())
+
+    @property
+    def status(self) -> int:
+        """Whether there are rows at all."""
+        return COMMAND_OK if self.columns is None else TUPLES_OK
+
+    def fname(self, column: int) -> bytes:
+        """The name of a column."""
+        return str((self.columns or [])[column][0]).encode()
+
+    def take(self) -> tuple[Any, ...] | None:
+        """The next row."""
+        if not self.rows:
+            return None
+        self.taken += 1
+        return self.rows.popleft()
+
+
+class Column(tuple[Any, ...]):
+    """One column of `description`: name and type, as a sequence of seven and by name."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str, type_code: Any) -> Column:
+        return super().__new__(cls, (name, type_code, None, None, None, None, None))
+
+    @property
+    def name(self) -> str:
+        """The column's name."""
+        return str(self[0])
+
+    @property
+    def type_code(self) -> Any:
+        """The number of the column's type."""
+        return self[1]

@@ -1,0 +1,174 @@
+"""Connections of psycopg 3 that were never made: in a replay, each has the answers of an idle one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spanreplay.seams.machine.databases.postgres import SERVER_VERSION, note_unrecorded
+from spanreplay.seams.machine.databases.transactions import IDLE, MODES, methods
+
+
+class _Connection:
+    """What both kinds of stand-in have in common; goes before psycopg's own class, whose `__init__` never ran."""
+
+    is_async = False
+    prepare_threshold: int | None = 5
+    prepared_max: int | None = 100
+    info: Any = None
+
+    def set_up(self, factory: Any, cursor_factory: Any, autocommit: bool, parameters: dict[str, Any]) -> None:
+        """Be an idle connection; `cursor_factory` is a class of our cursors."""
+        from psycopg import adapters
+        from psycopg.adapt import AdaptersMap
+        from psycopg.rows import tuple_row
+
+        self.row_factory = factory or tuple_row
+        self.cursor_factory = cursor_factory
+        self._autocommit = autocommit
+        self._isolation_level = self._read_only = self._deferrable = None
+        self._adapters = AdaptersMap(adapters)
+        self._is_closed = False
+        self._notice_handlers: list[Any] = []
+        self._notify_handlers: list[Any] = []
+        self.info = _Information(parameters)
+
+    def _spanreplay_stand_in(self, what: str) -> Exception:
+        from psycopg import OperationalError
+
+        return OperationalError(f"this connection is replayed: {what} can't run live on it")
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    @property
+    def broken(self) -> bool:
+        """Never."""
+        return False
+
+    def __del__(self) -> None:
+        """Nothing is open."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} [replayed]>"
+
+    def cursor(self, name: str = "", *, binary: bool = False, row_factory: Any = None, **options: Any) -> Any:
+        """A cursor that serves what is recorded."""
+        if name:
+            note_unrecorded("a cursor of the server")
+            raise self._spanreplay_stand_in("a cursor of the server")
+        return self.cursor_factory(self, row_factory=row_factory or self.row_factory)
+
+
+class _Information:
+    """What `connection.info` tells of a connection that was never made."""
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.dbname = str(parameters.get("dbname") or "")
+        self.user = str(parameters.get("user") or "")
+        self.host = str(parameters.get("host") or "")
+        self.port = int(parameters.get("port") or 5432)
+        self.server_version = SERVER_VERSION
+        self.encoding = "utf-8"
+        self.backend_pid = 0
+        self.transaction_status = 0
+        self.status = 0
+
+
+class ReplayedConnection(_Connection):
+    """Goes before `psycopg.Connection`."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        """Run one statement with a cursor of its own."""
+        return self.cursor().execute(query, params)
+
+    def close(self) -> None:
+        """End it."""
+        self._is_closed = True
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Any]:
+        """A block without a server."""
+        yield self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._is_closed:
+            getattr(self, "commit" if exc_info[0] is None else "rollback")()
+        self.close()
+
+
+class ReplayedAsyncConnection(_Connection):
+    """Goes before `psycopg.AsyncConnection`."""
+
+    is_async = True
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        """Run one statement with a cursor of its own."""
+        return await self.cursor().execute(query, params)
+
+    async def close(self) -> None:
+        """End it."""
+        self._is_closed = True
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if not self._is_closed:
+            await getattr(self, "commit" if exc_info[0] is None else "rollback")()
+        await self.close()
+
+
+def _mode(name: str) -> property:
+    """One mode of transactions: told by an attribute, as by its method."""
+    return property(lambda self: vars(self)[f"_{name}"], lambda self, value: getattr(self, f"set_{name}")(value))
+
+
+def _real(name: str, is_async: bool) -> Any:
+    """What a connection that was never made does in the end: it remembers its modes."""
+    if name == "transaction":
+        return None
+
+    def keep(self: Any, *args: Any) -> None:
+        if name.startswith("set_"):
+            vars(self)[f"_{name.removeprefix('set_')}"] = args[0]
+        else:
+            self.info.transaction_status = IDLE
+
+    async def keep_async(self: Any, *args: Any) -> None:
+        keep(self, *args)
+
+    return keep_async if is_async else keep
+
+
+def _keeping(name: str, told: Any, is_async: bool) -> Any:
+    """A method that is told, and remembered."""
+    keep = _real(name, False)
+
+    def sync(self: Any, *args: Any) -> None:
+        told(self, *args)
+        keep(self, *args)
+
+    async def asynchronous(self: Any, *args: Any) -> None:
+        await told(self, *args)
+        keep(self, *args)
+
+    return asynchronous if is_async else sync
+
+
+for _cls, _is_async in ((ReplayedConnection, False), (ReplayedAsyncConnection, True)):
+    for _name, _method in methods(lambda name, a=_is_async: _real(name, a), is_async=_is_async).items():  # type: ignore[misc]  # a default of a lambda
+        setattr(_cls, _name, _method if _name == "transaction" else _keeping(_name, _method, _is_async))
+    for _name in MODES:
+        setattr(_cls, _name, _mode(_name))
+
+
+def make(cls: Any, cursor_factory: Any, conninfo: str, options: dict[str, Any]) -> Any:
+    """A connection of the class `cls`, which has one of ours first; nobody is dialled."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    made: Any = object.__new__(cls)
+    named = {k: v for k, v in options.items() if k in ("dbname", "user", "host", "port")}
+    parameters = {**conninfo_to_dict(conninfo), **named}
+    made.set_up(options.get("row_factory"), cursor_factory, bool(options.get("autocommit")), dict(parameters))
+    return made

@@ -1,0 +1,404 @@
+"""Seam: psycopg 3, sync and async, as the agent's code uses it outside of tools.
+
+Cursors are of a subclass of ours. In a replay a connection is one that was never made: its cursors serve what is
+recorded, and everything else that a connection can be asked has the answer of an idle one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import Any, Final
+
+from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.agent_patches import recorded_run
+from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.runtime.patches import Patches
+from spanreplay.seams.machine.databases import psycopg_stand_ins
+from spanreplay.seams.machine.databases.postgres import (
+    Column,
+    Served,
+    build_value,
+    describe_statement,
+    is_replayed_here,
+    note_unrecorded,
+)
+from spanreplay.seams.machine.databases.transactions import IDLE, IN_ERROR, complete, describe_connect, methods
+from spanreplay.seams.machine.effects import effects_run
+
+_STATUS: Final = "transaction"
+_classes: Final[dict[tuple[type, type], type]] = {}
+
+
+def _text(query: Any) -> str:
+    if isinstance(query, bytes):
+        return query.decode("utf-8", "replace")
+    return str(query.as_string(None)) if hasattr(query, "as_string") else str(query)
+
+
+class _Cursor:
+    """What both kinds of cursor have in common; goes before psycopg's own class."""
+
+    _served: Served | None = None
+    _stand_in: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        connection = args[0] if args else kwargs["connection"]
+        self._stand_in = getattr(connection, "_spanreplay_stand_in", None)
+        if self._stand_in is None:
+            super().__init__(*args, **kwargs)
+            return
+        self._shown: Any = connection
+        self._factory = kwargs.get("row_factory") or connection.row_factory
+        self.arraysize, self._is_closed = 1, False
+
+    def __del__(self) -> None:
+        if self._stand_in is None:
+            parent = getattr(super(), "__del__", None)
+            if parent is not None:
+                parent()
+
+    def _serve(self, value: dict[str, Any]) -> None:
+        self._served = Served(value)
+        self.pgresult = self._served
+        if self._stand_in is not None:
+            self._shown.info.transaction_status = value.get(_STATUS, IDLE)
+
+    def _describe(self, name: str, query: Any, parameters: Any) -> Any:
+        return describe_statement(f"psycopg.{name}", _text(query), parameters)
+
+    def _collected(self, rows: list[Any]) -> dict[str, Any]:
+        cursor: Any = super()
+        description = cursor.description
+        columns = None if description is None else [[c.name, c.type_code] for c in description]
+        value = build_value(rows, columns, cursor.rowcount, cursor.statusmessage or "")
+        return {**value, _STATUS: int(cursor.connection.info.transaction_status)}
+
+    def _fail(self, exc: Exception) -> None:
+        """A statement has raised."""
+        complete(exc)
+        if self._stand_in is not None and not self._shown.autocommit:
+            self._shown.info.transaction_status = IN_ERROR
+
+    def _next(self) -> Any:
+        served = self._served
+        row = None if served is None else served.take()
+        return None if row is None else self._factory(self)(row)
+
+    # ── What the agent reads ────────────────────────────────────────────────────────────────────────
+    @property
+    def _encoding(self) -> str:
+        return "utf-8" if self._stand_in is not None else super()._encoding  # type: ignore[misc]  # of the class that this is mixed into
+
+    @property
+    def description(self) -> Any:
+        """Columns of the result."""
+        if self._stand_in is None:
+            return super().description  # type: ignore[misc]  # as above
+        columns = None if self._served is None else self._served.columns
+        return None if columns is None else [Column(*column) for column in columns]
+
+    @property
+    def rowcount(self) -> int:
+        """Rows that the statement gave or changed."""
+        if self._stand_in is None:
+            return super().rowcount  # type: ignore[misc,no-any-return]  # as above
+        return -1 if self._served is None else self._served.rowcount
+
+    @property
+    def rownumber(self) -> int | None:
+        """Rows read so far."""
+        if self._stand_in is None:
+            return super().rownumber  # type: ignore[misc,no-any-return]  # as above
+        return None if self._served is None else self._served.taken
+
+    @property
+    def statusmessage(self) -> str | None:
+        """What the server said of the statement."""
+        if self._stand_in is None:
+            return super().statusmessage  # type: ignore[misc,no-any-return]  # as above
+        return None if self._served is None else self._served.statusmessage
+
+    @property
+    def connection(self) -> Any:
+        """The connection."""
+        return self._shown if self._stand_in is not None else super().connection  # type: ignore[misc]  # as above
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed if self._stand_in is not None else super().closed  # type: ignore[misc]  # as above
+
+    @property
+    def row_factory(self) -> Any:
+        """What makes rows."""
+        return self._factory if self._stand_in is not None else super().row_factory  # type: ignore[misc]  # as above
+
+    @row_factory.setter
+    def row_factory(self, factory: Any) -> None:
+        if self._stand_in is not None:
+            self._factory = factory
+        else:
+            theirs: Any = next(c for c in type(self).__mro__ if "row_factory" in vars(c) and c is not _Cursor)
+            theirs.row_factory.fset(self, factory)
+
+    def nextset(self) -> bool | None:
+        """Only the first result is recorded."""
+        return None if self._stand_in is not None else super().nextset()  # type: ignore[misc]  # as above
+
+    def copy(self, *args: Any, **options: Any) -> Any:
+        """Rows as a stream in the server's own format."""
+        note_unrecorded("COPY")
+        return super().copy(*args, **options)  # type: ignore[misc]  # as above
+
+    def stream(self, *args: Any, **options: Any) -> Any:
+        """Rows one by one, as the server makes them."""
+        note_unrecorded("a stream of rows")
+        return super().stream(*args, **options)  # type: ignore[misc]  # as above
+
+    def _rows_tuples(self) -> Any:
+        """Have rows made as tuples for a moment; gives what makes them otherwise."""
+        from psycopg.rows import tuple_row
+
+        factory, self.row_factory = self.row_factory, tuple_row
+        return factory
+
+
+class CursorMixin(_Cursor):
+    """Goes before `psycopg.Cursor`."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        """Run one statement."""
+        return self._run("execute", query, params, lambda: super(CursorMixin, self).execute(query, params, **options))  # type: ignore[misc]  # of the class that this is mixed into
+
+    def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
+        """Run one statement with each of the parameters."""
+        listed = list(params_seq)
+        self._run("executemany", query, listed, lambda: super(CursorMixin, self).executemany(query, listed, **options))  # type: ignore[misc]  # as above
+
+    def _run(self, name: str, query: Any, parameters: Any, live: Any) -> Any:
+        if recorded_run() is None and self._stand_in is None:
+            return live()
+        is_served = True
+
+        def run_live() -> dict[str, Any]:
+            nonlocal is_served
+            is_served = False
+            if self._stand_in is not None:
+                raise self._stand_in(name)
+            live()
+            if super(_Cursor, self).description is None:  # type: ignore[misc]  # as above
+                return self._collected([])
+            factory = self._rows_tuples()
+            try:
+                rows = super(CursorMixin, self).fetchall()  # type: ignore[misc]  # as above
+            finally:
+                self.row_factory = factory
+            if rows:
+                super(CursorMixin, self).scroll(0, mode="absolute")  # type: ignore[misc]  # as above
+            return self._collected(rows)
+
+        try:
+            value = call_sync(lambda: self._describe(name, query, parameters), run_live)
+        except Exception as exc:
+            self._fail(exc)
+            raise
+        if is_served:
+            self._serve(value)
+        return self
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        return self._next() if self._stand_in is not None else super().fetchone()  # type: ignore[misc]  # as above
+
+    def fetchmany(self, size: int = 0) -> Any:
+        """The next rows."""
+        if self._stand_in is None:
+            return super().fetchmany(size)  # type: ignore[misc]  # as above
+        return [row for _, row in zip(range(size or self.arraysize), iter(self._next, None), strict=False)]
+
+    def fetchall(self) -> Any:
+        """All rows that are left."""
+        return list(iter(self._next, None)) if self._stand_in is not None else super().fetchall()  # type: ignore[misc]  # as above
+
+    def __iter__(self) -> Any:
+        return iter(self._next, None) if self._stand_in is not None else super().__iter__()  # type: ignore[misc]  # as above
+
+    def close(self) -> None:
+        """End it."""
+        if self._stand_in is None:
+            super().close()  # type: ignore[misc]  # as above
+        self._is_closed = True
+
+
+class AsyncCursorMixin(_Cursor):
+    """Goes before `psycopg.AsyncCursor`."""
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        """Run one statement."""
+        return await self._run(
+            "execute", query, params, lambda: super(AsyncCursorMixin, self).execute(query, params, **options)  # type: ignore[misc]  # as above
+        )  # fmt: skip
+
+    async def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
+        """Run one statement with each of the parameters."""
+        listed = list(params_seq)
+        await self._run(
+            "executemany", query, listed, lambda: super(AsyncCursorMixin, self).executemany(query, listed, **options)  # type: ignore[misc]  # as above
+        )  # fmt: skip
+
+    async def _run(self, name: str, query: Any, parameters: Any, live: Any) -> Any:
+        if recorded_run() is None and self._stand_in is None:
+            return await live()
+        is_served = True
+
+        async def run_live() -> dict[str, Any]:
+            nonlocal is_served
+            is_served = False
+            if self._stand_in is not None:
+                raise self._stand_in(name)
+            await live()
+            if super(_Cursor, self).description is None:  # type: ignore[misc]  # as above
+                return self._collected([])
+            factory = self._rows_tuples()
+            try:
+                rows = await super(AsyncCursorMixin, self).fetchall()  # type: ignore[misc]  # as above
+            finally:
+                self.row_factory = factory
+            if rows:
+                await super(AsyncCursorMixin, self).scroll(0, mode="absolute")  # type: ignore[misc]  # as above
+            return self._collected(rows)
+
+        try:
+            value = await call_async(lambda: self._describe(name, query, parameters), run_live)
+        except Exception as exc:
+            self._fail(exc)
+            raise
+        if is_served:
+            self._serve(value)
+        return self
+
+    async def fetchone(self) -> Any:
+        """The next row, or None."""
+        return self._next() if self._stand_in is not None else await super().fetchone()  # type: ignore[misc]  # as above
+
+    async def fetchmany(self, size: int = 0) -> Any:
+        """The next rows."""
+        if self._stand_in is None:
+            return await super().fetchmany(size)  # type: ignore[misc]  # as above
+        return [row for _, row in zip(range(size or self.arraysize), iter(self._next, None), strict=False)]
+
+    async def fetchall(self) -> Any:
+        """All rows that are left."""
+        return list(iter(self._next, None)) if self._stand_in is not None else await super().fetchall()  # type: ignore[misc]  # as above
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while (row := await self.fetchone()) is not None:
+            yield row
+
+    async def close(self) -> None:
+        """End it."""
+        if self._stand_in is None:
+            await super().close()  # type: ignore[misc]  # as above
+        self._is_closed = True
+
+
+def _with(mixin: type, base: type) -> type:
+    if issubclass(base, mixin):
+        return base
+    made = _classes.get((mixin, base))
+    if made is None:
+        made = _classes[(mixin, base)] = type(base.__name__, (mixin, base), {"__module__": base.__module__})
+    return made
+
+
+_TYPE_FIELDS: Final = ("name", "oid", "array_oid", "regtype", "delimiter")
+
+
+def _patch_types(patches: Patches, cls: Any) -> None:
+    """A type of the server's is asked for past the connection's own cursors."""
+    real = vars(cls)["fetch"]
+
+    def fetch(kind: Any, /, conn: Any, name: Any) -> Any:
+        def ask() -> Any:
+            return real.__get__(None, kind)(conn, name)
+
+        if kind is not cls or getattr(conn, "is_async", hasattr(conn, "__aenter__")) or recorded_run() is None:
+            return ask()
+
+        def live() -> dict[str, Any] | None:
+            found = ask()
+            return None if found is None else {field: getattr(found, field) for field in _TYPE_FIELDS}
+
+        leaf = Leaf(Kind.TOOL.value, "psycopg.TypeInfo.fetch", Effect.READ.value, {"name": _text(name)})
+        value = call_sync(lambda: leaf, live)
+        return None if value is None else cls(**value)
+
+    patches.replace(cls, "fetch", classmethod(fetch))
+
+
+def _describe(conninfo: str, options: dict[str, Any]) -> Leaf:
+    from psycopg.conninfo import conninfo_to_dict
+
+    named = {**conninfo_to_dict(conninfo), **options}
+    leaf: Leaf = describe_connect("psycopg", named, {"autocommit": bool(options.get("autocommit"))})
+    return leaf
+
+
+def _patch_transactions(patches: Patches, cls: Any, *, is_async: bool) -> None:
+    for name, made in methods(lambda name: getattr(cls, name, None), is_async=is_async).items():
+        if hasattr(cls, name):
+            patches.replace(cls, name, made)
+
+
+def _note_server_cursor(wrapped: Any, cursor: Any, args: Any, kwargs: Any) -> Any:
+    note_unrecorded("a cursor of the server")
+    return wrapped(*args, **kwargs)
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch how connections of `psycopg` are made, and what is kept of what is done on them."""
+    _patch_types(patches, import_module("psycopg.types").TypeInfo)
+    for name in ("ServerCursor", "AsyncServerCursor"):
+        patches.wrap(getattr(module, name), "execute", _note_server_cursor)
+    sync, asynchronous = module.Connection, module.AsyncConnection
+    real, real_async = vars(sync)["connect"], vars(asynchronous)["connect"]
+    _patch_transactions(patches, sync, is_async=False)
+    _patch_transactions(patches, asynchronous, is_async=True)
+
+    def connect(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
+        if is_replayed_here():
+            if effects_run() is not None:
+                call_sync(lambda: _describe(conninfo, options), lambda: None)
+            cursors = _with(CursorMixin, options.get("cursor_factory") or module.Cursor)
+            return psycopg_stand_ins.make(_with(psycopg_stand_ins.ReplayedConnection, cls), cursors, conninfo, options)
+        made: list[Any] = []
+
+        def live() -> None:
+            made.append(real.__get__(None, cls)(conninfo, **options))
+
+        live() if effects_run() is None else call_sync(lambda: _describe(conninfo, options), live)
+        made[0].cursor_factory = _with(CursorMixin, made[0].cursor_factory)
+        return made[0]
+
+    async def connect_async(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
+        made: list[Any] = []
+
+        async def live() -> None:
+            if not is_replayed_here():
+                made.append(await real_async.__get__(None, cls)(conninfo, **options))
+
+        is_replayed = is_replayed_here()
+        await (live() if effects_run() is None else call_async(lambda: _describe(conninfo, options), live))
+        if is_replayed:
+            cursors = _with(AsyncCursorMixin, options.get("cursor_factory") or module.AsyncCursor)
+            stand_in = _with(psycopg_stand_ins.ReplayedAsyncConnection, cls)
+            return psycopg_stand_ins.make(stand_in, cursors, conninfo, options)
+        made[0].cursor_factory = _with(AsyncCursorMixin, made[0].cursor_factory)
+        return made[0]
+
+    connect.__qualname__, connect_async.__qualname__ = "Connection.connect", "AsyncConnection.connect"
+    connect_async.__name__ = "connect"
+    patches.replace(sync, "connect", classmethod(connect))
+    patches.replace(asynchronous, "connect", classmethod(connect_async))
+    patches.replace(module, "connect", sync.connect)

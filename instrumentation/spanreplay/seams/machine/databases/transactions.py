@@ -1,0 +1,154 @@
+"""What the seams of psycopg share beside statements: connections, transactions and how they begin, as calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final
+
+from spanreplay.model.call import Effect
+from spanreplay.runtime.calls.function_calls import call_async, call_sync
+from spanreplay.seams.machine.effects import describe_effect, effects_run
+
+MODES: Final = ("autocommit", "isolation_level", "read_only", "deferrable")
+"""What a connection of psycopg 3 can be told about transactions, each by a method `set_…` too."""
+IDLE, IN_TRANSACTION, IN_ERROR = 0, 2, 3
+"""What psycopg says of a connection's transaction."""
+_TWO_PHASES: Final = ("tpc_begin", "tpc_prepare", "tpc_commit", "tpc_rollback")
+_SERVER: Final = ("host", "port", "dbname", "user")
+
+
+def complete(exc: BaseException) -> None:
+    """A recorded error has no result of libpq, which its `diag` asks for."""
+    if not hasattr(exc, "_info"):
+        vars(exc).update(_info=None, _encoding="utf-8", pgconn=None)
+
+
+def tell(name: str, arguments: Mapping[str, Any], live: Callable[[], Any]) -> Any:
+    """Have a database do what has no rows; where it is not a call, `live` itself. Gives what `live` gives, or None."""
+    if effects_run() is None:
+        return live()
+    given: list[Any] = []
+    try:
+        call_sync(lambda: describe_effect(name, arguments), lambda: given.append(live()))
+    except Exception as exc:
+        complete(exc)
+        raise
+    return given[0] if given else None
+
+
+async def tell_async(name: str, arguments: Mapping[str, Any], live: Callable[[], Awaitable[Any]]) -> Any:
+    """The same on an event loop."""
+    if effects_run() is None:
+        return await live()
+    given: list[Any] = []
+
+    async def run_live() -> None:
+        given.append(await live())
+
+    try:
+        await call_async(lambda: describe_effect(name, arguments), run_live)
+    except Exception as exc:
+        complete(exc)
+        raise
+    return given[0] if given else None
+
+
+def describe_connect(driver: str, parameters: Mapping[str, Any], modes: Mapping[str, Any]) -> Any:
+    """A connection as a call; which server it is to is a matter of the machine, and listed where it differs."""
+    server = {name: str(parameters[name]) for name in _SERVER if parameters.get(name)}
+    leaf = describe_effect(f"{driver}.connect", modes, Effect.READ)
+    return leaf._replace(beside={"server": server}) if server else leaf
+
+
+class Block:
+    """`with connection.transaction()`: its begin is a call, and so is its end, which keeps or takes back."""
+
+    def __init__(self, connection: Any, name: str | None, force_rollback: bool, real: Any) -> None:
+        """`real` is the driver's own block; None in a replay."""
+        self._real = real
+        self._before = IDLE if real is not None else connection.info.transaction_status
+        self._arguments = {"savepoint": name, "force_rollback": force_rollback}
+        self._shown = SimpleNamespace(connection=connection, savepoint_name=name, force_rollback=force_rollback)
+
+    def _note(self, status: int) -> None:
+        """Keep the state of a connection that was never made."""
+        if self._real is None:
+            self._shown.connection.info.transaction_status = status
+
+    def _how(self, kind: Any) -> str:
+        return f"psycopg.{'commit' if kind is None and not self._shown.force_rollback else 'rollback'}"
+
+    def _is_swallowed(self, exc: Any) -> bool:
+        from psycopg import Rollback
+
+        return isinstance(exc, Rollback) and exc.transaction in (None, self._shown)
+
+    def __enter__(self) -> Any:
+        made = tell("psycopg.begin", self._arguments, lambda: self._real.__enter__() if self._real else None)
+        self._note(IN_TRANSACTION)
+        return made or self._shown
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> bool:
+        real = self._real
+        given = tell(self._how(kind), self._arguments, lambda: real.__exit__(kind, value, trace) if real else None)
+        self._note(self._before)
+        return bool(given) if real else self._is_swallowed(value)
+
+    async def __aenter__(self) -> Any:
+        async def live() -> Any:
+            return await self._real.__aenter__() if self._real else None
+
+        made = await tell_async("psycopg.begin", self._arguments, live)
+        self._note(IN_TRANSACTION)
+        return made or self._shown
+
+    async def __aexit__(self, kind: Any, value: Any, trace: Any) -> bool:
+        async def live() -> Any:
+            return await self._real.__aexit__(kind, value, trace) if self._real else None
+
+        given = await tell_async(self._how(kind), self._arguments, live)
+        self._note(self._before)
+        return bool(given) if self._real else self._is_swallowed(value)
+
+
+def _value(value: Any) -> Any:
+    return getattr(value, "name", value)
+
+
+def _ordinary(name: str) -> tuple[str, Callable[[tuple[Any, ...]], dict[str, Any]]]:
+    if name.startswith("set_"):
+        return "psycopg.set", lambda args: {name.removeprefix("set_"): _value(args[0])}
+    return f"psycopg.{name}", lambda args: {"id": str(args[0])} if args else {}
+
+
+TOLD: Final = ("commit", "rollback", *(f"set_{each}" for each in MODES), *_TWO_PHASES)
+"""Methods of a connection that change what becomes of its statements."""
+
+
+def methods(real_of: Callable[[str], Any], *, is_async: bool) -> dict[str, Any]:
+    """Name → method for a class of connections; `real_of(name)` is the one beneath, None in a replay."""
+    found: dict[str, Any] = {}
+    for name in TOLD:
+        real = real_of(name)
+        call, describe = _ordinary(name)
+
+        def sync(self: Any, *args: Any, real: Any = real, call: str = call, describe: Any = describe) -> Any:
+            return tell(call, describe(args), lambda: real(self, *args))
+
+        async def asynchronous(
+            self: Any, *args: Any, real: Any = real, call: str = call, describe: Any = describe
+        ) -> Any:
+            return await tell_async(call, describe(args), lambda: real(self, *args))
+
+        made = asynchronous if is_async else sync
+        made.__name__, made.__doc__ = name, getattr(real, "__doc__", None)
+        found[name] = made
+    real_block = real_of("transaction")
+
+    def transaction(self: Any, savepoint_name: str | None = None, force_rollback: bool = False) -> Block:
+        real = None if real_block is None else real_block(self, savepoint_name, force_rollback)
+        return Block(self, savepoint_name, force_rollback, real)
+
+    found["transaction"] = transaction
+    return found

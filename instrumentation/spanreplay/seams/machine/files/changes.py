@@ -1,0 +1,332 @@
+"""What the agent's code changes in the world's files: noted by path, and what is there before is an input.
+
+A replay begins with what was there: on a machine without the folder a file is written into it all the same, and an
+inbox whose files the recorded run has moved away still holds them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import config, guard
+from spanreplay.model.call import Effect, Kind
+from spanreplay.model.code_state import APPENDS, KEEPS, NAMES, NOTHING, REPLACES
+from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run, replace_in_os
+from spanreplay.runtime.caller.places import DEVICES, asks_for, is_input, places
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.outside_io import unwatched
+from spanreplay.seams.machine.clock.temporary import asks_for_temporary, is_tempfile
+from spanreplay.seams.machine.files import path_effects
+from spanreplay.seams.machine.files.descriptors import resolve
+from spanreplay.seams.machine.files.path_effects import note_change
+from spanreplay.seams.machine.outside.leaks import note
+from spanreplay.seams.machine.outside.watch import describe_read
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.contributors import Files
+    from spanreplay.runtime.run import Run
+
+_getframe: Final = sys._getframe
+_WRITE_FLAGS: Final = os.O_WRONLY | os.O_RDWR
+_CONTENT: Final = "content"
+_APPENDING: Final = dict.fromkeys(("a", "ab", "ba", "at", "ta"), APPENDS)
+
+
+def run_of_files() -> Run | None:
+    """The run whose files are noted here; None inside of a call."""
+    run = recorded_run()
+    return None if run is not None and run.written is not None and run.written.is_outside() else run
+
+
+def name_of(run: Run, path: str) -> str:
+    """A path as calls name it."""
+    return path if run.written is None else run.written.name(path)
+
+
+def read_content(run: Run, real: Any, path: Any, what: str) -> dict[str, Any]:
+    """A file's content and hash, as a call answers; a hole where it is too large. `real` is `open`."""
+    with real(path, "rb") as source:
+        content = source.read(config.FILE_BYTES_MAX + 1)
+    if len(content) > config.FILE_BYTES_MAX:
+        run.hole(f"the agent {what} {os.fsdecode(path)!r}, which is larger than {config.FILE_BYTES_MAX} bytes")
+        return {"is_too_large": True}
+    return {"sha256": hashlib.sha256(content).hexdigest(), _CONTENT: content}
+
+
+def _seed(run: Run, real: Any, path: str, mode: str) -> None:
+    """A data file that is changed in place is an input first: in a replay it begins as it was."""
+    is_live = False
+
+    def live() -> dict[str, Any]:
+        nonlocal is_live
+        is_live = True
+        return read_content(run, real, path, "changed")
+
+    arguments = {"path": name_of(run, path), "mode": mode}
+    value = call_sync(lambda: Leaf(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
+    if not is_live and run.overlay is not None and _CONTENT in value:
+        run.overlay.put(path, value[_CONTENT])
+
+
+def _kind_at(look: Callable[[str], os.stat_result], path: str) -> str:
+    try:
+        mode = look(path).st_mode
+    except OSError:
+        return ""
+    return "directory" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "file"
+
+
+def look_before(run: Run, path: str, how: str = KEEPS) -> str:
+    """What is at a path that the agent is about to change: `file`, `directory`, `link` or '' for nothing.
+
+    Outside of code, and where the process has not changed it before, it is a call; in a replay the overlay has the same
+    there, and the same kind of folder around it. `how` is the kind of change, for what `state.py` records inside of
+    code. Raises: ReplayMiss.
+    """
+    written = run.written
+    with unwatched():
+        there = _kind_at(os.lstat, path)
+        if written is None or not written.sees_looks or written.touched.has(path):
+            return there
+        is_inside = not is_input(path)
+    if is_inside:
+        if written.state is not None:
+            written.state.begin(run, path, there, how)
+        return there
+    with unwatched():
+        folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120 -- text
+        if not there and written.touched.has_made(folder):
+            return there
+    arguments = {"path": written.name(path)}
+    found = call_sync(
+        lambda: Leaf(Kind.TOOL.value, "lookup", Effect.READ.value, arguments),
+        lambda: {"folder": _kind_at(os.stat, folder), "there": there},
+    )
+    if run.overlay is not None:
+        run.overlay.have(folder, found["folder"])
+        run.overlay.have(path, found["there"])
+    return str(found["there"])
+
+
+def note_write(run: Run, real: Any, path: str, mode: str) -> None:
+    """The agent is about to open a file for writing; `real` is `open`. Raises: ReplayMiss."""
+    written = run.written
+    if written is None:
+        return
+    if written.has(path):
+        guard.guarded("noting a file", functools.partial(written.add_again, path, is_new="w" in mode))
+        return
+    changes = "+" in mode and not set(mode) & set("wx")
+    if changes and "a" not in mode and places().is_data(path):
+        _seed(run, real, path, mode)
+    elif look_before(run, path, _how(mode)) and "x" in mode:
+        return  # opening it fails
+    guard.guarded("noting a file", functools.partial(written.add, path, is_append="a" in mode))
+
+
+def _how(mode: str) -> str:
+    return NOTHING if "x" in mode else REPLACES if "w" in mode else _APPENDING.get(mode, KEEPS)
+
+
+def note_log(path: str) -> None:
+    """The agent's log is about to be opened: a replay has the same folder around it. Raises: ReplayMiss."""
+    run = run_of_files()
+    if run is not None and not path.startswith(DEVICES):
+        look_before(run, path, NAMES)
+
+
+def note_made(path: str) -> None:
+    """Somebody else than the agent is about to write a file: it is none of the run's inputs."""
+    run = run_of_files()
+    if run is not None and run.written is not None:
+        run.written.touched.add(path)
+
+
+def _begin_temporary(run: Run, frame: FrameType, path: str) -> None:
+    """A temporary file is about to be made: in a replay its recorded name is free, as it was, and its folder there."""
+    if not is_tempfile(frame) or run.written is None:
+        return
+    if not run.written.is_temporary(path):
+        if asks_for_temporary(frame):
+            look_before(run, path)
+    elif run.overlay is not None:
+        run.overlay.have(path, "")
+
+
+def _open_descriptor(real: Any, frame: FrameType, path: Any, flags: int, folder: int | None) -> None:
+    run = run_of_files()
+    if run is None or run.written is None or not isinstance(path, (str, bytes, os.PathLike)):
+        return
+    name = resolve(run, os.fsdecode(path), folder)
+    if name.startswith(DEVICES):
+        return
+    if not asks_for(frame, name):
+        if flags & _WRITE_FLAGS:
+            _begin_temporary(run, frame, name)
+            guard.guarded("noting a file", run.written.touched.add, name)
+            if is_tempfile(frame) and flags & os.O_CREAT and asks_for_temporary(frame):
+                guard.guarded("noting a file", run.written.add_temporary, name)
+    elif flags & _WRITE_FLAGS:
+        if run.written.has(name):
+            again = functools.partial(run.written.add_again, name, is_new=bool(flags & os.O_TRUNC))
+            guard.guarded("noting a file", again)
+            return
+        there = look_before(run, name, _how_of_flags(flags))
+        if there and flags & os.O_EXCL:
+            return  # opening it fails
+        guard.guarded("noting a file", functools.partial(run.written.add, name, is_append=bool(flags & os.O_APPEND)))
+    elif not run.written.has(name) and describe_read(name, flags):
+        note("file", "os.open", name)
+
+
+def _how_of_flags(flags: int) -> str:
+    if flags & os.O_EXCL:
+        return NOTHING
+    return REPLACES if flags & os.O_TRUNC else APPENDS if flags & os.O_APPEND else KEEPS
+
+
+# ── What changes a path: (run, written, path, …) before the real function ─────────────────────────────
+def _remove(run: Run, written: Files, real: Any, path: str) -> None:
+    look_before(run, path, REPLACES)
+    guard.guarded("what a file held", written.end, path)
+    written.touched.add(path)
+
+
+def _remove_folder(run: Run, written: Files, real: Any, path: str) -> None:
+    with unwatched():
+        is_full = os.path.isdir(path) and bool(os.listdir(path))  # noqa: PTH112, PTH208 -- text
+    look_before(run, path, NOTHING if is_full else REPLACES)
+    written.touched.add(path)
+
+
+def _make(run: Run, written: Files, real: Any, path: str) -> None:
+    if not look_before(run, path, NOTHING):
+        written.touched.add_directory(path)
+        written.add_directory(path)
+
+
+def _change(run: Run, written: Files, real: Any, path: str) -> None:
+    is_folder = os.path.isdir(path)  # noqa: PTH112 -- text
+    look_before(run, path, NOTHING if is_folder else KEEPS)
+
+
+def _cut(run: Run, written: Files, real: Any, path: str) -> None:
+    note_write(run, real, path, "r+")
+
+
+def _add(run: Run, written: Files, real: Any, target: str) -> None:
+    look_before(run, target, NOTHING)
+    written.touched.add(target)
+
+
+def _move(run: Run, written: Files, real: Any, source: str, target: str) -> None:
+    is_own = written.touched.has(source) or written.has(source)
+    if look_before(run, source) == "file" and not is_own and is_input(source):
+        _seed(run, real, source, "move")
+    look_before(run, target, REPLACES)
+    written.move(source, target)
+    written.touched.add(source)
+    written.touched.add(target)
+
+
+_ONE: Final[dict[str, Callable[..., None]]] = {
+    "remove": _remove, "unlink": _remove, "rmdir": _remove_folder, "mkdir": _make, "chmod": _change, "utime": _change,
+    "truncate": _cut,
+}  # fmt: skip
+_TWO: Final[dict[str, Callable[..., None]]] = {"rename": _move, "replace": _move}
+_SECOND: Final[dict[str, Callable[..., None]]] = {"symlink": _add, "link": _add}
+
+
+def folders_of(kwargs: Mapping[str, Any], *, takes_two: bool) -> tuple[Any, ...]:
+    """The open folders from which the paths of a change are meant, each or None."""
+    if takes_two:
+        return kwargs.get("src_dir_fd"), kwargs.get("dst_dir_fd")
+    return (kwargs.get("dir_fd", kwargs.get("dst_dir_fd")),)
+
+
+def _before(
+    handler: Callable[..., None], real_open: Any, frame: FrameType, paths: Sequence[Any], folders: Sequence[Any]
+) -> None:
+    """Note a change that the agent makes; of what others make, only that it is no input."""
+    run = run_of_files()
+    if run is None or run.written is None or not all(isinstance(p, (str, bytes, os.PathLike)) for p in paths):
+        return
+    names = [resolve(run, os.fsdecode(each), folder) for each, folder in zip(paths, folders, strict=True)]
+    if any(each.startswith(DEVICES) or "\0" in each for each in names):
+        return
+    if asks_for(frame, *names) and not _is_removing_tree(frame):
+        handler(run, run.written, real_open, *names)
+    elif handler is _make:
+        _begin_temporary(run, frame, names[0])
+        if not os.path.lexists(names[0]):
+            run.written.touched.add_directory(names[0])
+    elif handler is not _change:
+        for each in names:
+            if handler is _remove:
+                guard.guarded("what a file held", run.written.end, each)
+            run.written.touched.add(each)
+
+
+def _is_removing_tree(frame: FrameType) -> bool:
+    return "rmtree" in frame.f_code.co_name
+
+
+def _install_one(patches: Patches, module: Any, name: str, handler: Callable[..., None], real_open: Any) -> None:
+    real, takes_two, is_second = getattr(module, name), name in _TWO, name in _SECOND
+
+    def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
+        paths = args[:2] if takes_two else args[1:2] if is_second else args[:1]
+        if paths:
+            _before(handler, real_open, _getframe(1), paths, folders_of(kwargs, takes_two=takes_two))
+        if args:
+            note_change(name, _getframe(1), args, kwargs)
+        return real(*args, **kwargs)
+
+    replace_in_os(patches, name, call)
+
+
+def _install_rmtree(patches: Patches, module: Any) -> None:
+    real = module.rmtree
+
+    def rmtree(patch: Patch, path: Any, *args: Any, **kwargs: Any) -> Any:
+        _before(_remove, None, _getframe(1), (path,), folders_of(kwargs, takes_two=False))
+        note_change("rmtree", _getframe(1), (path,), kwargs)
+        run = run_of_files()
+        if run is not None and run.overlay is not None and kwargs.get("dir_fd") is not None:
+            path = resolve(run, os.fsdecode(path), kwargs.pop("dir_fd"))  # ours can't work from an open folder on
+        return real(path, *args, **kwargs)
+
+    patch = Patch("shutil", "rmtree", real)
+    vars_of_real = getattr(real, "avoids_symlink_attacks", None)
+    install_patch(patches, module, "rmtree", rmtree, patch)
+    if vars_of_real is not None:
+        rmtree.avoids_symlink_attacks = vars_of_real  # type: ignore[attr-defined]  # who asks reads it there
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch the functions of `os` that make, change, move and remove files, or `shutil.rmtree`."""
+    if module is not os:
+        _install_rmtree(patches, module)
+        return
+    opening, real_open = module.open, open
+
+    def open_descriptor(patch: Patch, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
+        _open_descriptor(real_open, _getframe(1), path, flags, dir_fd)
+        if flags & os.O_CREAT and not isinstance(path, int):
+            note_change("open", _getframe(1), (path, flags, mode), {"dir_fd": dir_fd})
+        return opening(path, flags, mode, dir_fd=dir_fd)
+
+    replace_in_os(patches, "open", open_descriptor)
+    path_effects.install(module, patches)
+    for handlers in (_ONE, _TWO, _SECOND):
+        for name, handler in handlers.items():
+            if hasattr(module, name):
+                _install_one(patches, module, name, handler, real_open)

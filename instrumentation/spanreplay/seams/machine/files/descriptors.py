@@ -1,0 +1,62 @@
+"""Which path a descriptor stands for, as the agent sees it: in a replay that of the world, not of the overlay."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.runtime.caller.places import DEVICES
+from spanreplay.runtime.process.outside_io import unwatched
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+_readlink: Final = os.readlink
+_fstat: Final = os.fstat
+_PATH_BYTES: Final = 1024
+_GONE: Final = " (deleted)"
+
+
+def path_of(run: Run, descriptor: int) -> str:
+    """The whole path of an open file or folder; '' for what has none, such as a pipe or a removed file."""
+    try:
+        if stat.S_IFMT(_fstat(descriptor).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            return ""
+        path = _find(descriptor)
+    except OSError:
+        return ""
+    if not path.startswith("/") or path.endswith(_GONE):
+        return ""
+    return path if run.overlay is None else run.overlay.scratch.below(path)
+
+
+def _find(descriptor: int) -> str:
+    if sys.platform != "darwin":
+        with unwatched():
+            return _readlink(f"/proc/self/fd/{descriptor}")
+    import fcntl  # type: ignore[unreachable,unused-ignore]  # there only
+
+    found: bytes = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(_PATH_BYTES))
+    return os.fsdecode(found.partition(b"\0")[0])
+
+
+def resolve(run: Run, path: str, folder: Any) -> str:
+    """A path that is meant from an open folder on; itself where it is not, or where nobody knows the folder."""
+    if not isinstance(folder, int) or path.startswith("/"):
+        return path
+    found = path_of(run, folder)
+    return f"{found}/{path}" if found else path
+
+
+def describe_file(run: Run | None, file: Any) -> str:
+    """What a program is given as a file: its path, or `file` where it has none that holds in another run."""
+    try:
+        descriptor = file if isinstance(file, int) else file.fileno()
+    except (AttributeError, OSError, ValueError):
+        return "file"
+    path = "" if run is None else path_of(run, descriptor)
+    if not path or path.startswith(DEVICES):
+        return "file"
+    return path if run is None or run.written is None else run.written.name(path)

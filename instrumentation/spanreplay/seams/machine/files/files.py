@@ -1,0 +1,157 @@
+"""Seam: data files that the agent's code reads with `open` or `pathlib`.
+
+Code is not data: files of the agent's code tree (the git work tree of its script, else the script's folder), of the
+interpreter and of its packages are read as they are, so that an edited prompt shows as a changed call. Every other
+regular file is a call, with its content; in a replay the content comes from the recording through the classes of `io`.
+A file that the run itself has written is no input (`changes.py`), and what it leaves behind is compared (`written.py`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import sys
+from typing import Any, Final
+
+from spanreplay.model import guard
+from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.agent_patches import Patch, install_patch
+from spanreplay.runtime.caller.caller import is_ours as is_of_us
+from spanreplay.runtime.caller.caller import keeps_log
+from spanreplay.runtime.caller.places import DEVICES, asks_for, forget_places, places
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.outside_io import unwatched
+from spanreplay.runtime.process.used_variables import is_env_file
+from spanreplay.runtime.run import Run
+from spanreplay.seams.machine.files.changes import name_of, note_log, note_made, note_write, read_content, run_of_files
+
+_getframe: Final = sys._getframe
+_READING: Final = frozenset({"r", "rb", "br", "rt", "tr"})
+_WRITING: Final = frozenset("wax+")
+
+
+class RecordedFile(io.RawIOBase):
+    """Recorded content as a raw file: what `io` builds its buffered and text files on."""
+
+    def __init__(self, content: bytes, name: Any) -> None:
+        super().__init__()
+        self._content = io.BytesIO(content)
+        self.name = name
+        self.mode = "rb"
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill the buffer from the content."""
+        return self._content.readinto(buffer)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move within the content."""
+        return self._content.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The place in the content."""
+        return self._content.tell()
+
+
+def open_recorded(
+    content: bytes, file: Any, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any
+) -> Any:
+    """What `open` gives, with recorded content. Raises: ValueError as `open` does."""
+    raw = RecordedFile(content, file)
+    if "b" in mode:
+        if buffering == 0:
+            return raw
+        return io.BufferedReader(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
+    if buffering == 0:
+        raise ValueError("can't have unbuffered text I/O")
+    text = io.TextIOWrapper(io.BufferedReader(raw), encoding, errors, newline, buffering == 1)
+    text.mode = mode  # type: ignore[misc]  # as `open` does
+    return text
+
+
+def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
+    file, mode, buffering, encoding, errors, newline = given
+    is_live = False
+
+    def live() -> dict[str, Any]:
+        nonlocal is_live
+        is_live = True
+        return read_content(run, real, file, "read")
+
+    def describe() -> Leaf:
+        return Leaf(Kind.TOOL.value, "open", Effect.READ.value, {"path": name_of(run, path), "mode": mode})
+
+    value = call_sync(describe, live)
+    if is_live:
+        with unwatched():
+            return real(file, mode, buffering, encoding, errors, newline)
+    if "content" not in value and run.session is not None:
+        raise run.session.at_hole(f"the content of {path!r} was not recorded: it was too large")
+    return open_recorded(value["content"], *given)
+
+
+def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: Any) -> Any:
+    """What `open` gives to the code in this frame."""
+    file, mode = given[0], given[1]
+    is_ours = isinstance(file, (str, bytes, os.PathLike)) and isinstance(mode, str) and opener is None
+    asks = is_ours and asks_for(frame, os.fsdecode(file), is_read=mode in _READING)
+    if is_ours and not asks and set(mode) & _WRITING:
+        if keeps_log(frame):
+            note_log(os.fsdecode(file))
+        guard.guarded("noting a file", note_made, os.fsdecode(file))
+    if is_ours and mode in _READING and is_env_file(os.fsdecode(file)) and not is_of_us(frame.f_code.co_filename):
+        guard.guarded("noting a file that sets variables", _note_env_file, os.fsdecode(file), asks)
+    run = run_of_files() if asks else None
+    if run is None:
+        return real(*given, closefd, opener)
+    path = os.fsdecode(file)
+    if mode not in _READING:
+        if set(mode) & _WRITING and not path.startswith(DEVICES):
+            note_write(run, real, path, mode)
+        return real(*given, closefd, opener)
+    if run.written is not None and run.written.has(path):
+        if run.written.state is not None:
+            run.written.state.note_read(run, path)
+        return real(*given, closefd, opener)
+    is_data = places().is_data(path)
+    if not is_data and run.written is not None and run.written.state is not None:
+        run.written.state.note_read(run, path)
+    if run.census is not None:
+        run.census.add("file", path, "recorded" if is_data else "code, read as it is", depth=4)
+    return _ask(run, real, path, given) if is_data else real(*given, closefd, opener)
+
+
+def _note_env_file(path: str, asks: bool) -> None:
+    run = run_of_files()
+    if run is None or run.environment_read is None:
+        return
+    if run.session is not None:
+        run.session.recorded_env.read_file(path)
+    run.environment_read.used.read_file(path, is_data=asks and places().is_data(path))
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `builtins.open` and `io.open`."""
+    real = builtins.open
+    forget_places()
+
+    def call(
+        patch: Patch, file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
+        newline: Any = None, closefd: bool = True, opener: Any = None,
+    ) -> Any:  # fmt: skip
+        return _open(real, _getframe().f_back, (file, mode, buffering, encoding, errors, newline), closefd, opener)
+
+    install_patch(patches, builtins, "open", call, Patch("builtins", "open", real))
+    patches.replace(io, "open", builtins.open)
+    accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)  # Python 3.10 keeps its own reference
+    if accessor is not None:
+        patches.replace(accessor, "open", staticmethod(builtins.open))

@@ -1,0 +1,170 @@
+"""What the agent changes inside its code tree: not code but its state, whose beginning is recorded.
+
+Files of the code tree are read as they are (`places.py`). What a run changes is its state, wherever it lies. So before
+a path of the tree is changed for the first time, what is there is a call (`lookup`) with its content, and where
+nothing is, the manifest names the path. A replay's overlay begins with both (`replayer/sandbox/beginning.py`): what was
+read before the change, and looked at, is what it was as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import stat
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import config
+from spanreplay.model.call import Effect, Kind
+from spanreplay.model.code_state import APPENDS, AT, ENTRIES, KEEPS, NAMES, NOTHING
+from spanreplay.runtime.caller.places import is_code
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.lanes import current_lane
+from spanreplay.runtime.process.outside_io import unwatched
+from spanreplay.runtime.process.real_paths import real_path
+from spanreplay.runtime.process.touched import place_of
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.answers import Answers
+    from spanreplay.runtime.run import Run
+
+PATHS_MAX: Final = 10_000
+"""Paths that are kept in mind."""
+ABSENT_MAX: Final = config.ABSENT_MAX
+"""Paths in the manifest."""
+_LOOKUP: Final = "tool:lookup"
+ENTRIES_MAX: Final = 2000
+"""Files and folders below one folder."""
+
+
+class State:
+    """Which paths of the code tree this process has changed, and which it read before. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._read: set[str] = set()
+        self._unrecorded: set[str] = set()
+        self._absent: dict[str, None] = {}
+        self._lock = threading.RLock()
+
+    def note_read(self, run: Run, path: str) -> None:
+        """A file of the code tree is about to be read."""
+        whole = real_path(path)
+        with self._lock:
+            is_lost = whole in self._unrecorded
+            if len(self._read) < PATHS_MAX:
+                self._read.add(whole)
+        if is_lost:
+            run.hole(_too_large(path))
+
+    def begin(self, run: Run, path: str, there: str, how: str) -> None:
+        """A path is about to be changed: what is there is recorded, once. Raises: ReplayMiss."""
+        written = run.written
+        with unwatched():
+            if written is None or not is_code(path):
+                return
+            place = os.path.realpath(path) if there == "link" and how in (APPENDS, KEEPS) else place_of(path)
+            is_same = how == NOTHING and there
+            if is_same:
+                return
+            is_first = run.family is None or run.session is not None or run.family.is_first_at(place)
+            if not self._take(place, is_new=not there and is_first):
+                return
+            arguments = {"path": written.name(path), "change": how}
+            if run.session is None or run.family is None:
+                if not there or not is_first:
+                    return
+            elif not _was_recorded(run, run.session, arguments["path"]):
+                return
+        call_sync(
+            lambda: Leaf(Kind.TOOL.value, "lookup", Effect.READ.value, arguments),
+            lambda: {"there": there, AT: written.show(place), ENTRIES: self._collect(run, place, how)},
+        )
+
+    def _take(self, place: str, *, is_new: bool) -> bool:
+        """Whether nothing is known of a path yet, nor of a folder around it; from now on it is."""
+        with self._lock:
+            if len(self._known) >= PATHS_MAX or any(each in self._known for each in _around(place)):
+                return False
+            self._known.add(place)
+            if is_new and len(self._absent) < ABSENT_MAX:
+                self._absent[place] = None
+            return True
+
+    def list_absent(self) -> list[str]:
+        """Paths where nothing was before the run made something there."""
+        with self._lock:
+            return list(self._absent)
+
+    # ── What is there ───────────────────────────────────────────────────────────────────────────────
+    def _collect(self, run: Run, place: str, how: str) -> dict[str, dict[str, Any]]:
+        """Path below `place`, '' for itself → kind, mode and content; a hole where that is too much."""
+        found: dict[str, dict[str, Any]] = {}
+        left = config.FILE_BYTES_MAX
+        with unwatched():
+            waiting = [place]
+            while waiting:
+                each = waiting.pop()
+                entry = _describe(each, 0 if how == NAMES else left)
+                found["" if each == place else os.path.relpath(each, place)] = entry
+                left -= len(entry.get("content", b""))
+                if entry["kind"] == "directory":
+                    inside = [os.path.join(each, name) for name in sorted(os.listdir(each), reverse=True)]  # noqa: PTH118, PTH208 -- text
+                    waiting += [one for one in inside if one not in self._known]
+                elif entry.get("is_too_large") and how != NAMES:
+                    self._lose(run, each, how)
+                if len(found) + len(waiting) > ENTRIES_MAX:
+                    run.hole(f"the agent changed {place!r}, which holds more than {ENTRIES_MAX} files")
+                    return {"": found[""]}
+        return found
+
+    def _lose(self, run: Run, place: str, how: str) -> None:
+        """A content that is not recorded: a hole where the run depends on it, now or when it reads it."""
+        if how == KEEPS or place in self._read:
+            run.hole(_too_large(place))
+        elif how == APPENDS:
+            with self._lock:
+                self._unrecorded.add(place)
+
+
+def _was_recorded(run: Run, session: Answers, path: str) -> bool:
+    """Whether the call is to be made in a replay of several processes.
+
+    The first that comes to a path makes it, which is a race: in a replay it is the one that was first when recorded.
+    """
+    lane, index = current_lane(run.root_lane).path, session.index
+    shown = json.dumps(path)
+    at = itertools.takewhile(lambda call: call is not None, (index.at(lane, _LOOKUP, n) for n in range(PATHS_MAX)))
+    return any(call is not None and call.seq not in index.used and shown in call.request for call in at)
+
+
+def _too_large(path: str) -> str:
+    return f"the agent changed and read {path!r}, which is larger than {config.FILE_BYTES_MAX} bytes"
+
+
+def _around(path: str) -> list[str]:
+    """A path and the folders around it."""
+    found = [path]
+    while (parent := os.path.dirname(found[-1])) != found[-1]:  # noqa: PTH120 -- text
+        found.append(parent)
+    return found
+
+
+def _describe(path: str, bytes_max: int) -> dict[str, Any]:
+    try:
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            return {"kind": "link", "target": os.readlink(path)}  # noqa: PTH115 -- text
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISDIR(found.st_mode):
+            return {"kind": "directory", "mode": mode}
+        if not stat.S_ISREG(found.st_mode):
+            return {"kind": "other"}
+        entry = {"kind": "file", "mode": mode, "times": [found.st_atime_ns, found.st_mtime_ns]}
+        if found.st_size > bytes_max:
+            return {**entry, "is_too_large": True}
+        with open(path, "rb") as source:  # noqa: PTH123 -- ours: nobody's call
+            return {**entry, "content": source.read(bytes_max)}
+    except OSError:
+        return {"kind": "other"}

@@ -1,0 +1,83 @@
+"""Contents of a written file that the run does not leave behind: what a program was given, what was removed again.
+
+A file that the agent writes, hands to a program and removes is gone when the run ends. So its content counts when a
+program starts, and when the file is removed, moved over or written anew without a program having seen it. Each file
+has one chain of hashes, whatever number of contents it had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+FILES_MAX: Final = 1000
+"""Files whose earlier contents count."""
+READS_MAX: Final = 10_000
+"""Contents that a run reads for this, in all."""
+
+Digest = Callable[[str], str]
+"""A path → the hash of what is there, '' for nothing."""
+
+
+class Versions:
+    """By path. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._fresh: dict[str, None] = {}
+        self._chains: dict[str, tuple[int, str]] = {}
+        self._reads = 0
+
+    def write(self, path: str) -> None:
+        """A file is about to be written."""
+        with self._lock:
+            if len(self._fresh) < FILES_MAX:
+                self._fresh[path] = None
+
+    def end(self, path: str, digest: Digest) -> None:
+        """What is at a path is about to go; it counts unless a program has seen it."""
+        with self._lock:
+            for each in [p for p in self._fresh if p == path or p.startswith(path + "/")]:
+                del self._fresh[each]
+                self._count(each, digest)
+
+    def move(self, source: str, target: str, digest: Digest) -> None:
+        """A file or folder is about to be moved."""
+        self.end(target, digest)
+        with self._lock:
+            for each in [p for p in self._fresh if p == source or p.startswith(source + "/")]:
+                del self._fresh[each]
+                self._fresh[target + each[len(source) :]] = None
+
+    def forget(self, path: str) -> None:
+        """What a path holds is from now on the work of others, such as a database."""
+        with self._lock:
+            self._fresh.pop(path, None)
+
+    def show(self, digest: Digest) -> None:
+        """A program is about to start, and can read all that has been written."""
+        with self._lock:
+            for each in list(self._fresh):
+                self._count(each, digest)
+            self._fresh.clear()
+
+    def _count(self, path: str, digest: Digest) -> None:
+        if self._reads >= READS_MAX or (path not in self._chains and len(self._chains) >= FILES_MAX):
+            return
+        self._reads += 1
+        found = digest(path)
+        if found:
+            count, chain = self._chains.get(path, (0, ""))
+            self._chains[path] = count + 1, hashlib.sha256(f"{chain} {found}".encode()).hexdigest()
+
+    def describe(self, path: str) -> dict[str, Any]:
+        """For the manifest: how many contents a file had before, and the hash of them all; {} for none."""
+        count, chain = self._chains.get(path, (0, ""))
+        return {"earlier": {"count": count, "sha256": chain}} if count else {}
+
+    def paths(self) -> list[str]:
+        """The files that had earlier contents."""
+        with self._lock:
+            return list(self._chains)

@@ -1,0 +1,221 @@
+"""Files that the agent's code writes outside of every call: noted by name, compared by content at the end.
+
+A file that a run has written itself is no input: reading it again is no call. In the manifest, under `files`, is what
+the run left behind: path, size, the hash of the redacted content, and the text itself where it is short.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.code_state import ABSENT
+from spanreplay.runtime.process.real_paths import real_path
+from spanreplay.runtime.process.surroundings import DIRECTORIES, FILES, TEMPORARY_NAME, Surroundings
+from spanreplay.runtime.process.touched import Touched
+from spanreplay.seams.machine.files.state import State
+from spanreplay.seams.machine.files.versions import Versions
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+PATHS_MAX: Final = 1000
+TEXT_BYTES_MAX: Final = 16 * 1024
+TEXTS_BYTES_MAX: Final = 256 * 1024
+HASHED_BYTES_MAX: Final = 256 * 1024 * 1024
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Written:
+    """What a run has written so far. Thread-safe."""
+
+    def __init__(self, run: Run, surroundings: Surroundings) -> None:
+        self._run = run
+        self._surroundings = surroundings
+        self.is_outside: Callable[[], bool] = lambda: False
+        """Whether what runs now is no part of this run."""
+        self.touched = Touched()
+        self.sees_looks = True
+        """Whether looks at files are calls; not in a replay of a recording that has none."""
+        self.state: State | None = State()
+        """What the run changes in its code tree; None in a replay of a recording without that."""
+        folder = tempfile.gettempdir()
+        self._directory = os.path.realpath(surroundings.directory or os.getcwd())  # noqa: PTH109 -- text
+        self._temporary = tuple(each + os.sep for each in (folder, os.path.realpath(folder)))
+        self.versions: Versions | None = Versions()
+        """Contents that are gone when the run ends; None in a replay of a recording without them."""
+        self._temporary_files: dict[str, None] = {}
+        self._lock = threading.RLock()
+        self._paths: dict[str, bool] = {}
+        self._base: dict[str, int] = {}
+        self._directories: dict[str, bool] = {}
+
+    def add(self, path: str, *, is_append: bool = False) -> None:
+        """A file is about to be written; call it before it is opened."""
+        whole = os.path.realpath(path)
+        self.touched.add(path)
+        with self._lock:
+            if whole in self._paths or len(self._paths) >= PATHS_MAX:
+                return
+            try:
+                size, is_new = os.stat(whole).st_size, False  # noqa: PTH116 -- text
+            except OSError:
+                size, is_new = 0, True
+            self._paths[whole] = is_new
+            if is_append and size:
+                self._base[whole] = size
+        if self.versions is not None:
+            self.versions.write(whole)
+
+    def add_temporary(self, path: str) -> None:
+        """A temporary file is about to be made for the agent; who reads it later may read what others wrote."""
+        whole = os.path.realpath(path)
+        with self._lock:
+            if self.versions is not None and len(self._temporary_files) < PATHS_MAX:
+                self._temporary_files[whole] = None
+                self.versions.write(whole)
+
+    def add_again(self, path: str, *, is_new: bool) -> None:
+        """A file that this run has written is about to be written again; `is_new`: without what it holds."""
+        whole = os.path.realpath(path)
+        if self.versions is None:
+            return
+        if is_new:
+            self.versions.end(whole, self._find_digest)
+        self.versions.write(whole)
+
+    def end(self, path: str) -> None:
+        """A file, or all in a folder, is about to be removed."""
+        if self.versions is not None and (self._paths or self._temporary_files):
+            self.versions.end(os.path.realpath(path), self._find_digest)
+
+    def hand_over(self, path: str) -> None:
+        """A database or another library keeps a file from now on."""
+        if self.versions is not None:
+            self.versions.forget(os.path.realpath(path))
+
+    def show_to_program(self) -> None:
+        """A program is about to start: what has been written until now is given to it."""
+        if self.versions is not None and (self._paths or self._temporary_files):
+            self.versions.show(self._find_digest)
+
+    def _find_digest(self, path: str) -> str:
+        found = self._read(path, self._base.get(path, 0), 0)
+        return "" if found is None else str(found["sha256"])
+
+    def add_directory(self, path: str) -> None:
+        """A directory is about to be made."""
+        whole = os.path.realpath(path)
+        with self._lock:
+            if len(self._directories) < PATHS_MAX and not os.path.exists(whole):  # noqa: PTH110 -- text
+                self._directories[whole] = True
+
+    def move(self, source: str, target: str) -> None:
+        """A file or directory is about to be moved."""
+        old, new = os.path.realpath(source), os.path.realpath(target)
+        if self.versions is not None:
+            self.versions.move(old, new, self._find_digest)
+        with self._lock:
+            is_new = not os.path.exists(new)  # noqa: PTH110 -- text
+            for path in [p for p in self._paths if p == old or p.startswith(old + os.sep)]:
+                self._paths[new + path[len(old) :]] = is_new
+                base = self._base.pop(path, 0)
+                if base:
+                    self._base[new + path[len(old) :]] = base
+            if os.path.isfile(old) and len(self._paths) < PATHS_MAX:  # noqa: PTH113 -- text
+                self._paths.setdefault(new, is_new)
+
+    def has(self, path: str) -> bool:
+        """Whether this run has written a file."""
+        return bool(self._paths) and real_path(path) in self._paths
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest; reads the files that are left."""
+        files = self._describe_temporary()
+        temporary = self._temporary_files
+        room = TEXTS_BYTES_MAX
+        for name, path, is_new in self._named():
+            found = self._read(path, self._base.get(path, 0), room)
+            earlier = {} if self.versions is None or path in temporary else self.versions.describe(path)
+            if found is None:
+                if earlier:
+                    files[name] = {"size": 0, "gone": True, **earlier}
+                continue
+            found.update(earlier)
+            room -= len(found.get("text", ""))
+            files[name] = {**found, **({"new": True} if is_new else {})}
+        made = [self.show(p) for p in self._directories if os.path.isdir(p)]  # noqa: PTH112 -- text
+        new = {path for path, is_new in dict(self._paths).items() if is_new}.union(self._directories)
+        absent = [] if self.state is None else [self.show(p) for p in self.state.list_absent() if p not in new]
+        return {FILES: files, **({DIRECTORIES: made} if made else {}), **({ABSENT: absent} if absent else {})}
+
+    def _describe_temporary(self) -> dict[str, Any]:
+        """Whether a temporary file is left is a matter of when it is collected: only what it held counts."""
+        files: dict[str, Any] = {}
+        for name, path, _ in self._named(dict.fromkeys(self._temporary_files, False)):
+            if self.versions is not None:
+                self.versions.end(path, self._find_digest)
+                files[f"{name} (temporary)"] = {"size": 0, "gone": True, **self.versions.describe(path)}
+        return files
+
+    def _named(self, given: dict[str, bool] | None = None) -> Iterator[tuple[str, str, bool]]:
+        with self._lock:
+            paths = dict(self._paths if given is None else given)
+        names: dict[str, int] = {}
+        for path, is_new in paths.items():
+            name = self.show(path)
+            if path.startswith(self._temporary):
+                name = TEMPORARY_NAME.sub("tmp*", name)  # drawn at random, each time anew
+            count = names[name] = names.get(name, 0) + 1
+            yield (name if count == 1 else f"{name}#{count}"), path, is_new
+
+    def is_temporary(self, path: str) -> bool:
+        """Whether a path lies directly in the folder for temporary files."""
+        return os.path.dirname(path) + os.sep in self._temporary  # noqa: PTH120 -- text
+
+    def name(self, path: str) -> str:
+        """A path as calls name it: what is made anew each time, with a name drawn at random, has one name."""
+        if path.startswith(self._temporary):
+            path = TEMPORARY_NAME.sub("tmp*", path)
+        return self._surroundings.name(path) if self._surroundings.aliases else path
+
+    def show(self, path: str) -> str:
+        """A whole path as the manifest names it: from the run's folder on, redacted."""
+        below = self._surroundings.name(path)
+        if below is path and path.startswith(self._directory + os.sep):
+            below = path[len(self._directory) + 1 :]
+        return self._run.redactor.text(below)
+
+    def _read(self, path: str, base: int, room: int) -> dict[str, Any] | None:
+        try:
+            with open(path, "rb") as stream:  # noqa: PTH123 -- the overlay's
+                size = os.fstat(stream.fileno()).st_size - base
+                stream.seek(base)
+                if size > TEXT_BYTES_MAX:
+                    return {"size": size, "sha256": self._digest(stream)}
+                content = stream.read(TEXT_BYTES_MAX)
+        except OSError:
+            return None
+        try:
+            text = self._run.redactor.text(content.decode("utf-8"))
+        except UnicodeDecodeError:
+            return {"size": size, "sha256": hmac.digest(self._key(), content, "sha256").hex()}
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return {"size": size, "sha256": digest, **({"text": text} if len(text) <= room else {})}
+
+    def _digest(self, stream: Any) -> str:
+        # Keyed: who guesses a secret in it must not be able to tell by the hash
+        made = hmac.new(self._key(), digestmod="sha256")
+        left = HASHED_BYTES_MAX
+        while left > 0 and (piece := stream.read(_CHUNK_BYTES)):
+            made.update(piece)
+            left -= len(piece)
+        return made.hexdigest()
+
+    def _key(self) -> bytes:
+        return self._run.redactor.derive(b"files")

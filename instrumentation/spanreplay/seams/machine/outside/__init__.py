@@ -1,0 +1,1 @@
+"""Finds what leaves the process outside of every seam."""

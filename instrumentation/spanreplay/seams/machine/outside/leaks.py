@@ -1,0 +1,104 @@
+"""I/O that a recorded run did outside of every boundary, by call site: what a replay could not repeat.
+
+Each leak goes into the run's manifest under `leaks`; one that makes the run impossible to replay is a hole too, so
+that the run says "not replayable because db.py:41 opened a socket outside of every boundary".
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import ids
+from spanreplay.runtime.calls.open_call import is_plumbing, is_suppressed
+from spanreplay.runtime.lanes import current_crossing
+from spanreplay.runtime.process.outside_io import (
+    SAID,
+    is_harmless_spawn,
+    is_telemetry_stack,
+    quiet_state,
+    strip_query,
+)
+from spanreplay.runtime.processes import starting
+from spanreplay.runtime.run import active_run
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+LEAKS_MAX: Final = 200
+DETAIL_CHARACTERS_MAX: Final = 200
+
+
+@dataclass
+class Leak:
+    """One kind of I/O at one place."""
+
+    kind: str
+    what: str
+    detail: str
+    code: str
+    is_hole: bool
+    count: int = 1
+
+    def say(self) -> str:
+        """One sentence without a full stop."""
+        place = self.code or "a library's own thread"
+        return f"{place} {SAID[self.kind].format(detail=self.detail, what=self.what)}"
+
+
+class Leaks:
+    """The leaks of one run, at most LEAKS_MAX, one a call site. Thread-safe."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._found: dict[tuple[str, str], Leak] = {}
+        self._lock = threading.RLock()
+
+    def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
+        """Note one leak; `detail` is redacted here, and is no more than a name."""
+        key = (kind, code or detail)
+        with self._lock:
+            known = self._found.get(key)
+            if known is not None:
+                known.count += 1
+                return
+            if len(self._found) >= LEAKS_MAX:
+                self._run.count("leaks_dropped")
+                return
+            shown = self._run.redactor.text(strip_query(detail))[:DETAIL_CHARACTERS_MAX]
+            leak = self._found[key] = Leak(kind, what, shown, code, is_hole)
+        if is_hole:
+            self._run.hole(leak.say())
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For the manifest, in the order of their first appearance."""
+        with self._lock:
+            return [{**vars(leak), "said": leak.say()} for leak in self._found.values()]
+
+    def for_manifest(self) -> dict[str, Any]:
+        """Members of the manifest."""
+        rows = self.describe()
+        return {"leaks": rows} if rows else {}
+
+
+def leaking_run() -> Run | None:
+    """The recorded run that I/O of the running code leaks from; None inside of a call and in our own plumbing."""
+    run = active_run()
+    if run is None or run.leaks is None or quiet_state.depth:
+        return None
+    if current_crossing(run.root_lane) is not None or is_suppressed() or is_plumbing(run) or starting.is_now:
+        return None
+    return run
+
+
+def note(kind: str, what: str, detail: str, *, is_hole: bool = True) -> None:
+    """Note a leak of the running code, if it is one; the caller is a patched function or an audit listener."""
+    run = leaking_run()
+    if run is None or run.leaks is None:
+        return
+    frame = sys._getframe(1)
+    if is_telemetry_stack(frame) or (kind == "process" and is_harmless_spawn(frame)):
+        return
+    run.leaks.add(kind, what, detail, ids.find_caller(2), is_hole=is_hole)

@@ -1,0 +1,130 @@
+"""Seam: functions through which a program reaches the world in ways that no other seam records.
+
+Nothing is changed: while recording, a call outside of every boundary is noted as a leak, with its place. One row of
+POINTS a function; what cannot be replaced in Python (`io.FileIO`, C libraries) is seen by `SPANREPLAY_AUDIT=full`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spanreplay.model import guard
+from spanreplay.runtime.agent_patches import Patch, install_patch
+from spanreplay.runtime.caller.caller import is_agent
+from spanreplay.runtime.caller.places import places
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.outside_io import (
+    describe_library,
+    describe_program,
+)
+from spanreplay.runtime.process.own_ports import is_own
+from spanreplay.seams.machine.outside import leaks
+from spanreplay.seams.machine.sockets.socket_askers import is_stream
+
+_getframe: Final = sys._getframe
+_WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+@dataclass(frozen=True)
+class Point:
+    """One function of one module; `owner` is a class in it, or nothing."""
+
+    module: str
+    name: str
+    kind: str
+    describe: Callable[[tuple[Any, ...]], str]
+    """Its positional arguments → what is shown; '' if this call is no leak."""
+    owner: str = ""
+    of_agent_only: bool = False
+    """Whether it counts only where the agent's own code calls it, not a library."""
+
+
+def describe_address(address: Any) -> str:
+    """`host:port`, or the path of a socket; '' for a server of this process."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        if is_own(str(address[0]), address[1]):
+            return ""
+        return f"{address[0]}:{address[1]}"
+    return os.fsdecode(address) if isinstance(address, (str, bytes)) else str(type(address).__name__)
+
+
+def describe_read(path: Any, flags: int) -> str:
+    """The path of a data file that is read; '' for what is written, for code and for what is the machine's."""
+    if not isinstance(path, (str, bytes, os.PathLike)) or flags & _WRITES:
+        return ""
+    text = os.fsdecode(path)
+    return text if places().is_data(text) and not places().is_of_machine(text) else ""
+
+
+def _loaded(args: tuple[Any, ...]) -> str:
+    return describe_library(args[1] if len(args) > 1 else None)
+
+
+def _connected(args: tuple[Any, ...]) -> str:
+    """A stream's; what sends datagrams is another seam's (`datagrams`)."""
+    return describe_address(args[1]) if len(args) > 1 and is_stream(args[0]) else ""
+
+
+def _name(text: str) -> Callable[[tuple[Any, ...]], str]:
+    return lambda args: text
+
+
+def _spawned(at: int) -> Callable[[tuple[Any, ...]], str]:
+    return lambda args: describe_program(args[at]) if len(args) > at else "a program"
+
+
+POINTS: Final = (
+    Point("socket", "connect", "socket", _connected, "socket"),
+    Point("socket", "connect_ex", "socket", _connected, "socket"),
+    *(
+        Point("os", name, "process", _spawned(0))
+        for name in ("posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp")
+    ),
+    *(Point("os", name, "process", _spawned(1)) for name in ("spawnv", "spawnve", "spawnvp", "spawnl", "spawnlp")),
+    Point("os", "getrandom", "random", _name("random bytes"), of_agent_only=True),
+    Point("time", "clock_gettime", "clock", _name("the clock"), of_agent_only=True),
+    Point("time", "clock_gettime_ns", "clock", _name("the clock"), of_agent_only=True),
+    Point("ctypes", "CDLL", "native", _loaded, "CDLL", of_agent_only=True),
+)  # fmt: skip
+
+
+def _watch(patches: Patches, owner: Any, name: str, point: Point) -> None:
+    real = getattr(owner, name)
+
+    def see(frame: Any, args: tuple[Any, ...]) -> None:
+        if leaks.leaking_run() is None or (point.of_agent_only and not is_agent(frame)):
+            return
+        detail = point.describe(args)
+        if detail:
+            leaks.note(point.kind, f"{point.module}.{name}", detail)
+
+    if isinstance(owner, type):
+
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            guard.guarded("watching", see, _getframe(1), (self, *args))
+            return real(self, *args, **kwargs)
+
+        method.__name__, method.__qualname__, method.__doc__ = name, f"{owner.__name__}.{name}", real.__doc__
+        patches.replace(owner, name, method)
+        return
+
+    def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
+        guard.guarded("watching", see, _getframe(1), args)
+        return real(*args, **kwargs)
+
+    install_patch(patches, owner, name, call, Patch(owner.__name__, name, real))
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Watch the functions of one module."""
+    for point in POINTS:
+        if point.module != module.__name__:
+            continue
+        owner = getattr(module, point.owner) if point.owner else module
+        name = "__init__" if point.name == "CDLL" else point.name
+        if hasattr(owner, name):
+            _watch(patches, owner, name, point)

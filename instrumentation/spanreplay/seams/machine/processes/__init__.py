@@ -1,0 +1,1 @@
+"""Seams of programs that the agent starts."""

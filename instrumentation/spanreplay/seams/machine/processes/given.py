@@ -1,0 +1,89 @@
+"""What a replay gives to a program that it does not start, compared with what the recorded one was given.
+
+It is compared when the agent learns that the program has ended, and otherwise when the run ends: the program has done
+with it what it had to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spanreplay import codec
+from spanreplay.model import config, guard
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.process.noted_effects import sees_effects
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.calls.open_call import Crossing
+
+STDIN, IS_CUT = "stdin", "stdin_is_cut"
+
+
+class Given:
+    """The input of one program in a replay."""
+
+    def __init__(self, crossing: Crossing, value: Mapping[str, Any]) -> None:
+        self._crossing = crossing
+        self._recorded = bytes(value.get(STDIN) or b"")
+        self._is_cut = bool(value.get(IS_CUT))
+        self._is_known = STDIN in value
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._file = -1
+        self._is_compared = False
+
+    def follow(self, descriptor: int) -> None:
+        """A file holds what is given."""
+        self._file = os.dup(descriptor)
+        self.wait()
+
+    def add(self, piece: bytes) -> None:
+        """A piece was given."""
+        self._size += len(piece)
+        if self._size <= config.BODY_BYTES_MAX:
+            self._pieces.append(piece)
+
+    def wait(self) -> None:
+        """Have it compared at the end of the run at the latest."""
+        run = self._crossing.run
+        if run.session is not None and self._is_known and sees_effects(run):
+            run.session.on_end.append(self.compare_late)
+
+    def compare_late(self) -> None:
+        """At the end of the run. Notes a divergence."""
+        guard.guarded("comparing what a program was given", functools.partial(self.compare, is_late=True))
+
+    def compare(self, *, is_late: bool = False) -> None:
+        """Note what differs. Raises: ReplayMiss, unless the plan serves changes or this is the end of the run."""
+        session, run = self._crossing.run.session, self._crossing.run
+        if self._is_compared or session is None:
+            return
+        self._is_compared = True
+        now = self._read()
+        if not self._is_known or not sees_effects(run):
+            return
+        redacted = run.redactor.value({"value": codec.encode({STDIN: now})}, {})
+        clean = bytes(codec.decode(redacted["value"])[STDIN])
+        if self._is_cut:
+            clean = clean[: len(self._recorded)]
+        moved = session.relocation.text(clean.decode("latin-1")).encode("latin-1") if session.relocation else clean
+        if self._recorded not in (clean, moved):
+            with contextlib.suppress(*((ReplayMiss,) if is_late else ())):
+                session.check_sent(self._crossing, STDIN, _text(self._recorded), _text(clean))
+
+    def _read(self) -> bytes:
+        if self._file < 0:
+            return b"".join(self._pieces)
+        try:
+            return os.pread(self._file, config.BODY_BYTES_MAX, 0)
+        finally:
+            os.close(self._file)
+            self._file = -1
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")

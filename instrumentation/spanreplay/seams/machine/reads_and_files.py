@@ -1,0 +1,115 @@
+"""Local non-determinism: clock, random, human, subprocess, database, files and environment of the agent's own code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from spanreplay.model import config
+from spanreplay.runtime.process import noted_effects
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.recorded_reads import ReadFeed
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.process.surroundings import Surroundings
+    from spanreplay.runtime.reads import Reads
+    from spanreplay.runtime.run import Run
+
+_PURPOSE = b"reads"
+_LOOKS, _STATE = "looks", "state"
+"""Members of the environment: whether looks at files are calls of this recording, and what is in the code tree before
+the run changes it."""
+
+
+def attach_reads(run: Run) -> None:
+    """Say who answers the run's reads: a log, in a replay the recorded ones, or nobody."""
+    from spanreplay.seams.machine.environ import Environment
+
+    run.environment_read = Environment(run)
+    if not run.on_join:
+        run.on_join.append(lambda: None if run.reads is None else attach_reads(run))
+    if run.session is not None:
+        session = cast("Session", run.session)
+        from spanreplay.replayer.resolve.recorded_reads import ReadFeed, has_reads
+
+        if has_reads(run.session.recording):
+            feed = ReadFeed(session, run.start_ns, lambda text: _unseal(run, text), run.owns)
+            run.reads = feed if run.session.continuation is None else _resume_reads(run, feed)
+        if config.read_setting("SPANREPLAY_REPLAY_STRICT_ENV") == "true":
+            from spanreplay.replayer.sandbox.hermetic import StrictReads
+
+            run.leaks = StrictReads(session, run)
+        return
+    if config.read_setting("SPANREPLAY_RECORD_CLOCK") == "true":
+        from spanreplay.runtime.reads import ReadLog
+
+        run.reads = ReadLog(lambda content: _seal(run, content), run.hole)
+        run.environment = {**run.environment, "reads": True}
+    _attach_leaks(run)
+
+
+def attach_files(
+    run: Run, surroundings: Surroundings | None = None, is_outside: Callable[[], bool] | None = None
+) -> None:
+    """Have the files that the agent writes noted, to be compared when the run ends."""
+    from spanreplay.runtime.process.surroundings import Surroundings
+    from spanreplay.seams.machine import effects
+    from spanreplay.seams.machine.files.written import Written
+    from spanreplay.seams.machine.sockets import datagrams
+
+    effects.attach(run)
+    datagrams.attach(run)
+    run.written = written = Written(run, surroundings or Surroundings())
+    if run.session is not None and not noted_effects.sees_versions(run):
+        written.versions = None
+    if run.session is not None:
+        written.sees_looks = bool(run.session.recording.root.env.get(_LOOKS))
+        if not run.session.recording.root.env.get(_STATE):
+            written.state = None
+    if written.state is not None:
+        run.environment = {**run.environment, _STATE: True}
+    if written.sees_looks:
+        run.environment = {**run.environment, _LOOKS: True}
+    if is_outside is not None:
+        written.is_outside = is_outside
+
+
+def _attach_leaks(run: Run) -> None:
+    """Have I/O outside of every boundary noted, and for the doctor every read with its place."""
+    how = config.read_setting("SPANREPLAY_AUDIT")
+    is_examined = bool(os.environ.get("SPANREPLAY_DOCTOR"))
+    if how == "off":
+        return
+    from spanreplay.seams.machine.outside.leaks import Leaks
+
+    run.leaks = Leaks(run)
+    if how == "full" or is_examined:
+        from spanreplay.seams.machine.outside import census
+
+        census.listen()
+        if is_examined:
+            census.attach(run)
+
+
+def _resume_reads(run: Run, feed: ReadFeed) -> Reads:
+    """The reads of a run that goes on with a recorded one."""
+    from spanreplay.replayer.resolve.resumed_reads import resume_reads
+    from spanreplay.runtime.reads import ReadLog
+
+    session = run.session
+    run.environment = {**run.environment, "reads": True}
+    log = ReadLog(lambda content: _seal(run, content), run.hole)
+    return resume_reads(feed, log, {} if session is None else session.recording.root.manifest)
+
+
+def _seal(run: Run, content: bytes) -> str:
+    from spanreplay.redact.sealing import seal
+
+    return seal(run.redactor.derive(_PURPOSE), content)
+
+
+def _unseal(run: Run, text: str) -> bytes | None:
+    from spanreplay.redact.sealing import unseal
+
+    return unseal(run.redactor.derive(_PURPOSE), text)

@@ -1,0 +1,136 @@
+"""Keeps off standard error what OpenTelemetry's instrumentors say of themselves, and a run without them would not.
+
+`opentelemetry-instrument` loads every instrumentor that is installed. Nobody asked for the one that fails to load, and
+a library that instruments something itself (`ThreadingInstrumentor().instrument()`) is the first to do so, as far as it
+knows. What the agent, or a library of its, instruments by itself speaks and exports as it would without us.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import warnings
+from types import FrameType
+from typing import Any, Final
+
+from spanreplay.model import guard, ids
+from spanreplay.runtime.caller import caller
+from spanreplay.runtime.patches import Patches
+
+_FRAMES_MAX: Final = 60
+_OWN: Final = "spanreplay"
+_OPENTELEMETRY: Final = "opentelemetry"
+
+
+class Instrumentors:
+    """The instrumentors of one process that were loaded unasked. Installed before they are."""
+
+    def __init__(self) -> None:
+        self._is_loading = True
+        self._unasked: dict[type, Any] = {}
+        self._folders: tuple[str, ...] = ()
+        self._loggers: frozenset[str] = frozenset()
+
+    def install(self, patches: Patches) -> None:
+        """Listen to what is instrumented, logged and warned of."""
+        from opentelemetry.instrumentation import instrumentor
+
+        self._patch_instrument(patches, vars(instrumentor)["BaseInstrumentor"])  # which it does not export
+        self._patch_logs(patches)
+        self._patch_warnings(patches)
+
+    def loaded(self) -> None:
+        """Every instrumentor is loaded; from now on the agent runs."""
+        self._is_loading = False
+
+    def _patch_instrument(self, patches: Patches, cls: Any) -> None:
+        real = cls.instrument
+
+        def instrument(instrumentor: Any, **kwargs: Any) -> Any:
+            kind = type(instrumentor)
+            if self._is_loading:
+                self._unasked[kind] = instrumentor
+                guard.guarded("instrumentors", self._describe)
+            elif kind in self._unasked:
+                # The provider and the options are the agent's from here on, not those that it was loaded with
+                guard.guarded("instrumentors", self._take_out, kind)
+                guard.guarded("instrumentors", self._describe)
+                if getattr(instrumentor, "_is_instrumented_by_opentelemetry", False):
+                    return None
+            return real(instrumentor, **kwargs)
+
+        instrument.__qualname__, instrument.__doc__ = real.__qualname__, real.__doc__
+        patches.replace(cls, real.__name__, instrument)
+
+    def take_out_unasked(self) -> None:
+        """Undo every instrumentor that nobody asked for; does nothing while they are loaded."""
+        if not self._is_loading:
+            for kind in tuple(self._unasked):
+                guard.guarded("instrumentors", self._take_out, kind)
+            guard.guarded("instrumentors", self._describe)
+
+    def _take_out(self, kind: type) -> None:
+        instrumentor = self._unasked.pop(kind)
+        # Twice over each other, one that can't be taken out would make every span twice
+        if getattr(instrumentor, "_is_instrumented_by_opentelemetry", False) and _can_undo(kind):
+            instrumentor.uninstrument()
+
+    def _describe(self) -> None:
+        """Where the code of the unasked ones lies, and whose loggers are theirs."""
+        packages = {kind.__module__ for kind in self._unasked}
+        self._folders = tuple(filter(None, map(_find_folder, packages)))
+        self._loggers = frozenset({_OPENTELEMETRY, *(name.partition(".")[0] for name in packages)})
+
+    def _patch_logs(self, patches: Patches) -> None:
+        real = logging.Logger.handle
+
+        def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+            top = record.name.partition(".")[0]
+            if top == _OWN or not (self._is_loading or (top in self._loggers and self._is_theirs(sys._getframe(1)))):
+                real(logger, record)
+
+        caller.between.add(handle.__code__)  # who logs is asked of the stack
+        patches.replace(logging.Logger, "handle", handle)
+
+    def _is_theirs(self, frame: FrameType | None) -> bool:
+        """Whether it is code of an unasked instrumentor that OpenTelemetry complains about here, or that does so."""
+        for _ in range(_FRAMES_MAX):
+            if frame is None:
+                return False
+            filename = frame.f_code.co_filename
+            if filename.startswith(self._folders):
+                return True
+            top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if not (ids.is_stdlib_file(filename) or filename == __file__ or top in self._loggers):
+                return False
+            frame = frame.f_back
+        return False
+
+    def _patch_warnings(self, patches: Patches) -> None:
+        real = warnings.showwarning
+
+        def showwarning(
+            message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+        ) -> None:
+            if not self._is_loading and not (self._folders and filename.startswith(self._folders)):
+                real(message, category, filename, lineno, file, line)
+
+        patches.replace(warnings, "showwarning", showwarning)
+
+
+def _can_undo(kind: Any) -> bool:
+    """Whether an instrumentor's own way back does anything; that of some is empty."""
+    code = getattr(kind._uninstrument, "__code__", None)
+    return code is None or bool(code.co_names or code.co_freevars)
+
+
+def _find_folder(module: str) -> str:
+    """The folder of a package with a separator behind it, the file of a module; '' where that is not known."""
+    spec = getattr(sys.modules.get(module), "__spec__", None) or importlib.util.find_spec(module)
+    if spec is None:
+        return ""
+    if spec.submodule_search_locations:
+        return next(iter(spec.submodule_search_locations)) + os.sep
+    return str(spec.origin or "")

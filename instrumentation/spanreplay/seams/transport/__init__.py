@@ -1,0 +1,1 @@
+"""Seams of HTTP, gRPC and websocket clients, one file for each library."""

@@ -1,0 +1,211 @@
+"""Seam: `aiohttp.ClientSession._request`. One request is one call; its redirects are hops of it.
+
+The session's own machinery runs in a replay too (redirects, cookies, middlewares, `raise_for_status`, traces): only the
+connection is exchanged, for one that gets the recorded heads and whose bodies are read from the recording. The call
+is opened when the session asks its connector for a connection, because only then the request is built.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import Any
+
+from spanreplay.model import guard
+from spanreplay.runtime.calls.open_call import plumbing
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import active_run
+from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
+from spanreplay.runtime.wire.http_reply import HttpReply
+from spanreplay.runtime.wire.sent_body import Taken, take_async_pieces, take_body
+from spanreplay.seams.transport.aiohttp_streams import StoredConnector, StoredTransport, Streams, build_streams
+
+_CONNECT, _START = "connect", "start"
+
+
+class _Request:
+    """One `_request` on its way; `call` is None until a connection is asked for."""
+
+    def __init__(self) -> None:
+        self.is_begun = False
+        self.call: HttpCall | None = None
+
+
+_current: ContextVar[_Request | None] = ContextVar("spanreplay_aiohttp_request", default=None)
+
+
+class AiohttpSeam:
+    """The seam for the module `aiohttp`."""
+
+    def __init__(self, aiohttp: Any) -> None:
+        self._aiohttp = aiohttp
+        self._streams: Streams = build_streams(aiohttp)
+
+    def install(self, patches: Patches) -> None:
+        """Wrap the session, its connectors and its responses. Raises: AttributeError if they are not as expected."""
+        patches.wrap(self._aiohttp.ClientSession, "_request", self._request)
+        patches.wrap(self._aiohttp.BaseConnector, "connect", self._connect)
+        patches.wrap(self._aiohttp.ClientResponse, "start", self._start)
+        for name in ("release", "close"):
+            patches.wrap(self._aiohttp.connector.Connection, name, _let_go)
+
+    async def _request(self, wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
+        if not is_recording():
+            return await wrapped(*args, **kwargs)
+        request = _Request()
+        token = _current.set(request)
+        try:
+            response = await wrapped(*args, **kwargs)
+        except BaseException as exc:
+            if request.call is not None:
+                request.call.failed(exc)
+            raise
+        finally:
+            _current.reset(token)
+        if request.call is not None:
+            request.call.returned()
+        return response
+
+    async def _connect(self, wrapped: Any, connector: Any, args: Any, kwargs: Any) -> Any:
+        current = _current.get()
+        if current is None:
+            return await wrapped(*args, **kwargs)
+        req = args[0] if args else kwargs["req"]
+        if not current.is_begun:
+            current.is_begun = True
+            current.call = await self._begin(req)
+        call = current.call
+        if call is None:
+            return await wrapped(*args, **kwargs)
+        if call.is_served:
+            return await self._connect_stored(call, req, connector)
+        try:
+            with call.live():
+                return await wrapped(*args, **kwargs)
+        except BaseException as exc:
+            call.broke(exc, _CONNECT)
+            raise
+
+    async def _begin(self, req: Any) -> HttpCall | None:
+        run = active_run()
+        if "websocket" in req.headers.get("upgrade", "").lower():
+            if run is not None and run.session is None:
+                run.hole(f"a websocket of aiohttp ({req.url.host}) was not recorded")
+            return None
+        if is_passed_on():
+            return None
+        body = await _take_body(req)
+        headers = [(str(k), str(v)) for k, v in req.headers.items()]
+        call = begin_call(req.method, str(req.url), headers, body, is_stream=True)
+        if call is not None and call.patched is not None:
+            await self._change_body(call, req, call.patched)
+        return call
+
+    @staticmethod
+    async def _change_body(call: HttpCall, req: Any, body: bytes) -> None:
+        """Have a request that is built already send another body. Raises: ReplayMiss where aiohttp can't."""
+        if not hasattr(req, "update_body"):  # before aiohttp 3.12.14
+            raise call.broken("this version of aiohttp can't change a request on its way: set its response instead")
+        req.headers.pop("Transfer-Encoding", None)
+        req.chunked = None
+        req.headers["Content-Length"] = str(len(body))
+        await req.update_body(body)
+
+    async def _connect_stored(self, call: HttpCall, req: Any, connector: Any) -> Any:
+        if call.failing_at == _CONNECT:
+            await call.anext_reply()
+        loop = asyncio.get_running_loop()
+        protocol = self._aiohttp.client_proto.ResponseHandler(loop)
+        protocol.connection_made(StoredTransport(protocol))
+        stored: Any = StoredConnector(connector)
+        return self._aiohttp.connector.Connection(stored, req.connection_key, protocol, loop)
+
+    async def _start(self, wrapped: Any, response: Any, args: Any, kwargs: Any) -> Any:
+        current = _current.get()
+        call = current.call if current is not None else None
+        if call is None:
+            return await wrapped(*args, **kwargs)
+        if call.is_served:
+            connection = args[0] if args else kwargs["connection"]
+            return await self._start_stored(wrapped, call, response, connection)
+        try:
+            with call.waiting():
+                started = await wrapped(*args, **kwargs)
+        except BaseException as exc:
+            call.broke(exc, _START)
+            raise
+        guard.guarded("recording a response", self._note, call, response)
+        return started
+
+    def _note(self, call: HttpCall, response: Any) -> None:
+        version = response.version
+        reply = HttpReply(
+            status=response.status,
+            reason=response.reason or "",
+            http_version=f"HTTP/{version.major}.{version.minor}",
+            headers=[
+                (k.decode("utf-8", "surrogateescape"), v.decode("utf-8", "surrogateescape"))
+                for k, v in response.raw_headers
+            ],
+            url=str(response.url),
+        )
+        body = call.answered(reply)
+        if response.content is self._aiohttp.streams.EMPTY_PAYLOAD:
+            body.finish("complete", is_alone=False)
+        else:
+            response.content = self._streams.tee(response.content, body)
+
+    async def _start_stored(self, wrapped: Any, call: HttpCall, response: Any, connection: Any) -> Any:
+        reply = await call.anext_reply()
+        protocol = connection.protocol
+        protocol.data_received(_write_head(reply))
+        started = await wrapped(connection)
+        if response.content is self._aiohttp.streams.EMPTY_PAYLOAD:
+            call.stream_over(reply)
+        else:
+            response.content = self._streams.stored(protocol, call, reply)
+            response.content.on_eof(response._response_eof)
+            self._streams.settle(response.content)
+        return started
+
+
+def _let_go(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
+    """Give a connection back: what a loop has to do for that is no step of the agent, whose task does it."""
+    with plumbing():
+        return wrapped(*args, **kwargs)
+
+
+async def _take_body(req: Any) -> Taken:
+    """A request's body; it can still be sent. What the agent's own iterator raises goes on as it is."""
+    body = req.body
+    pieces, file = getattr(body, "_iter", None), getattr(body, "_value", body)
+    if pieces is not None:  # an asynchronous iterator
+        taken, first, rest = await take_async_pieces(pieces)
+        body._iter = rest if rest is not None else _give(first)
+        return taken
+    if isinstance(file, io.IOBase) and not isinstance(file, io.TextIOBase):
+        taken, to_send = take_body(file)
+        if to_send is not file:
+            body._value = to_send
+        return taken
+    if hasattr(body, "as_bytes"):
+        whole: bytes = await body.as_bytes()
+        return whole
+    return take_body(file)[0]
+
+
+async def _give(pieces: list[Any]) -> AsyncIterator[Any]:
+    for piece in pieces:
+        yield piece
+
+
+def _write_head(reply: HttpReply) -> bytes:
+    lines = [f"{reply.http_version} {reply.status} {reply.reason}", *(f"{k}: {v}" for k, v in reply.headers)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape")
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch aiohttp."""
+    AiohttpSeam(module).install(patches)

@@ -1,0 +1,34 @@
+"""The bodies of httpx responses without their content-encoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def decode_chunks(
+    hx: Any, response: Any, chunks: list[tuple[int, bytes]], bytes_max: int
+) -> tuple[list[tuple[int, bytes]], BaseException | None]:
+    """The body's chunks without their content-encoding, and what the decoder raised; ends once there are too many."""
+    if not response.headers.get("content-encoding"):
+        return chunks, None
+    decoder = hx.Response(200, headers=response.headers)._get_content_decoder()
+    found: list[tuple[int, bytes]] = []
+    size = 0
+    try:
+        for ms, chunk in chunks:
+            for piece in _pieces(decoder.decode(chunk)):
+                found.append((ms, piece))
+                size += len(piece)
+                if size > bytes_max:
+                    return found, None
+        if chunks:
+            found.extend((chunks[-1][0], piece) for piece in _pieces(decoder.flush()))
+    except hx.DecodingError as exc:
+        return found, exc
+    return found, None
+
+
+def _pieces(decoded: Any) -> list[bytes]:
+    """What a decoder gave: bytes in httpx, pieces of bounded size in httpx2."""
+    pieces = [decoded] if isinstance(decoded, bytes) else decoded
+    return [piece for piece in pieces if piece]

@@ -1,0 +1,207 @@
+"""One `send` of httpx on its way: what its wires tell is recorded, or what was recorded is served to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spanreplay.model import config, guard
+from spanreplay.model.call import Outcome
+from spanreplay.runtime.calls.open_call import Crossing
+from spanreplay.runtime.calls.spec import Spec
+from spanreplay.runtime.calls.turns import END, await_turn, wait_turn
+from spanreplay.runtime.run import Run
+from spanreplay.runtime.wire.http_call import Body, HttpCall
+from spanreplay.runtime.wire.http_reply import HttpReply, is_end_of_body
+from spanreplay.runtime.wire.http_wire import HttpExchange, describe_request, patch_content, read_meta
+from spanreplay.runtime.wire.sent_body import Taken
+from spanreplay.seams.concurrency.closings import Closing, await_closed
+from spanreplay.seams.transport.httpx_bodies import decode_chunks
+from spanreplay.seams.transport.httpx_errors import describe_error, restore_error
+
+if TYPE_CHECKING:
+    from spanreplay.seams.transport.httpx_wires import Streams
+
+__all__ = ["HttpxCall"]
+
+
+class HttpxCall(HttpCall):
+    """One call of `send`; its redirects and what authentication sends are hops of it."""
+
+    def __init__(self, hx: Any, streams: Streams, request: Any, body: Taken, *, is_stream: bool) -> None:
+        super().__init__(self._describe_request, is_stream=is_stream)
+        self.hx = hx
+        self._streams = streams
+        self._request = request
+        self._sent_body = body
+        self._responses: dict[Body, Any] = {}
+        """The responses whose bodies are still encoded."""
+        self.note_sent(body)
+
+    def _describe_request(self, run: Run, patches: Any) -> tuple[Spec, HttpExchange]:
+        request = self._request
+        headers = request.headers.multi_items()
+        if not patches:
+            return describe_request(run, request.method, str(request.url), headers, self._sent_body)
+        body = patch_content(self._sent_body, headers, patches)
+        found = describe_request(run, request.method, str(request.url), headers, body)
+        self._request = self._with_content(body)
+        return found
+
+    def _with_content(self, content: bytes) -> Any:
+        request = self._request
+        headers = [(k, v) for k, v in request.headers.multi_items() if k.lower() not in ("content-length", "host")]
+        return self.hx.Request(
+            request.method, request.url, headers=headers, content=content, extensions=request.extensions
+        )
+
+    def replace_request(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of `send`, with the request as a plan has changed it."""
+        return ((self._request, *args[1:]), kwargs) if args else (args, {**kwargs, "request": self._request})
+
+    # ── live: what the wires tell ───────────────────────────────────────────────────────────────────
+    def note_response(self, request: Any, response: Any) -> None:
+        """One response has come; there are several where the client follows redirects or authenticates."""
+        guard.guarded("recording a response", self._note_response, str(request.url), response)
+
+    def _note_response(self, url: str, response: Any) -> None:
+        body = self.answered(_head(url, response))
+        if hasattr(response, "_content"):
+            self._keep_whole(body, response._content)
+        else:
+            self._responses[body] = response
+            response.stream = self._streams.tee(response.stream, body, self)
+
+    def _keep_whole(self, body: Body, content: bytes | None) -> None:
+        """Note a body that was there at once."""
+        if content and self.has_room(content):
+            body.reply.chunks = [(self.elapsed_ms(), content)]
+        body.end = "closed" if content is None else "complete"
+
+    def note_returned(self, response: Any) -> None:
+        """The client is done: record the call now, or when its stream has been read."""
+        if self.is_served:
+            return
+        if not self._bodies:  # answered by something in front of the transport
+            guard.guarded("recording a response", self._note_made, response)
+        self.returned()
+
+    def _note_made(self, response: Any) -> None:
+        body = Body(self, _head(str(self._request.url), response))
+        self._bodies.append(body)
+        self._keep_whole(body, getattr(response, "_content", None))
+
+    @staticmethod
+    def _prefer(exc: BaseException | None, bodies: list[Body]) -> None:
+        """What the transport raised stands: httpx passes it on."""
+
+    def _to_reply(self, body: Body) -> HttpReply:
+        response = self._responses.pop(body, None)
+        body.finish("closed")
+        if response is not None and not self._is_cut:
+            body.reply.chunks, error = decode_chunks(self.hx, response, body.reply.chunks, config.BODY_BYTES_MAX)
+            body.error = body.error or error
+            size = sum(len(piece) for _, piece in body.reply.chunks)
+            if size > config.BODY_BYTES_MAX:
+                self.cut(size)
+                body.let_go()
+        return super()._to_reply(body)
+
+    def _read_meta(self, reply: HttpReply, texts: list[str]) -> dict[str, Any]:
+        return read_meta(self._exchange, reply, texts, is_stream=self.is_stream)
+
+    def _read_so_far(self) -> HttpReply | None:
+        reply = super()._read_so_far()
+        response = self._responses.get(self._bodies[-1]) if self._bodies else None
+        if reply is None or response is None:
+            return None
+        reply.hops = []
+        reply.chunks, _ = decode_chunks(self.hx, response, reply.chunks, config.BODY_BYTES_MAX)
+        return reply
+
+    def describe_error(self, exc: BaseException) -> dict[str, Any]:
+        """An exception of httpx as JSON."""
+        return describe_error(self.hx, exc)
+
+    def closing(self) -> Closing:
+        """A response is being closed, after which the agent goes on if it is the last one of a stream."""
+        return Closing(self.crossing if self.is_stream and self._is_returned else None)
+
+    # ── served: when ────────────────────────────────────────────────────────────────────────────────
+    def wait(self) -> None:
+        """Until the recorded response may go out; at once for a live call."""
+        if self.crossing is not None and self.is_served:
+            wait_turn(self.crossing, self._first_part)
+
+    async def wait_async(self) -> None:
+        """Until the recorded response may go out; at once for a live call and for one that was cancelled."""
+        crossing = self.crossing
+        if crossing is None or crossing.served is None or crossing.served.outcome == Outcome.CANCELLED.value:
+            return
+        await await_turn(crossing, self._first_part, 0 if crossing.served.clocks else None)
+
+    def wait_end(self, reply: HttpReply) -> None:
+        """Until the recorded body may end."""
+        if self.crossing is not None and reply is self._final and reply.end != "closed":
+            wait_turn(self.crossing, END)
+
+    async def await_end_of(self, reply: HttpReply, failure: BaseException | None) -> None:
+        """Until the recorded body may end; at once where the agent left it, or cancels it."""
+        if self.crossing is not None and reply is self._final and is_end_of_body(reply.end, failure):
+            await await_turn(self.crossing, END)
+
+    async def await_closed(self, reply: HttpReply) -> None:
+        """Until the recorded response was closed."""
+        if self.is_stream and reply is self._final:
+            await await_closed(self.crossing)
+
+    # ── served: what the wires ask ──────────────────────────────────────────────────────────────────
+    def _load(self, crossing: Crossing) -> None:
+        """Nothing yet: the call waits for its turn first."""
+
+    def load(self) -> None:
+        """Make the recorded responses ready, if there are any to serve. Raises: ReplayMiss if they can't be."""
+        if self.crossing is not None and self.crossing.served is not None:
+            super()._load(self.crossing)
+
+    def next_failure(self) -> BaseException | None:
+        """What the network gave instead of the next response, if it gave none; takes nothing."""
+        if not self._pending or self._pending[0].status:
+            return None
+        return self.restore_error(self._pending[0].error or {})
+
+    def next_response(self, request: Any) -> Any:
+        """The recorded response to this request. Raises: what was raised, or ReplayMiss."""
+        failure = self.next_failure()
+        if failure is not None:
+            raise failure
+        reply = self._pop()
+        response = self.hx.Response(
+            reply.status,
+            headers=reply.headers,
+            stream=self._streams.replayed(self, reply),
+            request=request,
+            extensions={
+                "http_version": reply.http_version.encode("ascii", "replace"),
+                "reason_phrase": reply.reason.encode("ascii", "replace"),
+            },
+        )
+        if "content-encoding" in response.headers:
+            # The recorded body is decoded already; headers stay as they were
+            response._decoder = self.hx._decoders.IdentityDecoder()
+        return response
+
+    def restore_error(self, error: dict[str, Any]) -> BaseException:
+        """The exception of `describe_error`."""
+        found = restore_error(self.hx, error, self._request)
+        return found or self.broken(f"the recorded {error.get('type')} can't be rebuilt")
+
+
+def _head(url: str, response: Any) -> HttpReply:
+    """A response without its body."""
+    return HttpReply(
+        status=response.status_code,
+        reason=response.reason_phrase,
+        http_version=response.http_version,
+        headers=[(k, v) for k, v in response.headers.multi_items()],
+        url=url,
+    )

@@ -1,0 +1,1 @@
+"""The pytest plug-in and mocked models."""

@@ -1,0 +1,165 @@
+"""The replay, or the recording, of one marked test; imported when the first one is set up."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from spanreplay.activate import blocks
+from spanreplay.model.errors import ConfigError, SpanreplayError
+
+if TYPE_CHECKING:
+    from spanreplay.activate.blocks import Plan
+    from spanreplay.replayer.divergence import Divergence
+    from spanreplay.runtime.process.surroundings import Surroundings
+
+_NO_VERDICT: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest)
+
+
+class ReplaySession:
+    """What a marked test can ask about its replay; while recording, nothing is served and nothing differs."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        mode: str,
+        source: str,
+        plan: Plan,
+        is_strict: bool,
+        report_path: Path | None,
+        warn: Callable[[Warning], None],
+        has_sandbox: bool,
+        surroundings: Callable[[], Surroundings],
+    ) -> None:
+        self.mode = mode
+        """`replay`, `record` or `off`."""
+        self.source = source
+        """The file or run id that is replayed, or the file that is recorded."""
+        self.plan = plan
+        self._node_id = node_id
+        self._is_strict = is_strict
+        self._report_path = report_path
+        self._warn = warn
+        self._has_sandbox = has_sandbox
+        self._surroundings = surroundings
+        self._recording: blocks.RecordBlock | None = None
+        self._replay: blocks.ReplayBlock | None = None
+        self.is_outdated = False
+        """Whether the recording did not fit what the test did."""
+
+    @property
+    def served(self) -> int:
+        """How many calls were answered from the recording so far."""
+        return 0 if self._replay is None else self._replay.served
+
+    @property
+    def divergences(self) -> Sequence[Divergence]:
+        """What differed so far; calls that were not made are only in the verdict."""
+        return () if self._replay is None else self._replay.divergences
+
+    def verdict(self) -> dict[str, Any]:
+        """The verdict as of now, schema divergence/1. Raises: ConfigError where nothing is replayed."""
+        if self._replay is None:
+            raise ConfigError("there is no verdict: the test is not being replayed", hint="ask in mode replay only")
+        return self._replay.verdict()
+
+    # ── the plug-in's side ──────────────────────────────────────────────────────────────────────────
+    def start(self) -> None:
+        """Begin the block. Raises: pytest.fail.Exception with one line that says what is missing."""
+        try:
+            if self.mode == "record":
+                self._recording = blocks.record(name=self._node_id)
+                self._recording.surroundings = self._surroundings()
+                self._recording.__enter__()
+                return
+            if Path(self.source).suffix in (".replay", ".jsonl") and not Path(self.source).is_file():
+                raise ConfigError(f"no recording {self.source}", hint=self._how_to_record())
+            self._replay = blocks.replay(self.source, plan=self.plan, sandbox=self._has_sandbox)
+            self._replay.surroundings = self._surroundings()
+            self._replay.__enter__()
+        except SpanreplayError as exc:
+            self._recording = self._replay = None
+            _fail(f"{exc}\nhint: {exc.hint}" if exc.hint else str(exc))
+
+    def finish(self, exc: BaseException | None) -> None:
+        """End the block and judge; returns if the test's own outcome stands. Raises: pytest.fail.Exception."""
+        if self._recording is not None:
+            self._end_recording(self._recording, exc)
+        elif self._replay is not None:
+            self._end_replay(self._replay, exc)
+
+    def _end_recording(self, block: blocks.RecordBlock, exc: BaseException | None) -> None:
+        block.__exit__(None if exc is None else type(exc), exc, None)
+        if exc is not None:
+            return
+        try:
+            block.save(self.source)
+        except SpanreplayError as failure:
+            _fail(f"{failure}\nhint: {failure.hint}" if failure.hint else str(failure))
+
+    def _end_replay(self, block: blocks.ReplayBlock, exc: BaseException | None) -> None:
+        block.__exit__(None if exc is None else type(exc), exc, None)
+        verdict = block.verdict()
+        block.forget_files()
+        self._write_report(verdict)
+        if isinstance(exc, (*_NO_VERDICT, KeyboardInterrupt)):
+            return
+        word = verdict["verdict"]
+        self.is_outdated = word != "identical"
+        if word == "incomplete" and exc is None and not self._is_strict:
+            reasons = "; ".join(verdict["reasons"][:3])
+            self._warn(pytest.PytestWarning(f"the recording is incomplete, so not all of it was compared: {reasons}"))
+        elif word not in ("identical", "incomplete") and not _is_consequence(verdict, exc):
+            _fail(self._describe(verdict, exc), exc)
+        elif exc is None and self._is_strict and (word == "incomplete" or verdict["counts"]["live"]):
+            why = "the recording is incomplete" if word == "incomplete" else "calls ran live"
+            _fail(f"--replay-strict: {why}\n{self._describe(verdict, exc)}")
+
+    def _describe(self, verdict: dict[str, Any], exc: BaseException | None) -> str:
+        import json
+
+        from spanreplay.model.errors import ReplayMiss
+        from spanreplay.report.json import parse
+        from spanreplay.report.text import render
+
+        text = render(parse(json.dumps(verdict))).plain
+        if exc is not None and not isinstance(exc, ReplayMiss):
+            text += f"\n  the test itself raised {type(exc).__name__}: {str(exc)[:1000]}"
+        if Path(self.source).suffix == ".replay":
+            text += f"\n  if this change is intended, re-record: {self._how_to_record()}"
+        return text
+
+    def _how_to_record(self) -> str:
+        return f"pytest --replay-mode=record {self._node_id!r}"
+
+    def _write_report(self, verdict: dict[str, Any]) -> None:
+        if self._report_path is None:
+            return
+        import json
+
+        from spanreplay.report.json import dump, parse
+
+        try:
+            self._report_path.parent.mkdir(parents=True, exist_ok=True)
+            self._report_path.write_text(dump(parse(json.dumps(verdict))), encoding="utf-8")
+        except OSError as exc:
+            self._warn(pytest.PytestWarning(f"the verdict is not written: {exc}"))
+
+
+def _is_consequence(verdict: dict[str, Any], exc: BaseException | None) -> bool:
+    """Whether calls are only missing because the test failed before it came to them."""
+    return (
+        isinstance(exc, (Exception, pytest.fail.Exception))
+        and verdict["verdict"] == "diverged"
+        and all(d["kind"] == "missing_call" for d in verdict["divergences"])
+    )
+
+
+def _fail(message: str, cause: BaseException | None = None) -> None:
+    failure = pytest.fail.Exception(message, pytrace=False)
+    raise failure from (cause if isinstance(cause, Exception) else None)  # a ReplayMiss says what the report says

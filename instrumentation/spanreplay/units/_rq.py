@@ -1,0 +1,116 @@
+"""Unit: RQ. Each job that a worker performs is a run of its own, in its work horse or in the worker's process.
+
+In a replay no worker is made and no Redis is asked: where the program would make its worker, it is given the recorded
+job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from spanreplay.model import guard
+from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.run import active_run
+from spanreplay.units import factory
+from spanreplay.units.jobs import Ended, is_replay, keep_encodable, not_here, record_job, replay_job
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.patches import Patches
+
+_GIVEN: Final = ("id", "func_name", "args", "kwargs", "meta", "origin", "timeout", "retries_left", "number_of_retries")
+_COMPARED: Final = ("func_name", "args", "kwargs", "meta", "timeout", "ttl", "result_ttl", "failure_ttl")
+"""What is compared of a job that is published; its id is drawn anew each time."""
+_ID: Final = "id"
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch one of RQ's modules."""
+    if module.__name__ == "rq.job":
+        patches.wrap(module.Job, "perform", _perform)
+        patches.wrap(module.Job, "save_meta", _save_meta)
+    elif module.__name__ == "rq.queue":
+        patches.wrap(module.Queue, "enqueue_job", _publish)
+        patches.wrap(module.Queue, "schedule_job", _publish)
+    elif module.__name__ == "rq.cli.workers":
+        patches.wrap(module, "is_suspended", _make_worker)  # the first question to Redis of the command `rq worker`
+    else:
+        patches.wrap(module.BaseWorker, "__init__", _make_worker)
+
+
+# ── recording ───────────────────────────────────────────────────────────────────────────────────────
+def _perform(wrapped: Any, job: Any, args: Any, kwargs: Any) -> Any:
+    if is_replay() or not job.worker_name:  # without a worker, its program does it
+        return wrapped(*args, **kwargs)
+    given = guard.guarded("a job", lambda: {name: getattr(job, name) for name in _GIVEN}) or {}
+    name = str(given.get("func_name", ""))
+    return record_job(name, lambda: keep_encodable(given), lambda: wrapped(*args, **kwargs), _describe_end, job.meta)
+
+
+def _describe_end(result: Any) -> Ended:
+    return Ended({"result": result})
+
+
+# ── jobs that are published ─────────────────────────────────────────────────────────────────────────
+def _publish(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+    """Publishing a job is a write: compared, and never sent in a replay."""
+    if active_run() is None:
+        return wrapped(*args, **kwargs)
+    job = args[0] if args else kwargs["job"]
+    made: list[Any] = []
+
+    def describe() -> Leaf:
+        told = {"queue": queue.name, **keep_encodable({name: getattr(job, name) for name in _COMPARED})}
+        if len(args) > 1:
+            told["at"] = args[1]
+        return Leaf(Kind.TOOL.value, "rq.enqueue", Effect.WRITE.value, told, prints=False)
+
+    def publish() -> str:
+        made.append(wrapped(*args, **kwargs))
+        return str(made[0].id)
+
+    job_id = call_sync(describe, publish)
+    if made:
+        return made[0]
+    job.id = job_id
+    return job
+
+
+def _save_meta(wrapped: Any, job: Any, args: Any, kwargs: Any) -> Any:
+    leaf = Leaf(Kind.TOOL.value, "rq.save_meta", Effect.WRITE.value, {"meta": job.meta}, prints=False)
+
+    def save() -> None:
+        wrapped(*args, **kwargs)
+
+    return call_sync(lambda: leaf, save)
+
+
+# ── the worker ──────────────────────────────────────────────────────────────────────────────────────
+def _make_worker(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
+    """Before a worker asks Redis for anything: in a replay the recorded job comes next."""
+    if is_replay():
+        _replay()
+    guard.guarded("the start of a worker", factory.begin_units)
+    return wrapped(*args, **kwargs)
+
+
+def _replay() -> NoReturn:
+    replay_job(_work, _describe_end)
+
+
+def _work(given: Mapping[str, Any]) -> Any:
+    from redis import Redis
+    from rq.job import Job
+    from rq.utils import import_attribute
+
+    name = given["func_name"]
+    try:
+        import_attribute(name)
+    except ValueError as exc:
+        raise not_here(f"the function {name!r} of the job can't be imported: {exc}") from exc
+    job = Job.create(name, args=given["args"], kwargs=given["kwargs"], connection=Redis(), id=given[_ID])
+    for each in _GIVEN[4:]:
+        if each in given:
+            setattr(job, each, given[each])
+    return job.perform()

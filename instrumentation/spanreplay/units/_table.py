@@ -1,0 +1,114 @@
+"""The table of units: one row a server or worker, in which each request or job is a run of its own.
+
+A row's module has `install(module, patches)`, like that of a seam, and is imported when its library is.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Final
+
+from spanreplay.model.distributions import find_start
+from spanreplay.seams.row import Seam
+
+__all__ = ["UNITS", "starts_server"]
+
+
+def _http(name: str, distribution: str, triggers: tuple[str, ...], code: str, records: str, **fields: str) -> Seam:
+    """The row of a server of HTTP requests."""
+    kind, effect = "`http`", "`read` for what comes in, `write` for the response"
+    return Seam(name, distribution, triggers, code, records, kind=kind, effect=effect, lanes="`unit`", **fields)
+
+
+UNITS: Final[tuple[Seam, ...]] = (
+    _http(
+        "uvicorn",
+        "uvicorn",
+        ("uvicorn.config", "uvicorn.server", "uvicorn.supervisors.multiprocess", "uvicorn.supervisors.basereload"),
+        "spanreplay.units.servers._uvicorn",
+        "each HTTP request and websocket session as a run of its own: what comes in, what goes out, and all in between",
+        versions=">=0.20",
+    ),
+    _http(
+        "gunicorn",
+        "gunicorn",
+        ("gunicorn.workers.base", "gunicorn.arbiter"),
+        "spanreplay.units.servers._gunicorn",
+        "each HTTP request of its WSGI workers as a run of its own",
+        versions=">=20.1",
+    ),
+    _http(
+        "waitress",
+        "waitress",
+        ("waitress.server",),
+        "spanreplay.units.servers._waitress",
+        "each HTTP request as a run of its own",
+        versions=">=2.1",
+    ),
+    _http(
+        "werkzeug",
+        "werkzeug",
+        ("werkzeug.serving", "werkzeug._reloader"),
+        "spanreplay.units.servers._http_server",
+        "each HTTP request of its server (`flask run`, `app.run()`) as a run of its own",
+        versions=">=2.2",
+        omits="a server in another than the main thread: it belongs to the run of the process",
+    ),
+    _http(
+        "wsgiref",
+        "python",
+        ("wsgiref.simple_server",),
+        "spanreplay.units.servers._http_server",
+        "each HTTP request of its server (Django's `runserver`) as a run of its own",
+        omits="a server in another than the main thread: it belongs to the run of the process",
+    ),
+    _http(
+        "hypercorn",
+        "hypercorn",
+        ("hypercorn.config", "hypercorn.run", "hypercorn.asyncio.run"),
+        "spanreplay.units.servers._hypercorn",
+        "each HTTP request (1.1, 2) and websocket session as a run of its own: what comes in, what goes out",
+        versions=">=0.17",
+        omits="the worker on trio, HTTP/3",
+    ),
+    Seam(
+        "Celery",
+        "celery",
+        (
+            "celery.app.trace",
+            "celery.app.base",
+            "celery.app.task",
+            "celery.backends.base",
+            "celery.backends.rpc",
+            "celery.worker.worker",
+        ),
+        "spanreplay.units._celery",
+        "each execution of a task as a run of its own: arguments, result, exception or retry, published tasks",
+        kind="`compute`; `tool` for a published task",
+        effect="`read` for the arguments, `write` for the result and for a published task",
+        lanes="`unit`",
+        versions=">=5.4",
+        omits="calls of `worker_process_init` handlers in a pool's process; reads of result backends; gevent, eventlet",
+    ),
+    Seam(
+        "RQ",
+        "rq",
+        ("rq.job", "rq.queue", "rq.worker.base", "rq.cli.workers"),
+        "spanreplay.units._rq",
+        "each job that a worker performs as a run of its own: arguments, result or exception, published jobs",
+        kind="`compute`; `tool` for a published job",
+        effect="`read` for the arguments, `write` for the result and for a published job",
+        lanes="`unit`",
+        versions=">=3",
+        omits="callbacks of jobs; `enqueue_many`; other reads of Redis; the processes of `SpawnWorker`",
+    ),
+)
+
+_COMMANDS: Final = frozenset({"fastapi", "flask", "waitress-serve"})
+"""Programs that start one of these servers and are not named after it."""
+
+
+def starts_server(argv: list[str] | None = None) -> bool:
+    """Whether a process was started as one of these servers or workers: by its command, or by its module."""
+    name = PurePath(find_start(argv)[1]).name.partition(".")[0]
+    return name in _COMMANDS or any(name == row.triggers[0].partition(".")[0] for row in UNITS)

@@ -1,0 +1,296 @@
+"""ASGI applications: each HTTP request is a unit, and each websocket session (`asgi_websocket`).
+
+The same code records a request and replays it.
+
+    http:request   (read)    what the server gives: method, path, query, headers
+    http:body      (read)    the body, once its last part has come
+    http:disconnect (read)  the client went away before the response was complete
+    http:cancelled (read)    the server cancels the application
+    http:response  (write)   status, headers and body, once its last part is sent, or when the application is done
+    http:raised    (pure)    an exception that came out of the application behind its response
+
+All of them are calls of the unit's root lane, whichever task asks or sends. Recording fails open: what fails here is
+counted, and the application gets what the server gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from spanreplay.model import guard
+from spanreplay.model.call import Effect, Outcome
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.run import Run, active_run
+from spanreplay.units import factory
+from spanreplay.units.asgi_messages import (
+    Message,
+    Scope,
+    build_scope,
+    cut_body,
+    describe_scope,
+)
+from spanreplay.units.asgi_websocket import RecordedSession, ReplayedSession
+from spanreplay.units.http_exchange import (
+    BODY,
+    CANCELLED,
+    DISCONNECT,
+    KIND,
+    OF_BODIES,
+    PART,
+    REQUEST,
+    ReceivedBody,
+    Response,
+    read_in,
+)
+from spanreplay.units.start import await_start
+from spanreplay.units.stated import LANE
+from spanreplay.units.unit_run import UnitRun
+
+__all__ = ["AsgiUnits", "replay_request"]
+
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[Any]]
+
+
+class AsgiUnits:
+    """An application in which each HTTP request and websocket session is recorded as a run of its own."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self._app = app
+        self._name = name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
+        """Serve one connection as the application does."""
+        exchanges = _EXCHANGES.get(scope["type"])
+        if exchanges is None:
+            return await self._app(scope, receive, send)
+        run = guard.guarded(PART, factory.open_unit, self._name)
+        if run is None:
+            return await self._app(scope, receive, send)
+        exchange = exchanges(run, receive, send)
+        with factory.inside_unit(run):
+            guard.guarded(PART, exchange.note_request, scope)
+            try:
+                result = await self._app(scope, exchange.receive, exchange.send)
+            except BaseException as exc:
+                guard.guarded(PART, exchange.end, exc)
+                raise
+            guard.guarded(PART, exchange.end, None)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        """What a server or a test asks the application for."""
+        if name == "_app":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._app, name)
+
+
+def _add(response: Response, message: Message) -> None:
+    kind = message["type"]
+    if kind == "http.response.start":
+        response.begin(int(message["status"]), message.get("headers") or ())
+    elif kind == "http.response.body":
+        response.add(bytes(message.get("body", b"")))
+        response.is_complete = not message.get("more_body", False)
+    else:
+        response.add_other(str(kind))
+
+
+class _Recorded:
+    """One request that is being recorded: what passes between server and application."""
+
+    def __init__(self, run: UnitRun, receive: Receive, send: Send) -> None:
+        self._run = run
+        self._receive = receive
+        self._send = send
+        self._body = ReceivedBody(run)
+        self._is_gone = False
+        self._has_body = True
+        self._kept: Message | None = None
+        """A message that was taken from the server before the application asked for it."""
+        self._response = Response()
+
+    def note_request(self, scope: Scope) -> None:
+        """The request begins."""
+        headers = scope.get("headers") or ()
+        self._has_body = any(bytes(name).lower() in OF_BODIES for name, _ in headers)
+        factory.look_at_baggage(self._run, headers)
+        read_in(REQUEST, describe_scope(scope))
+
+    async def receive(self) -> Message:
+        """As the server's."""
+        message, self._kept = self._kept, None
+        if message is None:
+            message = await self._receive()
+        guard.guarded(PART, self._note_received, message)
+        return message
+
+    def _note_received(self, message: Message) -> None:
+        with inside_lane(self._run.root_lane):
+            if message["type"] == "http.request":
+                self._body.add(bytes(message.get("body", b"")), is_last=not message.get("more_body", False))
+            elif message["type"] == "http.disconnect" and not self._response.is_complete and not self._is_gone:
+                self._is_gone = True
+                self._body.note()
+                read_in(DISCONNECT, None)
+
+    async def send(self, message: Message) -> None:
+        """As the server's; a complete response is recorded before its last part goes out."""
+        guard.guarded(PART, self._note_sent, message)
+        try:
+            await self._send(message)
+        except OSError:  # how servers say that the client is gone
+            self._is_gone = True
+            raise
+
+    def _look_for_client(self) -> None:
+        """Ask the server, without waiting, whether the client has gone; once the body is here, it can't be lost."""
+        if self._kept is not None or self._is_gone or (self._has_body and not self._body.is_noted):
+            return
+        for _ in range(2):
+            asking: Any = self._receive()
+            try:
+                asking.send(None)
+            except StopIteration as stop:
+                self._is_gone = stop.value["type"] == "http.disconnect"
+                if self._is_gone:
+                    return
+                self._kept = stop.value
+            else:
+                asking.close()
+                return
+
+    def _note_sent(self, message: Message) -> None:
+        _add(self._response, message)
+        if self._response.is_complete:
+            self._look_for_client()
+            with inside_lane(self._run.root_lane):
+                self._response.record()
+
+    def end(self, raised: BaseException | None) -> None:
+        """The application is done with the request."""
+        is_by_server = isinstance(raised, asyncio.CancelledError)
+        try:
+            with inside_lane(self._run.root_lane):
+                if is_by_server and not self._response.is_recorded:
+                    read_in(CANCELLED, None)
+                self._response.record(raised)
+        finally:
+            is_cancelled = self._is_gone or is_by_server
+            ended = Outcome.CANCELLED if is_cancelled else Outcome.OK if raised is None else Outcome.ERROR
+            self._run.end(ended)
+
+
+_EXCHANGES: Final[dict[str, type[_Recorded | RecordedSession]]] = {"http": _Recorded, "websocket": RecordedSession}
+
+
+# ── replay ──────────────────────────────────────────────────────────────────────────────────────────
+class _Replayed:
+    """The server's side of a recorded request, for the application that runs again."""
+
+    def __init__(self, run: Run, lane: Lane) -> None:
+        self._run = run
+        self._lane = lane
+        self._parts: list[bytes] = []
+        self._is_body_given = False
+        self._is_over = asyncio.Event()
+        self._response = Response()
+
+    async def receive(self) -> Message:
+        """The recorded body; then the recorded disconnection, or the end of the response. Raises: ReplayMiss."""
+        if not self._is_body_given:
+            self._is_body_given = True
+            with inside_lane(self._lane):
+                self._parts = cut_body(await self._serve(BODY))
+        if self._parts:
+            part = self._parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(self._parts)}
+        if self._has(DISCONNECT) and not self._response.is_complete:
+            with inside_lane(self._lane):
+                await self._serve(DISCONNECT)
+        else:
+            await self._is_over.wait()
+        return {"type": "http.disconnect"}
+
+    def _has(self, name: str) -> bool:
+        session = self._run.session
+        return session is not None and session.index.at(self._lane.path, f"{KIND}:{name}", 0) is not None
+
+    async def _serve(self, name: str) -> Any:
+        return await call_async(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), _nothing)
+
+    async def send(self, message: Message) -> None:
+        """Compare what the application sends. Raises: ReplayMiss."""
+        _add(self._response, message)
+        if self._response.is_complete:
+            self._is_over.set()
+            with inside_lane(self._lane):
+                self._response.record()
+
+    async def serve(self, app: App, state: dict[str, Any] | None) -> None:
+        """Give the recorded request to the application. Raises: ReplayMiss."""
+        raised: BaseException | None = None
+        scope = build_scope(await self._serve(REQUEST), state)
+        exchange = ReplayedSession(self._lane) if scope["type"] == "websocket" else self
+        try:
+            if self._has(CANCELLED):
+                await self._cancel(app, scope, exchange)
+            else:
+                await app(scope, exchange.receive, exchange.send)
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 -- what the server would have got
+            raised = exc
+        exchange.end(raised)
+
+    def end(self, raised: BaseException | None) -> None:
+        """Compare the response of an application that is done. Raises: ReplayMiss."""
+        self._is_over.set()
+        self._response.record(raised)
+
+    async def _cancel(self, app: App, scope: Scope, exchange: _Replayed | ReplayedSession) -> None:
+        """Cancel the application where its server did."""
+
+        async def work() -> None:
+            with inside_lane(self._lane):
+                await app(scope, exchange.receive, exchange.send)
+
+        working = asyncio.create_task(work())
+        await self._serve(CANCELLED)
+        working.cancel()
+        await working
+
+    async def await_left(self, before: set[asyncio.Task[Any]]) -> None:
+        """Let the tasks that the application has left running make the calls that the unit still has."""
+        session = self._run.session
+        while session is not None and session.unplayed()[0] and not session.is_stopped:
+            left = asyncio.all_tasks() - before
+            if not left:
+                return
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _nothing() -> Any:
+    raise ReplayMiss("a request can't come in live")
+
+
+async def replay_request(app: App, state: dict[str, Any] | None = None) -> None:
+    """Give the recorded request that is replayed now to an application; what differs is in the replay's session."""
+    run = active_run()
+    if run is None or run.session is None:
+        raise AssertionError("only a replay has a recorded request")
+    lane = Lane(LANE if run.session.extent is None else run.session.extent.lane)
+    try:
+        await await_start(run)
+        before = asyncio.all_tasks()
+        with inside_lane(lane):
+            replayed = _Replayed(run, lane)
+            await replayed.serve(app, state)
+            if run.session.extent is not None:
+                run.session.extent.is_over = True
+            await replayed.await_left(before)
+    except ReplayMiss:
+        return  # the session knows

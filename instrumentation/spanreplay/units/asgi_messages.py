@@ -1,0 +1,115 @@
+"""What an ASGI server gives to an application and gets from it, as values that can be recorded; pure.
+
+Header names stay beside their values, so that redaction knows what is a credential. A body is text where it is UTF-8,
+and whole: cut into the messages that it came in, a secret in it could pass redaction in two halves.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any, Final
+
+from spanreplay.model import config
+
+__all__ = ["Body", "Message", "Scope", "build_scope", "describe_headers", "describe_scope", "read_headers"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+_TEXTS: Final = ("type", "http_version", "method", "scheme", "path", "root_path")
+_BYTES: Final = ("raw_path", "query_string")
+_PLACES: Final = ("client", "server")
+TEXT, BASE64, PARTS, BYTES, SHA256 = "text", "base64", "parts", "bytes", "sha256"
+
+
+def describe_headers(headers: Iterable[Iterable[bytes]]) -> list[dict[str, str]]:
+    """One mapping a header, in order, names in small letters."""
+    return [{bytes(name).decode("latin-1").lower(): bytes(value).decode("latin-1")} for name, value in headers]
+
+
+def read_headers(headers: Iterable[Mapping[str, str]]) -> list[tuple[bytes, bytes]]:
+    """`describe_headers` backwards."""
+    return [(n.encode("latin-1"), v.encode("latin-1", "replace")) for each in headers for n, v in each.items()]
+
+
+def describe_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """The scope of a request, as far as it comes from the client or the server's address."""
+    found: dict[str, Any] = {name: str(scope[name]) for name in _TEXTS if scope.get(name) is not None}
+    found |= {name: bytes(scope[name]).decode("latin-1") for name in _BYTES if scope.get(name) is not None}
+    found |= {name: list(scope[name]) for name in _PLACES if scope.get(name)}
+    found["headers"] = describe_headers(scope.get("headers") or ())
+    found["asgi"] = {str(name): str(value) for name, value in (scope.get("asgi") or {}).items()}
+    if scope.get("subprotocols") is not None:
+        found["subprotocols"] = list(scope["subprotocols"])
+    found["extensions"] = sorted(map(str, scope.get("extensions") or ()))
+    return found
+
+
+def build_scope(described: Mapping[str, Any], state: Mapping[str, Any] | None) -> Scope:
+    """A scope as the server would make it; `state` is what the application's lifespan has left."""
+    scope: dict[str, Any] = {name: described[name] for name in _TEXTS if name in described}
+    scope |= {name: described[name].encode("latin-1") for name in _BYTES if name in described}
+    scope |= {name: tuple(described[name]) if name in described else None for name in _PLACES}
+    scope["headers"] = read_headers(described.get("headers", ()))
+    scope["asgi"] = dict(described.get("asgi", {}))
+    if "subprotocols" in described:
+        scope["subprotocols"] = list(described["subprotocols"])
+    extensions = described.get("extensions", ())
+    if extensions:
+        scope["extensions"] = {name: {} for name in extensions}
+    if state is not None:
+        scope["state"] = dict(state)
+    return scope
+
+
+class Body:
+    """A body that comes in parts; of one that is too large only the size and the hash are kept."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.count = 0
+
+    def add(self, part: bytes) -> None:
+        """One part more."""
+        self._hash.update(part)
+        self.size += len(part)
+        self.count += 1
+        if self.is_kept:
+            self._parts.append(part)
+        else:
+            self._parts.clear()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the content is here."""
+        return self.size <= config.BODY_BYTES_MAX
+
+    @property
+    def lengths(self) -> list[int]:
+        """The bytes of each part."""
+        return [len(part) for part in self._parts]
+
+    def describe(self) -> dict[str, Any]:
+        """The content, or what tells it from another."""
+        if not self.is_kept:
+            return {BYTES: self.size, SHA256: self._hash.hexdigest()}
+        whole = b"".join(self._parts)
+        try:
+            return {TEXT: whole.decode("utf-8")}
+        except UnicodeDecodeError:
+            return {BASE64: base64.b64encode(whole).decode("ascii")}
+
+
+def cut_body(described: Mapping[str, Any]) -> list[bytes]:
+    """A described body in the parts that it came in; hidden values that are not to be had change the last one."""
+    text = described.get(TEXT)
+    whole = text.encode("utf-8") if isinstance(text, str) else base64.b64decode(described.get(BASE64, ""))
+    lengths = described.get(PARTS, ())
+    parts, at = [], 0
+    for length in lengths[:-1]:
+        parts.append(whole[at : at + length])
+        at += length
+    return [*parts, whole[at:]]

@@ -1,0 +1,175 @@
+"""ASGI's websocket sessions: each is a unit. The same code records a session and replays it.
+
+    http:request            (read)   what the server gives: path, query, headers, subprotocols
+    http:websocket.receive  (read)   each message of the client, its connection and its disconnection with their codes
+    http:websocket.send     (write)  each message of the application: accept, text or bytes, close
+    http:cancelled          (read)   the server cancels the application
+    http:websocket.end      (write)  the application is done with the session, and what it raised
+
+All of them are calls of the unit's root lane, in order with the calls that the application makes between them.
+Recording fails open: what can't be described is counted, and the application gets what the server gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from spanreplay.model import guard
+from spanreplay.model.call import Effect, Kind, Outcome
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.units import factory
+from spanreplay.units.asgi_messages import (
+    BASE64,
+    TEXT,
+    Body,
+    Message,
+    Scope,
+    describe_headers,
+    describe_scope,
+    read_headers,
+)
+from spanreplay.units.unit_run import UnitRun
+
+__all__ = ["RecordedSession", "ReplayedSession", "build_message", "describe_message"]
+
+_KIND: Final = Kind.HTTP.value
+_PART: Final = "a websocket session"
+REQUEST, CANCELLED = "request", "cancelled"
+RECEIVE, SEND, END = "websocket.receive", "websocket.send", "websocket.end"
+_LOST: Final = "a message of this session could not be recorded"
+_FRAMES: Final = ("text", "bytes")
+_FRAME, _HEADERS, _OPAQUE = "frame", "headers", "body"
+
+
+def describe_message(message: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """A message as a value, and whether it is whole: of a frame above the limit there are size and hash."""
+    found: dict[str, Any] = {}
+    is_whole = True
+    for name, value in message.items():
+        if name in (*_FRAMES, _OPAQUE):
+            if value is not None:
+                body = Body()
+                body.add(value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value))
+                found |= {_FRAME: name, **body.describe()}
+                is_whole = body.is_kept
+        elif name == _HEADERS:
+            found[name] = describe_headers(value or ())
+        else:
+            found[name] = value
+    return found, is_whole
+
+
+def build_message(described: Mapping[str, Any]) -> Message:
+    """`describe_message` backwards."""
+    message = {name: value for name, value in described.items() if name not in (_FRAME, TEXT, BASE64, _HEADERS)}
+    if _HEADERS in described:
+        message[_HEADERS] = read_headers(described[_HEADERS])
+    frame = described.get(_FRAME)
+    if frame is not None:
+        text = described.get(TEXT)
+        if frame == TEXT:
+            message[frame] = text if text is not None else ""
+        else:
+            message[frame] = text.encode("utf-8") if text is not None else base64.b64decode(described.get(BASE64, ""))
+    return message
+
+
+def _read_leaf(name: str) -> Leaf:
+    return Leaf(_KIND, name, Effect.READ.value, {}, prints=False)
+
+
+def _record_end(raised: BaseException | None) -> None:
+    arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
+    call_sync(lambda: Leaf(_KIND, END, Effect.WRITE.value, arguments, prints=False), lambda: None)
+
+
+class RecordedSession:
+    """One session that is being recorded: what passes between server and application."""
+
+    def __init__(
+        self, run: UnitRun, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        self._run = run
+        self._receive = receive
+        self._send = send
+
+    def note_request(self, scope: Scope) -> None:
+        """The session begins."""
+        factory.look_at_baggage(self._run, scope.get("headers") or ())
+        call_sync(lambda: _read_leaf(REQUEST), lambda: describe_scope(scope))
+
+    async def receive(self) -> Message:
+        """As the server's."""
+        came: list[Message] = []
+
+        async def take() -> dict[str, Any]:
+            came.append(await self._receive())
+            described = guard.guarded(_PART, self._describe_received, came[0])
+            if described is None:
+                self._run.hole(_LOST)
+                return {}
+            return described
+
+        with inside_lane(self._run.root_lane):
+            await call_async(lambda: _read_leaf(RECEIVE), take)
+        return came[0]
+
+    def _describe_received(self, message: Message) -> dict[str, Any]:
+        described, is_whole = describe_message(message)
+        if not is_whole:
+            self._run.count("truncated")
+        return described
+
+    async def send(self, message: Message) -> None:
+        """As the server's; recorded before it goes out, with the error of a server whose client is gone."""
+        found = guard.guarded(_PART, describe_message, message)
+        if found is None:
+            self._run.hole(_LOST)
+            await self._send(message)
+            return
+        leaf = Leaf(_KIND, SEND, Effect.WRITE.value, found[0], prints=False)
+        with inside_lane(self._run.root_lane):
+            await call_async(lambda: leaf, lambda: self._send(message))
+
+    def end(self, raised: BaseException | None) -> None:
+        """The application is done with the session."""
+        is_by_server = isinstance(raised, asyncio.CancelledError)
+        try:
+            with inside_lane(self._run.root_lane):
+                if is_by_server:
+                    call_sync(lambda: _read_leaf(CANCELLED), lambda: None)
+                _record_end(raised)
+        finally:
+            self._run.end(Outcome.CANCELLED if is_by_server else Outcome.OK if raised is None else Outcome.ERROR)
+
+
+class ReplayedSession:
+    """The server's side of a recorded session, for the application that runs again."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    async def receive(self) -> Message:
+        """The next recorded message, when it came. Raises: ReplayMiss if there was none."""
+        with inside_lane(self._lane):
+            return build_message(await call_async(lambda: _read_leaf(RECEIVE), _nothing))
+
+    async def send(self, message: Message) -> None:
+        """Compare what the application sends. Raises: ReplayMiss, and what the server raised."""
+        leaf = Leaf(_KIND, SEND, Effect.WRITE.value, describe_message(message)[0], prints=False)
+        with inside_lane(self._lane):
+            await call_async(lambda: leaf, _nothing)
+
+    def end(self, raised: BaseException | None) -> None:
+        """Compare how the application ended. Raises: ReplayMiss."""
+        with inside_lane(self._lane):
+            _record_end(raised)
+
+
+async def _nothing() -> Any:
+    raise ReplayMiss("a message can't come in live")

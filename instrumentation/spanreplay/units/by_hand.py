@@ -1,0 +1,224 @@
+"""Units that the program names itself: `with spanreplay.run(input=…):`, or as a decorator of a function.
+
+    with spanreplay.run(name="triage", input=ticket, user=ticket.user) as unit:
+        unit.result(answer(ticket))
+
+    @spanreplay.run(name="triage")
+    def triage(ticket): ...                       its arguments are the input, what it returns is the output
+
+Any number at a time, in threads and in tasks. Where nothing is recorded, and inside of another unit, it does nothing.
+
+In a replay the unit with the recorded input runs, after those that the replay warms up with, and the process ends with
+it. Other calls of a decorated function are left out, and give None; a `with` block can't be left out: there the replay
+stops with an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from spanreplay.model.call import Effect, Kind
+from spanreplay.model.errors import ConfigError, ReplayMiss
+from spanreplay.runtime.answers import EarlierUnit
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync, describe_leaf
+from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_earlier, is_within
+from spanreplay.runtime.run import Run, active_run
+from spanreplay.units import factory
+from spanreplay.units.play import UNITS_APART, end_replay
+from spanreplay.units.start import has_units
+from spanreplay.units.stated import LANE, find_unit
+from spanreplay.units.under_way import UnderWay, open_under_way
+
+__all__ = ["UnitBlock", "run"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+INPUT, OUTPUT = "input", "output"
+_KIND: Final = Kind.COMPUTE.value
+_NONE: Final = object()
+_starting: Final = threading.RLock()
+
+
+def run(*, name: str = "", input: Any = _NONE, user: str = "", session: str = "") -> UnitBlock:  # noqa: A002 -- the word of the thing
+    """A unit of work that is a run of its own; see the module.
+
+    `name` is the run's (default: the agent's), `input` what the unit is given, `user` and `session` for whom it works.
+    """
+    return UnitBlock(name, input, user, session)
+
+
+class UnitBlock:
+    """One unit, entered once; as a decorator, a new one for each call. Any number may be under way."""
+
+    def __init__(self, name: str, given: Any, user: str, session: str) -> None:
+        self._name, self._given, self._user, self._session = name, given, user, session
+        self._result: Any = _NONE
+        self._unit: UnderWay | None = None
+        self._lane: inside_lane | None = None
+        """In a replay, of a unit that is replayed: where its calls are made."""
+        self._claimed = ""
+        """The root lane of that unit, once it is known."""
+        self._earlier: EarlierUnit | None = None
+        """That unit, if it comes before the one that is judged."""
+
+    @property
+    def run_id(self) -> str:
+        """The id of the unit's run; empty where it is not recorded."""
+        return "" if self._unit is None else self._unit.run.run_id
+
+    def result(self, value: Any) -> None:
+        """State what the unit gives: the run's last call."""
+        self._result = value
+
+    def __enter__(self) -> UnitBlock:
+        replayed = _replaying()
+        if replayed is not None:
+            self._enter_replay(replayed)
+            return self
+        self._unit = open_under_way(self._name, self._user, self._session)
+        if self._unit is not None:
+            self._unit.__enter__()
+            self._unit.note(lambda: self._note(INPUT, Effect.READ, self._given))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._lane is not None:
+            return self._end_replay(kind)
+        if self._unit is None:
+            return False
+        if kind is None or self._result is not _NONE:
+            self._unit.note(lambda: self._note(OUTPUT, Effect.WRITE, self._result))
+        self._unit.__exit__(kind, exc, traceback)
+        return False
+
+    def __call__(self, function: F) -> F:
+        """Make each call of a function a unit. Raises: ConfigError for a generator, whose work is done later."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            hint = "put `with spanreplay.run(...)` around the code that reads it"
+            raise ConfigError(f"{function.__qualname__} is a generator: its call is no unit of work", hint=hint)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def work_async(*args: Any, **kwargs: Any) -> Any:
+                unit = self._for_call(function, args, kwargs)
+                if unit._is_left_out():
+                    return None
+                result = None  # of an earlier unit that can't be replayed whole
+                with unit:
+                    result = await function(*args, **kwargs)
+                    unit.result(result)
+                return result
+
+            return work_async  # type: ignore[return-value]  # it takes and gives the same
+
+        @functools.wraps(function)
+        def work(*args: Any, **kwargs: Any) -> Any:
+            unit = self._for_call(function, args, kwargs)
+            if unit._is_left_out():
+                return None
+            result = None
+            with unit:
+                result = function(*args, **kwargs)
+                unit.result(result)
+            return result
+
+        return work  # type: ignore[return-value]  # it takes and gives the same
+
+    def _for_call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnitBlock:
+        given: Any = {"args": list(args), "kwargs": kwargs} if self._given is _NONE else self._given
+        return UnitBlock(self._name or function.__qualname__, given, self._user, self._session)
+
+    def _describe(self, name: str, effect: Effect, value: Any) -> Leaf:
+        arguments = {} if value is _NONE else {name: value}
+        return Leaf(_KIND, name, effect.value, arguments, prints=False)
+
+    def _note(self, name: str, effect: Effect, value: Any) -> None:
+        call_sync(lambda: self._describe(name, effect, value), lambda: None)
+
+    # ── replay ──────────────────────────────────────────────────────────────────────────────────────
+    def _is_left_out(self) -> bool:
+        """Whether this is a replay of another unit."""
+        replayed = _replaying()
+        return replayed is not None and not self._claim(replayed)
+
+    def _claim(self, replayed: Run) -> bool:
+        """Whether this is a unit that is replayed; each recorded one is taken once."""
+        if self._claimed or replayed.session is None or replayed.session.extent is None:
+            return bool(self._claimed)
+        spec = describe_leaf(replayed, lambda: self._describe(INPUT, Effect.READ, self._given))
+        index, warm_up = replayed.session.index, replayed.session.extent.warm_up
+
+        def is_input_of(lane: str) -> bool:
+            recorded = index.at(lane, f"{_KIND}:{INPUT}", 0)
+            return recorded is not None and recorded.request == spec.request
+
+        is_early = warm_up is not None and warm_up.is_before_judged()
+        if warm_up is not None:
+            for unit in warm_up.iter_left():
+                if is_input_of(unit.lane) and warm_up.claim(unit):
+                    self._claimed, self._earlier = unit.lane, unit
+                    return True
+        if is_input_of(LANE) and not is_early:
+            self._claimed = LANE
+        return bool(self._claimed)
+
+    def _enter_replay(self, replayed: Run) -> None:
+        if replayed.session is None:
+            return
+        if not self._claim(replayed):
+            raise replayed.session.broken(
+                "a unit comes before the recorded one, and a `with` block can't be left out: "
+                "make it a function with the decorator spanreplay.run(...)"
+            )
+        extent = replayed.session.extent
+        with _starting:  # units that are replayed first may begin in several threads
+            if extent is None or not extent.has_started:
+                factory.end_start(replayed)
+        if extent is not None and extent.warm_up is not None:
+            if self._earlier is None:
+                extent.warm_up.begin_judged(replayed)
+            else:
+                extent.warm_up.begin(self._earlier, replayed)
+        self._lane = inside_lane(Lane(self._claimed))
+        self._lane.__enter__()
+        self._note(INPUT, Effect.READ, self._given)
+
+    def _end_replay(self, kind: type[BaseException] | None) -> bool:
+        """Whether what ended the unit stays in it: a miss in an earlier one, which is not judged."""
+        if kind is None or self._result is not _NONE:
+            with contextlib.suppress(ReplayMiss):  # the session knows
+                self._note(OUTPUT, Effect.WRITE, self._result)
+        replayed = active_run()
+        if self._earlier is None or self._lane is None or replayed is None or replayed.session is None:
+            end_replay()
+        self._lane.__exit__(None, None, None)
+        self._lane = None
+        extent = replayed.session.extent
+        if extent is not None and extent.warm_up is not None:
+            extent.warm_up.end(self._earlier, replayed)
+        return kind is not None and issubclass(kind, ReplayMiss)
+
+
+def _replaying() -> Run | None:
+    """The run of a replay of a unit; None elsewhere, and inside of the unit.
+
+    Raises: ReplayMiss in the replay of a process whose units are runs of their own.
+    """
+    current = active_run()
+    if current is None or current.session is None:
+        return None
+    lane = current_lane(current.root_lane).path
+    if is_within(lane, LANE) or is_earlier(lane):
+        return None
+    if find_unit(current.session.recording.root.env) is not None:
+        return current
+    if has_units(current.session.recording):
+        raise current.session.stop(UNITS_APART)
+    return None

@@ -1,0 +1,223 @@
+"""A unit's recording together with earlier units of its process, which a replay makes before it.
+
+Clocks of units overlap, because each goes on from the clock of the process. Together they follow one another: those of
+each unit are moved above those of the one before it. Each earlier unit has a root lane of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from spanreplay.model import config
+from spanreplay.model.attributes import UNIT, UNITS_BEFORE
+from spanreplay.model.call import CallRecord, Completeness, Recording
+from spanreplay.model.errors import DamagedRecording, SourceError
+from spanreplay.model.json_text import dump
+from spanreplay.recording.seal.check import find_tampering
+from spanreplay.replayer.resolve.warm_up import EarlierUnit
+from spanreplay.runtime.lanes import EARLIER_LANE
+from spanreplay.runtime.order.handovers import MEMBER as HANDOVERS
+from spanreplay.runtime.order.steps import PACE
+from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
+from spanreplay.runtime.order.worker_book import merge
+from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
+from spanreplay.units.stated import LANE, Start, find_unit
+
+__all__ = ["WarmRecording", "count_before", "is_before", "with_earlier"]
+
+_STEPS: Final = "steps"
+_BY_NAME: Final = ("environment_read", VARIABLES)
+
+
+@dataclass(frozen=True)
+class WarmRecording:
+    """A recording with the calls of earlier units before those of the unit itself."""
+
+    recording: Recording
+    units: tuple[EarlierUnit, ...]
+    clock: int
+    """All clocks of the judged unit are above it."""
+    completeness: Completeness
+    """That of the recording without the earlier units."""
+    tampering: str = ""
+
+
+def count_before(unit: Recording) -> int:
+    """How many units its process had begun before this one."""
+    before = unit.root.env.get(UNIT, {}).get(UNITS_BEFORE)
+    return before if isinstance(before, int) else 0
+
+
+def is_before(other: Recording, unit: Recording) -> bool:
+    """Whether another run is an earlier unit of the same process."""
+    theirs, ours = find_unit(other.root.env), find_unit(unit.root.env)
+    if theirs is None or ours is None or (theirs.process, theirs.root) != (ours.process, ours.root):
+        return False
+    return other.run_id != unit.run_id and count_before(other) < count_before(unit)
+
+
+def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recording]) -> WarmRecording:
+    """The recording of a unit and of the start of its process, with these earlier units in between.
+
+    Of more than `config.WARM_UP_BYTES_MAX` the latest are taken. Raises: DamagedRecording.
+    """
+    start = find_unit(joined.root.env)
+    if start is None:
+        return WarmRecording(joined, (), 0, joined.completeness())
+    units = _load(joined, run_ids, load)
+    tampering = ""
+    clock, calls, made = start.clock, [], []
+    manifest: dict[str, Any] = {}
+    for number, unit in enumerate(units, 1):
+        lane = f"{EARLIER_LANE}{number}"
+        move = _Move(lane, start, clock - start.clock)
+        reasons = unit.completeness().reasons
+        made.append(EarlierUnit(unit.run_id, lane, clock, f"incomplete: {reasons[0]}" if reasons else ""))
+        tampering = tampering or find_tampering(unit)
+        calls += [move.call(call) for call in unit.calls]
+        manifest = _merge(manifest, move.manifest(unit.root.manifest))
+        clock = max(clock, move.top)
+    own = _Move(LANE, start, clock - start.clock)
+    before = [call for call in joined.calls if call.seq <= start.clock]
+    judged = [own.call(call) for call in joined.calls if call.seq > start.clock]
+    merged = _merge(manifest, own.manifest(joined.root.manifest)) if joined.root.manifest else {}
+    if "timers" not in joined.root.manifest:  # the unit has lost them
+        merged.pop("timers", None)
+    if merged:
+        merged["calls"] = merged.get("calls", 0) + len(calls)
+    everything = [*before, *calls]
+    numbered = [replace(call, number=number - len(everything)) for number, call in enumerate(everything)]
+    recording = Recording(replace(joined.root, manifest=merged), (*numbered, *judged))
+    return WarmRecording(recording, tuple(made), clock, joined.completeness(), tampering)
+
+
+def _load(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recording]) -> list[Recording]:
+    found: list[Recording] = []
+    left = config.WARM_UP_BYTES_MAX
+    for run_id in list(run_ids)[: -config.WARM_UP_UNITS_MAX - 1 : -1]:
+        try:
+            unit = load(run_id)
+        except SourceError:
+            continue  # the verdict says how many are missing
+        left -= sum(len(call.request) + len(call.response) + len(call.reads) for call in unit.calls)
+        if left < 0:
+            break
+        if is_before(unit, joined):
+            found.append(unit)
+    return sorted(found, key=count_before)
+
+
+class _Move:
+    """Moves the clocks of a unit, which are above those of the start, and renames its lanes."""
+
+    def __init__(self, lane: str, start: Start, by: int) -> None:
+        self._lane = lane
+        self._floor, self._by = start.clock, by
+        self.top = start.clock + by
+        """The highest clock so far."""
+
+    def clock(self, value: int) -> int:
+        if value <= self._floor:
+            return value
+        self.top = max(self.top, value + self._by)
+        return value + self._by
+
+    def name(self, name: str) -> str:
+        """A lane, or a name that begins with one."""
+        rest = name[len(LANE) :]
+        return self._lane + rest if name.startswith(LANE) and rest[:1] in ("", "/", "|") else name
+
+    def call(self, call: CallRecord) -> CallRecord:
+        """A call of the unit. Raises: DamagedRecording."""
+        return replace(
+            call,
+            seq=self.clock(call.seq),
+            end_seq=self.clock(call.end_seq),
+            parent=self.clock(call.parent),
+            joint=self.clock(call.joint),
+            clocks=tuple(map(self.clock, call.clocks)),
+            lane=self.name(call.lane),
+            reads=self._reads(call.reads),
+        )
+
+    def _reads(self, text: str) -> str:
+        if not text or self._lane == LANE:
+            return text
+        try:
+            return dump(self._segments(json.loads(text)))
+        except (ValueError, TypeError) as exc:
+            raise DamagedRecording("the recorded reads of clock and random sources are damaged") from exc
+
+    def _segments(self, segments: Any) -> list[Any]:
+        return [[self.name(lane), rows] for lane, rows in segments]
+
+    def manifest(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """The members that tell the order, and what a process had; of the judged unit the others too."""
+        moved: dict[str, Any] = dict(manifest) if self._lane == LANE else {}
+        ends, timers, reads = (manifest.get(name) for name in ("lane_ends", "timers", "reads"))
+        if isinstance(ends, Mapping):
+            moved["lane_ends"] = {self.name(lane): self.clock(clock) for lane, clock in ends.items()}
+        if isinstance(timers, Mapping):
+            moved["timers"] = {self.name(name): [*map(self.clock, fired)] for name, fired in timers.items()}
+        if isinstance(reads, Mapping) and isinstance(reads.get("left"), list):
+            moved["reads"] = {**reads, "left": self._segments(reads["left"])}
+        for name in PACE:
+            if isinstance(manifest.get(name), list):
+                moved[name] = self._steps(manifest[name]) if name == _STEPS else [*map(self.clock, manifest[name])]
+        shared = manifest.get(HANDOVERS)
+        if isinstance(shared, Mapping) and isinstance(shared.get("lanes"), list):
+            moved[HANDOVERS] = {**shared, "lanes": [*map(self.name, shared["lanes"])]}
+        workers = manifest.get(WORKERS)
+        if isinstance(workers, Mapping):
+            moved[WORKERS] = {name: self._lanes(each) for name, each in workers.items()}
+        moved.update({name: manifest[name] for name in (*_BY_NAME, ENV_FILES) if name in manifest})
+        return moved
+
+    def _lanes(self, stated: Any) -> Any:
+        return {self.name(lane): each for lane, each in stated.items()} if isinstance(stated, Mapping) else stated
+
+    def _steps(self, flat: Sequence[int]) -> list[int]:
+        """Triples of a clock, the one that it is counted from, and a number of steps."""
+        return [value if at % 3 == 2 else self.clock(value) for at, value in enumerate(flat)]
+
+
+def _merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Two manifests in one; what only one of two can state is that of the second."""
+    merged = {**first, **then}
+    for name in ("lane_ends", "timers", *_BY_NAME):
+        if isinstance(first.get(name), Mapping) and isinstance(then.get(name), Mapping):
+            merged[name] = {**first[name], **then[name]}
+    for name in PACE:
+        if isinstance(first.get(name), list) and isinstance(then.get(name), list):
+            merged[name] = [*first[name], *then[name]]
+    if isinstance(first.get(ENV_FILES), list) and isinstance(then.get(ENV_FILES), list):
+        merged[ENV_FILES] = [*then[ENV_FILES], *(each for each in first[ENV_FILES] if each not in then[ENV_FILES])]
+    left = [*_left(first), *_left(then)]
+    if left:
+        merged["reads"] = {**then.get("reads", {}), "left": left}
+    if first.get(HANDOVERS) and then.get(HANDOVERS):
+        merged[HANDOVERS] = _chain(first[HANDOVERS], then[HANDOVERS])
+    if isinstance(first.get(WORKERS), dict) and isinstance(then.get(WORKERS), dict):
+        merged[WORKERS] = first[WORKERS]
+        merge(merged, then)
+    return merged
+
+
+def _left(manifest: Mapping[str, Any]) -> list[Any]:
+    reads = manifest.get("reads")
+    found = reads.get("left") if isinstance(reads, Mapping) else None
+    return found if isinstance(found, list) else []
+
+
+def _chain(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Who passed each place, one unit after the other."""
+    shift = len(first["lanes"])
+    later = {
+        name: [value if at % 2 else value + shift for at, value in enumerate(flat)]
+        for name, flat in then["places"].items()
+    }
+    places = {name: [*first["places"].get(name, ()), *later.get(name, ())] for name in {**first["places"], **later}}
+    return {"lanes": [*first["lanes"], *then["lanes"]], "places": places}

@@ -1,0 +1,237 @@
+"""Makes the runs of units: what a process offers to them, and which of them are open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import attributes as names
+from spanreplay.model import config, guard, ids
+from spanreplay.model.call import Outcome
+from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.lanes import inside_lane
+from spanreplay.runtime.run import Run, active_run, entered
+from spanreplay.seams.machine import reads_and_files
+from spanreplay.units import start
+from spanreplay.units.stated import UNIT, WORKER, Start
+from spanreplay.units.unit_run import UnitRun
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from spanreplay.recording.spool.shipper import Shipper
+    from spanreplay.redact.engine import Redactor
+
+__all__ = [
+    "Process",
+    "begin_units",
+    "end_start",
+    "inside_unit",
+    "look_at_baggage",
+    "offer",
+    "offered",
+    "open_unit",
+    "outside_units",
+]
+
+_ENDED: Final = "the process ended while this unit was under way"
+_BEFORE_FORK: Final = "what the program did before this process was forked is in run {} and can't be replayed with it"
+
+
+@dataclass
+class Process:
+    """What a process whose units are runs of their own gives to each of them."""
+
+    run: Run
+    resource: Any
+    data_dir: Path
+    build_redactor: Callable[[], Redactor]
+    shipper: Shipper | None = None
+    finish: Callable[[int], object] | None = None
+    """In a replay: ends it, with an exit status."""
+    start: Start | None = None
+    forked_from: Run | None = None
+    """The run of the process that this one was forked from, as it was then."""
+    count: int = 0
+    """How many units have begun."""
+    open_runs: dict[str, UnitRun] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    redactor: Redactor | None = None
+
+
+_process: Process | None = None
+_forked_start: Start | None = None
+"""In a forked process: the start of the process that it was forked from, where that one works on no units itself."""
+
+
+def offer(process: Process | None) -> None:
+    """Make units of this process runs of their own from now on; None: they are not."""
+    global _process
+    _process = process
+    if process is not None and _forked_start is not None:
+        process.start = _forked_start
+
+
+def begin_units() -> None:
+    """The start of this process is over: its units begin, or those of the processes that it forks from now on."""
+    process = _process
+    if process is None or process.run.is_ended or process.run.session is not None:
+        return
+    with process.lock:
+        if process.start is None:
+            process.start = end_start(process.run)
+
+
+def offered() -> Process | None:
+    """What `offer` was given."""
+    return _process
+
+
+def _forked() -> None:
+    """A forked child works for no unit; whether it has a run of its own, others decide."""
+    global _forked_start
+    process = _process
+    _forked_start = process.start if process is not None and not process.count else None
+    offer(None)
+    RUN.set(None)
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def end_start(run: Run) -> Start:
+    """The start of a process is over: its first unit begins. Raises: ReplayMiss."""
+    return start.end_start(run)
+
+
+def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | None:
+    """A new run for a unit of this process; None where nothing is recorded, or inside of another unit.
+
+    `name` is the unit's, unless a setting names the agent.
+    """
+    process = _process
+    if process is None or process.run.is_ended or process.run.session is not None:
+        return None
+    if isinstance(active_run(), UnitRun):
+        return None
+    with process.lock:
+        if process.start is None:
+            process.start = _add_origin(end_start(process.run), process.forked_from)
+        elif not process.count and process.start.process != process.run.run_id:
+            process.start = start.look_at_forked(process.start, process.run)
+        if process.redactor is None:
+            process.redactor = process.build_redactor()
+        before, process.count = process.count, process.count + 1
+    run = _make_run(process, process.start, before, config.read_stated_name() or name or process.run.app, user, session)
+    process.open_runs[run.run_id] = run
+    return run
+
+
+def _add_origin(begun: Start, forked_from: Run | None) -> Start:
+    """The start of a forked process, which lacks what happened before the fork."""
+    if forked_from is None or not start.has_acted(forked_from):
+        return begun
+    return replace(begun, holes=(*begun.holes, _BEFORE_FORK.format(forked_from.run_id)))
+
+
+def _make_run(process: Process, begun: Start, before: int, app: str, user: str, session: str) -> UnitRun:
+    from opentelemetry.sdk.resources import Resource
+
+    from spanreplay.recording.spool import SpoolWriter
+    from spanreplay.recording.spool.processor import SpoolSpanProcessor
+    from spanreplay.redact.processor import RedactingSpanProcessor
+    from spanreplay.runtime.emit import Emitter
+    from spanreplay.seams.telemetry.other_spans import OtherSpans
+
+    if process.redactor is None:
+        raise AssertionError("a unit needs a redactor")
+    run_id, redactor = ids.new_run_id(), process.redactor.run()
+    redactor.adopt(process.run.redactor)  # what was drawn or read when the process started is a secret in its units too
+    resource = Resource({names.RUN_ID: run_id, names.APP: app, names.PROJECT: app})
+    writer = SpoolWriter(
+        process.data_dir,
+        run_id,
+        fsync=config.read_setting("SPANREPLAY_FSYNC"),
+        bytes_max=config.SPOOL_BYTES_MAX,
+        to_ship=process.shipper is not None,
+    )
+    recorded = RedactingSpanProcessor(redactor, [SpoolSpanProcessor(writer, process.shipper)], run_resource=resource)
+    run = UnitRun(
+        begun,
+        max(process.run.tick(), begun.clock),  # a forked process counts anew
+        before,
+        app=app,
+        run_id=run_id,
+        emitter=Emitter([recorded], process.resource.merge(resource)),
+        redactor=redactor,
+        user_id=user or config.read_setting("SPANREPLAY_USER_ID"),
+        session_id=session or config.read_setting("SPANREPLAY_SESSION_ID"),
+        environment=process.run.environment,
+        level=process.run.level,
+    )
+    if begun.process != process.run.run_id:
+        run.environment[UNIT][WORKER] = process.run.run_id
+    recorded.listener = run.who.look_at_span
+    run.others = None if process.run.others is None else OtherSpans(run, recorded.on_end)
+    reads_and_files.attach_reads(run)
+    reads_and_files.attach_files(run)
+
+    def end(ended: UnitRun) -> None:
+        process.open_runs.pop(ended.run_id, None)
+        guard.guarded("the spool of a unit", writer.close)
+
+    run.on_end = end
+    return run
+
+
+def end_open_units(process: Process | None) -> None:
+    """End the units that are under way when their process ends."""
+    for run in [] if process is None else list(process.open_runs.values()):
+        run.hole(_ENDED)
+        guard.guarded("the end of a unit", run.finish, Outcome.CANCELLED)
+
+
+@contextlib.contextmanager
+def outside_units() -> Iterator[None]:
+    """A block of a worker's own work within a unit: what it calls belongs to the run of the process."""
+    process = _process
+    if process is None or process.run.is_ended:
+        yield
+        return
+    with entered(process.run), inside_lane(process.run.root_lane):
+        yield
+
+
+class inside_unit:  # noqa: N801 -- reads as a statement: `with inside_unit(run):`
+    """A block of a unit's work: what it calls and starts belongs to the unit's run."""
+
+    __slots__ = ("_entered", "_lane")
+
+    def __init__(self, run: UnitRun) -> None:
+        self._entered = entered(run)
+        self._lane = inside_lane(run.root_lane)
+
+    def __enter__(self) -> None:
+        self._entered.__enter__()
+        self._lane.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lane.__exit__(kind, exc, traceback)
+        guard.guarded("the end of a unit", self._entered.__exit__, kind, exc, traceback)
+
+
+def look_at_baggage(run: Run, headers: Iterable[Iterable[bytes]]) -> None:
+    """Let a request's W3C baggage name its user and session."""
+    found = [bytes(value).decode("latin-1") for name, value in headers if bytes(name).lower() == b"baggage"]
+    if found:
+        from opentelemetry.baggage.propagation import W3CBaggagePropagator
+        from opentelemetry.context import Context
+
+        run.who.look_at_baggage(W3CBaggagePropagator().extract({"baggage": ",".join(found)}, context=Context()))

@@ -1,0 +1,151 @@
+"""What an application answers to one HTTP request, as a call of its unit: status, headers and body.
+
+http:response  (write)   once its last part is sent, or when the application is done
+http:raised    (pure)    an exception that came out of the application after the response
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.units.asgi_messages import PARTS, Body, describe_headers
+
+if TYPE_CHECKING:
+    from spanreplay.units.unit_run import UnitRun
+
+__all__ = [
+    "BODY",
+    "CANCELLED",
+    "DISCONNECT",
+    "FIRST_CALL",
+    "KIND",
+    "OF_BODIES",
+    "PART",
+    "REQUEST",
+    "ReceivedBody",
+    "Response",
+    "read_in",
+]
+
+T = TypeVar("T")
+REQUEST, BODY, RESPONSE, RAISED = "request", "body", "response", "raised"
+DISCONNECT, CANCELLED = "disconnect", "cancelled"
+KIND: Final = Kind.HTTP.value
+FIRST_CALL: Final = f"{KIND}:{REQUEST}"
+PART: Final = "a request"
+"""What is named where something of ours fails."""
+OF_BODIES: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
+"""Headers of a request that has a body, or may have one."""
+
+
+class ReceivedBody:
+    """The body of a request that is being recorded."""
+
+    def __init__(self, run: UnitRun) -> None:
+        self._run = run
+        self._body = Body()
+        self._calls_before = -1
+        self.is_noted = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that have come."""
+        return self._body.size
+
+    def add(self, part: bytes, *, is_last: bool) -> None:
+        """One part more, in the unit's lane."""
+        if self.is_noted:
+            return
+        self._body.add(part)
+        if self._calls_before < 0:
+            self._calls_before = self._run.calls
+        if is_last:
+            self.note()
+
+    def note(self, *, is_complete: bool = True) -> None:
+        """Make the call, once, if anything has come; not complete: the application has read no further."""
+        if self.is_noted or not self._body.count:
+            return
+        self.is_noted = True
+        described = self._body.describe()
+        if not self._body.is_kept:
+            self._run.count("truncated")
+        if self._run.calls != self._calls_before:
+            self._run.hole("calls were made while the request's body was coming in: a replay has all of it before them")
+        read_in(BODY, {**described, PARTS: self._body.lengths, **({} if is_complete else {"is_complete": False})})
+
+
+class Response:
+    """What an application has sent so far."""
+
+    def __init__(self) -> None:
+        self._status: int | None = None
+        self._headers: list[dict[str, str]] = []
+        self._body = Body()
+        self._others: list[str] = []
+        self.is_complete = False
+        self.is_recorded = False
+        self.is_cut_by_server = False
+        """Whether the number of parts is not the application's choice."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts of the body were sent."""
+        return self._body.count
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the body were sent."""
+        return self._body.size
+
+    def begin(self, status: int, headers: Iterable[Iterable[bytes]]) -> None:
+        """Status and headers; those of a later call replace them."""
+        self._status, self._headers = status, describe_headers(headers)
+
+    def add(self, part: bytes) -> None:
+        """One part of the body more."""
+        self._body.add(part)
+
+    def add_other(self, kind: str) -> None:
+        """A message that is neither."""
+        self._others.append(kind)
+
+    def describe(self, raised: BaseException | None) -> dict[str, Any]:
+        """The response as the arguments of a call."""
+        found: dict[str, Any] = {}
+        if self._status is not None:
+            found |= {"status": self._status, "headers": self._headers}
+        if self._body.count:
+            found["body"] = self._body.describe()
+        if self._body.count > 1 and not self.is_cut_by_server:
+            found[PARTS] = self._body.count
+        if self._others:
+            found["others"] = self._others
+        if not self.is_complete:
+            found["is_complete"] = False
+        if raised is not None:
+            found["raised"] = _name_type(raised)
+        return found
+
+    def record(self, raised: BaseException | None = None) -> None:
+        """Make the call, once. Raises: ReplayMiss where it is not the recorded one."""
+        if not self.is_recorded:
+            self.is_recorded = True
+            leaf = Leaf(KIND, RESPONSE, Effect.WRITE.value, self.describe(raised), prints=False)
+        elif isinstance(raised, Exception):
+            leaf = Leaf(KIND, RAISED, Effect.PURE.value, {"type": _name_type(raised)}, prints=False)
+        else:
+            return
+        call_sync(lambda: leaf, lambda: None)
+
+
+def _name_type(raised: BaseException) -> str:
+    return f"{type(raised).__module__}.{type(raised).__qualname__}"
+
+
+def read_in(name: str, value: T) -> T:
+    """Something came in: a call of the lane of the calling code."""
+    return call_sync(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), lambda: value)

@@ -1,0 +1,132 @@
+"""A function call that a worker makes is a unit: a task or job with its arguments, and its result or exception.
+
+    compute:input    (read)   what the worker was given; a replay gives it to the job again
+    compute:output   (write)  the result, the exception or the retry; compared
+
+A worker's row says where the call is made, what it is given and how what comes back is described.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+from spanreplay import codec
+from spanreplay.model import guard
+from spanreplay.model.call import Effect, Kind, Outcome
+from spanreplay.model.errors import ReplayMiss, Unserializable
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.run import active_run
+from spanreplay.units import factory
+from spanreplay.units.play import UNITS_APART, end_replay
+from spanreplay.units.stated import LANE, find_unit
+from spanreplay.units.under_way import open_under_way
+
+__all__ = ["Ended", "describe_exception", "is_replay", "keep_encodable", "not_here", "record_job", "replay_job"]
+
+T = TypeVar("T")
+INPUT, OUTPUT = "input", "output"
+_KIND: Final = Kind.COMPUTE.value
+_BAGGAGE: Final = "baggage"
+
+
+class Ended(NamedTuple):
+    """How a job ended: what is recorded of it, and the outcome of its run."""
+
+    output: Mapping[str, Any]
+    outcome: Outcome = Outcome.OK
+
+
+def is_replay() -> bool:
+    """Whether this process replays a recording."""
+    run = active_run()
+    return run is not None and run.session is not None
+
+
+def describe_exception(exc: BaseException) -> dict[str, str]:
+    """The type and the message of what a job raised."""
+    return {"type": f"{type(exc).__module__}.{type(exc).__qualname__}", "message": str(exc)}
+
+
+def not_here(why: str) -> ReplayMiss:
+    """What a replay raises where the program does not have the recorded job any more."""
+    run = active_run()
+    return ReplayMiss(why) if run is None or run.session is None else run.session.broken(why)
+
+
+def keep_encodable(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The members that can be recorded; the others are the worker's own: connections, callbacks."""
+    kept: dict[str, Any] = {}
+    for name, value in given.items():
+        with contextlib.suppress(Unserializable):
+            codec.encode(value)
+            kept[str(name)] = value
+    return kept
+
+
+def record_job(
+    name: str,
+    given: Callable[[], Mapping[str, Any]],
+    work: Callable[[], T],
+    describe: Callable[[T], Ended],
+    headers: Mapping[str, Any] | None = None,
+) -> T:
+    """Do a job as a run of its own; `headers` of its message may name user and session in W3C baggage."""
+    unit = open_under_way(name)
+    if unit is None:
+        return work()
+    with unit:
+        baggage = (headers or {}).get(_BAGGAGE)
+        if isinstance(baggage, str):
+            guard.guarded("baggage", factory.look_at_baggage, unit.run, [(b"baggage", baggage.encode("latin-1"))])
+        unit.note(lambda: _note_input(given()))
+        try:
+            result = work()
+        except BaseException as exc:
+            raised = describe_exception(exc)
+            unit.note(lambda: _note_output({"raised": raised}))
+            raise
+
+        def note_end() -> None:
+            ended = describe(result)
+            unit.outcome = ended.outcome
+            _note_output(ended.output)
+
+        unit.note(note_end)
+    return result
+
+
+def _note_input(given: Mapping[str, Any]) -> Any:
+    return call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), lambda: given)
+
+
+def _note_output(output: Mapping[str, Any]) -> None:
+    call_sync(lambda: Leaf(_KIND, OUTPUT, Effect.WRITE.value, output, prints=False), lambda: None)
+
+
+def _no_input() -> Any:
+    raise ReplayMiss("a job can't come in live")
+
+
+def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any], Ended]) -> NoReturn:
+    """Give the recorded job to a worker that has started, compare what comes back, and end the process."""
+    run = active_run()
+    if run is None or run.session is None:
+        raise AssertionError("only a replay plays a job")
+    if find_unit(run.session.recording.root.env) is None:
+        run.session.stop(UNITS_APART)
+        end_replay()
+    with contextlib.suppress(ReplayMiss):  # the session knows
+        factory.end_start(run)
+        with inside_lane(Lane(LANE)):
+            given = call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input)
+            try:
+                output = describe(work(given)).output
+            except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- what the worker would have got
+                output = {"raised": describe_exception(exc)}
+            _note_output(output)
+            if run.session.extent is not None:
+                run.session.extent.is_over = True
+    end_replay()

@@ -1,0 +1,100 @@
+"""Replays units in the process of their server, and ends the process: what else it serves is not in the recording."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
+
+from spanreplay.model import guard
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.run import Run, active_run
+from spanreplay.units import factory
+from spanreplay.units.asgi import App, replay_request
+from spanreplay.units.http_exchange import FIRST_CALL
+from spanreplay.units.start import await_start
+from spanreplay.units.stated import find_unit
+from spanreplay.units.wsgi import WsgiApp
+from spanreplay.units.wsgi_replay import replay_wsgi_request
+
+_leave = os._exit
+UNITS_APART: Final = "from here on the process works on units, which are runs of their own: each replays by itself"
+
+
+async def play(app: App, state: dict[str, Any] | None) -> None:
+    """Give the recorded request to an application that has started; a recording that is no unit ends here."""
+    run = _find_replay_of_unit()
+    if run is None:
+        return
+    try:
+        await await_start(run)
+    except ReplayMiss:
+        return  # the session knows
+    for _ in iter_units(run, FIRST_CALL):
+        await asyncio.create_task(replay_request(app, state))  # in a context of its own, as its server's
+
+
+def play_wsgi(app: WsgiApp) -> NoReturn:
+    """The same for a WSGI application; the process ends."""
+    run = _find_replay_of_unit()
+    if run is not None:
+        with contextlib.suppress(ReplayMiss):  # the session knows
+            factory.end_start(run)
+            for _ in iter_units(run, FIRST_CALL):
+                replay_wsgi_request(app)
+    end_replay()
+
+
+def is_replay() -> bool:
+    """Whether this process is one of a replay: it opens no port, and starts no worker."""
+    run = active_run()
+    return run is not None and run.session is not None
+
+
+def is_replay_of_unit() -> bool:
+    """Whether it replays a unit; a script that also serves may be replayed without one."""
+    run = active_run()
+    return run is not None and run.session is not None and find_unit(run.session.recording.root.env) is not None
+
+
+def _find_replay_of_unit() -> Run | None:
+    run = active_run()
+    if run is None or run.session is None:
+        raise AssertionError("only a replay plays a unit")
+    if is_replay_of_unit():
+        return run
+    run.session.stop(UNITS_APART)
+    return None
+
+
+def iter_units(run: Run, first_call: str) -> Iterator[str]:
+    """The root lane of each unit that this replay gives to a program which has started; the judged one comes last.
+
+    The caller gives the unit while it has the lane; what comes of it is noted then. A unit whose first call is another
+    boundary than `first_call` came into the process by another way, and is left out.
+    """
+    session = run.session
+    if session is None or session.extent is None:
+        raise AssertionError("only a replay plays a unit")
+    warm_up = session.extent.warm_up
+    if warm_up is not None:
+        for unit in warm_up.iter_left():
+            if session.index.at(unit.lane, first_call, 0) is not None and warm_up.claim(unit):
+                warm_up.begin(unit, run)
+                yield unit.lane
+                warm_up.end(unit, run)
+        warm_up.begin_judged(run)
+    yield session.extent.lane
+
+
+def end_replay() -> NoReturn:
+    """State the verdict and end the process."""
+    process = factory.offered()
+    if process is not None and process.finish is not None:
+        guard.guarded("the end of the replay", process.finish, 0)
+    for stream in (sys.stdout, sys.stderr):
+        guard.guarded("standard output", stream.flush)
+    _leave(0)

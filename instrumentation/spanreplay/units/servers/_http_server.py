@@ -1,0 +1,70 @@
+"""Unit: servers that are made of the standard library's: wsgiref's (Django's `runserver`) and werkzeug's (Flask's).
+
+A server that a program starts in a thread of its own, beside its work, is no service: what it is asked belongs to the
+run of the process. In a replay of a unit no port is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from spanreplay.units.play import is_replay, is_replay_of_unit, play_wsgi
+from spanreplay.units.wsgi import WsgiUnits, is_wsgi, name_app
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.patches import Patches
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch the server of one module, or werkzeug's reloader."""
+    if module.__name__ == "werkzeug._reloader":
+        patches.wrap(module, "run_with_reloader", _reload)
+        return
+    if module.__name__ == "werkzeug.serving":
+        patches.wrap(module, "make_server", _make)
+    server = module.BaseWSGIServer if module.__name__ == "werkzeug.serving" else module.WSGIServer
+    patches.wrap(server, "server_bind", _bind)
+    patches.wrap(server, "server_activate", _activate)
+    patches.wrap(server, "serve_forever", _serve)
+
+
+def _reload(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Serve in this process, which a reloader would start anew."""
+    if not is_replay_of_unit():
+        return wrapped(*args, **kwargs)
+    return (args[0] if args else kwargs["main_func"])()
+
+
+def _make(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Make a server without the socket of a reloader, which is not here."""
+    if is_replay_of_unit():
+        kwargs = {**kwargs, "fd": None}
+    return wrapped(*args, **kwargs)
+
+
+def _bind(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
+    if not is_replay_of_unit():
+        return wrapped(*args, **kwargs)
+    server.server_name, server.server_port = str(server.server_address[0]), server.server_address[1]
+    if hasattr(server, "setup_environ"):
+        server.setup_environ()
+    return None
+
+
+def _activate(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
+    return None if is_replay_of_unit() else wrapped(*args, **kwargs)
+
+
+def _serve(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
+    is_reloaded = os.environ.get("WERKZEUG_RUN_MAIN") == "true"  # where the main thread looks at files
+    if threading.current_thread() is not threading.main_thread() and not is_reloaded:
+        return wrapped(*args, **kwargs)
+    place = "app" if hasattr(server, "app") else "application"
+    app: Any = getattr(server, place, None)
+    if is_replay():
+        play_wsgi(app)
+    if app is not None and is_wsgi(app) and not isinstance(app, WsgiUnits):
+        setattr(server, place, WsgiUnits(app, name_app(app)))
+    return wrapped(*args, **kwargs)

@@ -1,0 +1,17 @@
+"""What the rows of ASGI servers have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spanreplay.units.asgi import App, AsgiUnits
+from spanreplay.units.play import is_replay
+
+__all__ = ["make_units"]
+
+
+def make_units(app: App, stated: Any) -> App:
+    """The application with each request as a unit; `stated`: what the server was given, a path or the application."""
+    if is_replay() or isinstance(app, AsgiUnits):
+        return app
+    return AsgiUnits(app, stated if isinstance(stated, str) else "")

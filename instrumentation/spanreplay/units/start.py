@@ -1,0 +1,211 @@
+"""The start of a process, which all its units have in common: its last call, and a unit's recording together with it.
+
+That call carries what no other call of the start does: reads of clock and random sources since the last one in each
+lane, the order of what happened at the same time, the variables that were used. A replay of a unit makes the calls of
+the start again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.call import CallRecord, Kind, Recording
+from spanreplay.model.errors import DamagedRecording, SourceError
+from spanreplay.model.json_text import dump
+from spanreplay.recording.seal.check import find_tampering
+from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, call_async, finish_sync
+from spanreplay.runtime.calls.open_call import Crossing
+from spanreplay.runtime.lanes import Lane, inside_lane, is_within
+from spanreplay.runtime.order.steps import PACE
+from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
+from spanreplay.runtime.order.worker_book import merge
+from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
+from spanreplay.runtime.reads import SOURCES
+from spanreplay.units.stated import MAIN, Start, find_unit
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
+
+__all__ = ["Started", "end_start", "has_units", "look_at_forked", "with_start"]
+
+_NAME: Final = "start"
+ORDER: Final = "order"
+"""Member of the meta of a start's last call: parts of a manifest."""
+_MAPS: Final = ("lane_ends", "timers", "environment_read", VARIABLES)
+_LISTS: Final = (*PACE, ENV_FILES)
+_HANDOVERS: Final = ("handovers", WORKERS)
+_FORKED_LATER: Final = (
+    "a forked process made calls or read clock or random values before its first unit: they are not replayed"
+)
+_SEALED: Final = ("root", "leaves")
+
+
+# ── in the process ──────────────────────────────────────────────────────────────────────────────────
+def end_start(process: Run) -> Start:
+    """Make the last call of a process's start, in a replay once; gives what its units state of it.
+
+    Raises: ReplayMiss if the start was another one.
+    """
+    root = process.root_lane.path
+    extent = None if process.session is None else process.session.extent
+    if extent is not None and extent.has_started:
+        return Start(process.run_id, 0, 0, root)
+    with inside_lane(_lane_of(process)):
+        crossing = begin_leaf(_describe_end)
+        if crossing is None:
+            return Start(process.run_id, process.tick(), process.calls, root)
+        if process.session is None:
+            _carry(process, crossing)
+        finish_sync(crossing, lambda: None)
+    if process.session is not None and process.session.extent is not None:
+        process.session.extent.has_started = True
+    with process._lock:
+        return Start(process.run_id, process.tick(), process.calls, root, tuple(process._holes))
+
+
+def look_at_forked(start: Start, forked: Run) -> Start:
+    """The start that a forked process shares; what it did itself before its first unit is not in it, and is a hole."""
+    return replace(start, holes=(*start.holes, _FORKED_LATER)) if has_acted(forked) else start
+
+
+def has_acted(process: Run) -> bool:
+    """Whether a process has made calls, or read clock or random values that its replay needs; its reads are taken."""
+    left = [] if process.reads is None else process.reads.finish().get("reads", {}).get("left", [])
+    sources = [SOURCES.get(row[0]) for _, rows in left for row in rows]
+    return bool(process.calls) or any(source is not None and not source.is_loose for source in sources)
+
+
+def _lane_of(process: Run) -> Lane:
+    """A lane of its own for the end of the start, whichever thread or task begins the first unit."""
+    return Lane(f"{process.root_lane.path}/{_NAME}")
+
+
+async def await_start(process: Run) -> None:
+    """`end_start` in a replay, on a loop: what background tasks did during the start has happened then; idempotent.
+
+    Raises: ReplayMiss if the start was another one.
+    """
+    if process.session is not None and process.session.extent is not None and process.session.extent.has_started:
+        return
+    with inside_lane(_lane_of(process)):
+        await call_async(_describe_end, _nothing)
+    if process.session is not None and process.session.extent is not None:
+        process.session.extent.has_started = True
+
+
+async def _nothing() -> None:
+    """The start of a replay has no live end."""
+
+
+def _describe_end() -> Leaf:
+    return Leaf(Kind.COMPUTE.value, _NAME, "pure", {}, prints=False)
+
+
+def _carry(process: Run, crossing: Crossing) -> None:
+    left = [] if process.reads is None else process.reads.finish().get("reads", {}).get("left", [])
+    if left:
+        crossing.reads = dump([*(json.loads(crossing.reads) if crossing.reads else []), *left])
+    order = {
+        "lane_ends": dict(process._lane_ends),
+        "timers": dict(process._timers or {}),
+        **({} if process.loops is None else process.loops.describe()),
+        **process.handovers.describe(),
+        **({} if process.environment_read is None else process.environment_read.for_manifest({})),
+    }
+    crossing.spec.meta[ORDER] = {name: value for name, value in order.items() if value}
+
+
+# ── for a replay ────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Started:
+    """The recording of a unit with the start of its process, and why either is not what was recorded."""
+
+    recording: Recording
+    tampering: str = ""
+    in_flight: frozenset[tuple[str, str, int]] = frozenset()
+    """Lane, boundary and number of the calls that went on beyond the start: no unit has their end."""
+    is_unit: bool = True
+    is_start_lost: bool = False
+
+
+def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
+    """A unit's recording together with the start of its process; one that is no unit as it is.
+
+    `load` gives the recording of a run id. Raises: what `load` raises, except SourceError: then a reason says it.
+    """
+    start = find_unit(unit.root.env)
+    if start is None:
+        return Started(unit, is_unit=False)
+    try:
+        process = load(start.process)
+    except SourceError:
+        lost = f"the start of its process, run {start.process}, is not here"
+        return Started(_join(unit, (), start, {}, lost), find_tampering(unit), is_start_lost=True)
+    calls = [_move(c, start.root) for c in process.calls if c.seq <= start.clock and is_within(c.lane, start.root)]
+    order: Any = next((c.meta[ORDER] for c in reversed(calls) if c.name == _NAME and ORDER in c.meta), {})
+    in_flight = {
+        id(call): (call.lane, call.boundary, call.index) for call in calls if not 0 <= call.end_seq <= start.clock
+    }
+    ended = [call for call in calls if id(call) not in in_flight]
+    numbered = tuple(replace(call, number=number - len(ended)) for number, call in enumerate(ended))
+    is_whole = len(calls) == start.calls
+    lost = "" if is_whole else f"{len(calls)} of {start.calls} calls of the start of its process are here"
+    reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]
+    joined = _join(unit, numbered, start, order if isinstance(order, Mapping) else {}, lost, reads)
+    return Started(joined, find_tampering(unit) or find_tampering(process), frozenset(in_flight.values()))
+
+
+def _move(call: CallRecord, root: str) -> CallRecord:
+    """A call of one of several workers, as that of a process which works by itself."""
+    if root == MAIN:
+        return call
+    order = json.loads(dump(call.meta.get(ORDER, {})).replace(root, MAIN))
+    meta = {**call.meta, ORDER: order} if order else call.meta
+    return replace(call, lane=call.lane.replace(root, MAIN, 1), reads=call.reads.replace(root, MAIN), meta=meta)
+
+
+def _read_segments(call: CallRecord) -> list[Any]:
+    """The reads that a call carries. Raises: DamagedRecording."""
+    try:
+        found: list[Any] = json.loads(call.reads) if call.reads else []
+    except ValueError as exc:
+        raise DamagedRecording("the recorded reads of clock and random sources are damaged") from exc
+    return found
+
+
+def has_units(recording: Recording) -> bool:
+    """Whether this is the run of a process whose units are runs of their own."""
+    return any(call.kind == Kind.COMPUTE.value and call.name == _NAME for call in recording.calls)
+
+
+def _join(
+    unit: Recording,
+    calls: tuple[CallRecord, ...],
+    start: Start,
+    order: Mapping[str, Any],
+    lost: str,
+    reads: Sequence[Any] = (),
+) -> Recording:
+    manifest: dict[str, Any] = {k: v for k, v in unit.root.manifest.items() if k not in _SEALED}
+    if manifest:
+        manifest["calls"] = manifest.get("calls", 0) + len(calls)
+        for name in _MAPS:
+            if isinstance(order.get(name), Mapping) and isinstance(manifest.get(name, {}), Mapping):
+                manifest[name] = {**order[name], **manifest.get(name, {})}
+        for name in _LISTS:
+            if isinstance(order.get(name), list):
+                manifest[name] = [*order[name], *manifest.get(name, [])]
+        for name in _HANDOVERS:
+            if order.get(name) and name not in manifest:
+                manifest[name] = order[name]
+            elif name == WORKERS and isinstance(order.get(name), dict):
+                merge(manifest, order)
+        if reads:
+            stated = manifest.get("reads", {})
+            manifest["reads"] = {**stated, "left": [*stated.get("left", []), *reads]}
+        if lost:
+            manifest["holes"] = [*manifest.get("holes", []), lost]
+    return Recording(replace(unit.root, manifest=manifest), (*calls, *unit.calls))

@@ -1,0 +1,76 @@
+"""The run of one unit: a run that goes on from the start of its process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import guard
+from spanreplay.model.call import Outcome
+from spanreplay.recording.catalog import FORKED_FROM
+from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.run import Run
+from spanreplay.units.stated import LANE, PROCESS, UNIT, Start
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.contributors import OpenCall
+
+__all__ = ["UnitRun"]
+
+_code: Final[dict[str, tuple[int, dict[str, str]]]] = {}
+"""Run of a process → how many modules were loaded, and the agent's files."""
+
+
+class UnitRun(Run):
+    """The run of one unit of a process that serves many. Thread-safe."""
+
+    def __init__(self, start: Start, clock: int, before: int, **fields: Any) -> None:
+        """`clock`: the value that the Lamport clock goes on from; `before`: how many units were begun before."""
+        super().__init__(**fields)
+        self.root_lane = Lane(LANE)
+        self.is_entered = True
+        self._start = start
+        self._seq = clock
+        self._outcome: Outcome | None = None
+        self.on_end: Callable[[UnitRun], object] | None = None
+        """Called once, when the run has ended."""
+        of_process = {name: value for name, value in self.environment.items() if name != FORKED_FROM}
+        self.environment = {**of_process, UNIT: start.to_environment(before)}
+        for reason in start.holes:
+            self.hole(reason)
+
+    def end(self, outcome: Outcome) -> None:
+        """The unit has given its output; calls that its tasks have under way still belong to it."""
+        self._outcome = outcome
+        if not self._is_waiting():
+            self.finish(outcome)
+
+    def _is_waiting(self) -> bool:
+        """Whether calls are under way; a stream that was left in part ends where it was left."""
+        return any(each.on_abandon is None for each in list(self._open.values()))
+
+    def closed(self, crossing: OpenCall) -> None:
+        """A call has ended; with the last one the run does, if the unit has."""
+        super().closed(crossing)
+        if self._outcome is not None and not self.is_ended and not self._is_waiting():
+            guard.guarded("the end of a unit", self.finish, self._outcome)
+
+    def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
+        """End the run, whatever is under way; idempotent."""
+        was_ended = self.is_ended
+        super().finish(outcome, exit_status)
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None and not was_ended:
+            on_end(self)
+
+    def _find_code(self) -> dict[str, str]:
+        """The files as they were when the last of them was loaded: hashing them costs more than most units."""
+        known = _code.get(self._start.process)
+        if known is None or known[0] != len(sys.modules):
+            _code.clear()
+            known = _code[self._start.process] = (len(sys.modules), super()._find_code())
+        return known[1]
+
+    def _manifest(self, exit_status: int | None) -> dict[str, Any]:
+        return {**super()._manifest(exit_status), PROCESS: self._start.process}

@@ -1,0 +1,138 @@
+"""Replays a request of a WSGI application: gives it the recorded one, and compares what it answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spanreplay.model.call import Effect
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.run import Run, active_run
+from spanreplay.units.asgi_messages import cut_body
+from spanreplay.units.http_exchange import BODY, DISCONNECT, KIND, REQUEST, read_in
+from spanreplay.units.stated import LANE
+from spanreplay.units.wsgi import PARTS_TAKEN, Outgoing, WsgiApp
+from spanreplay.units.wsgi_environ import build_environ, is_of_file
+
+__all__ = ["replay_wsgi_request"]
+
+
+def replay_wsgi_request(app: WsgiApp) -> None:
+    """Give the recorded request that is replayed now to an application; what differs is in the replay's session."""
+    run = active_run()
+    if run is None or run.session is None:
+        raise AssertionError("only a replay has a recorded request")
+    session = run.session
+    try:
+        lane = Lane(LANE if session.extent is None else session.extent.lane)
+        with inside_lane(lane):
+            _Replayed(run, lane).serve(app)
+            if session.extent is not None:
+                session.extent.is_over = True
+            session.gate.wait_until(lambda: session.is_stopped or not session.unplayed()[0])
+    except ReplayMiss:
+        return  # the session knows
+
+
+class _Replayed:
+    """The server's side of a recorded request."""
+
+    def __init__(self, run: Run, lane: Lane) -> None:
+        self._run = run
+        self._lane = lane
+        self._outgoing = Outgoing()
+
+    def serve(self, app: WsgiApp) -> None:
+        """Give the recorded request to the application. Raises: ReplayMiss."""
+        environ = build_environ(_serve(REQUEST), _Input(self._run, self._lane), os.environ)
+        response, raised = self._outgoing.response, None
+        try:
+            result = app(environ, self._outgoing.wrap(self._start))
+            response.is_cut_by_server = is_of_file(result, environ)
+            try:
+                self._take(result)
+            finally:
+                if hasattr(result, "close"):
+                    result.close()
+        except ReplayMiss:
+            raise
+        except Exception as exc:  # noqa: BLE001 -- what the server would have got
+            raised = exc
+        is_gone = self._outgoing.is_gone
+        if is_gone or (raised is None and not response.is_complete):
+            read_in(DISCONNECT, None)
+        response.record(None if is_gone else raised)
+
+    def _start(self, *_: Any, **__: Any) -> Callable[[bytes], object]:
+        """Where no server is: what the application writes goes nowhere, as long as the client was there."""
+        taken = self._find_taken()
+
+        def write(_: bytes) -> None:
+            if self._outgoing.response.parts == taken:
+                raise BrokenPipeError("the client was gone here")
+
+        return write
+
+    def _take(self, result: Any) -> None:
+        """Take as many parts as the server did. Raises: ReplayMiss."""
+        taken = self._find_taken()
+        if type(result) in (list, tuple):
+            for part in result:
+                self._outgoing.response.add(part)
+            self._outgoing.complete()
+            return
+        parts = iter(result)
+        while self._outgoing.response.parts != taken:
+            try:
+                part = next(parts)
+            except StopIteration:
+                self._outgoing.complete()
+                return
+            self._outgoing.add(part)
+
+    def _find_taken(self) -> int:
+        """How many parts a server took that did not take all; -1 where it did."""
+        call = (
+            None
+            if self._run.session is None
+            else self._run.session.index.at(self._lane.path, f"{KIND}:{DISCONNECT}", 0)
+        )
+        if call is None:
+            return -1
+        value = json.loads(call.response)["value"]
+        return int(value[PARTS_TAKEN]) if isinstance(value, dict) else -1
+
+
+class _Input:
+    """The file with the recorded body, which is served when the application reads it. Raises: ReplayMiss."""
+
+    def __init__(self, run: Run, lane: Lane) -> None:
+        self._run = run
+        self._lane = lane
+        self._file: io.BytesIO | None = None
+
+    def _open(self) -> io.BytesIO:
+        if self._file is None:
+            session = self._run.session
+            has_body = session is not None and session.index.at(self._lane.path, f"{KIND}:{BODY}", 0) is not None
+            self._file = io.BytesIO(b"".join(cut_body(_serve(BODY))) if has_body else b"")
+        return self._file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._open())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._open(), name)
+
+
+def _serve(name: str) -> Any:
+    return call_sync(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), _never)
+
+
+def _never() -> Any:
+    raise ReplayMiss("a request can't come in live")

@@ -1,0 +1,65 @@
+"""What a recording keeps in the agent's process does not grow with the number of its calls."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spanreplay.recording.seal.check import find_tampering
+from support.replaying import Workplace
+
+AGENT = """
+import asyncio, datetime, gc, json, sys, threading
+import spanreplay
+from spanreplay.model import config
+
+@spanreplay.boundary("tool", effect="read")
+def tool(number):
+    return {"number": number, "text": f"answer {number}"}
+
+def call(numbers):
+    for number in numbers:
+        tool(number)
+
+def start_threads(numbers):
+    for number in numbers:
+        thread = threading.Thread(target=tool, args=(number,))
+        thread.start()
+        thread.join()
+
+async def make_tasks(numbers):
+    async def one(number):
+        tool(number)
+        datetime.datetime.now()
+    for number in numbers:
+        await asyncio.create_task(one(number))
+
+config.LANES_MAX = config.LANE_ENDS_MAX = config.LANES_READING_MAX = 50
+work = {"calls": call, "threads": start_threads, "tasks": lambda numbers: asyncio.run(make_tasks(numbers))}[sys.argv[1]]
+blocks = []
+for at in range(3):
+    work(range(at * ROUND, at * ROUND + ROUND))
+    gc.collect()
+    blocks.append(sys.getallocatedblocks())
+print(json.dumps(blocks))
+"""
+ROUND = 2000
+
+
+# At level full, how threads and loops take turns is kept up to limits of its own (config.TIMERS_MAX, STEPS_MAX)
+@pytest.mark.parametrize(
+    ("how", "level"), [("calls", "calls"), ("threads", "calls"), ("tasks", "calls"), ("calls", "full")]
+)
+def test_p8_nothing_is_kept_of_a_call_that_has_ended(workplace: Workplace, how: str, level: str) -> None:
+    """The third 2,000 calls leave fewer than a block of memory for each two behind; all are sealed, in order."""
+    script = workplace.write("agent.py", AGENT.replace("ROUND", str(ROUND)))
+    recorded = workplace.record(script, how, SPANREPLAY_LEVEL=level)
+    _, before, after = json.loads(recorded.stdout)
+    assert (after - before) / ROUND < 0.5
+    recording = workplace.recording()
+    assert len(recording.calls) == 3 * ROUND
+    assert recording.completeness().is_complete, recording.completeness()
+    assert find_tampering(recording) == ""
+    assert recording.root.manifest["leaves"] == 3 * ROUND
+    assert sum(recording.root.manifest["lanes"].values()) == 3 * ROUND

@@ -1,0 +1,36 @@
+"""While an agent is recorded, nothing of a replay is loaded."""
+
+from __future__ import annotations
+
+import json
+
+from support.replaying import Workplace
+
+AGENT = """
+import asyncio, json, os, sqlite3, subprocess, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import httpx
+import spanreplay
+
+with spanreplay.run(name="job", input=1):
+    with httpx.Client() as client:
+        client.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json={"model": "m", "messages": []})
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(time.sleep, [0.01, 0.01]))
+thread = threading.Thread(target=time.time)
+thread.start()
+thread.join(1)
+asyncio.run(asyncio.wait_for(asyncio.sleep(0.01), 1))
+subprocess.run(["true"])
+sqlite3.connect("data.db").execute("create table t (n)")
+with open("written.txt", "w") as file:
+    file.write(str(os.path.exists("data.db")))
+print(json.dumps(sorted(name for name in sys.modules if name.split(".")[:2] == ["spanreplay", "replayer"])))
+"""
+
+
+def test_n1_recording_loads_nothing_of_a_replay(workplace: Workplace) -> None:
+    """An agent with calls, threads, tasks, programs, files and units has no module of the replayer in its process."""
+    done = workplace.record(workplace.write("agent.py", AGENT))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []

@@ -1,0 +1,126 @@
+"""A green verdict hides nothing: changed code that did not run, plans that fit nothing, holes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from support.replaying import BIN, Workplace
+
+AGENT = """
+import spanreplay
+
+def price(shares):
+    return shares * 2
+
+@spanreplay.boundary("tool", effect="irreversible")
+def place_order(symbol, shares):
+    return f"bought {shares} {symbol} for {price(shares)}"
+
+@spanreplay.boundary("tool", effect="read")
+def look(symbol):
+    return symbol
+
+print(look("ACME"), place_order("ACME", 5))
+"""
+
+
+@pytest.fixture
+def recorded(workplace: Workplace) -> Workplace:
+    """A recorded agent of two tools."""
+    workplace.write("agent.py", AGENT)
+    workplace.record("agent.py")
+    return workplace
+
+
+def _replay(workplace: Workplace, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "spanreplay"), "replay", "latest", *options, "--", str(workplace.python), "agent.py"]
+    return subprocess.run(
+        command, cwd=workplace.path, env=workplace.environ, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [("bought", "REFUSED"), ("shares * 2", "shares * 3")], ids=["the tool itself", "a function that it calls"]
+)
+def test_p12_an_edited_tool_that_was_served_is_named(recorded: Workplace, change: tuple[str, str]) -> None:
+    """The text, JUnit and GitHub name the tool with its line and what runs it; a flag makes that a failure."""
+    recorded.write("agent.py", AGENT.replace(*change))
+    junit = recorded.path / "junit.xml"
+    done = _replay(recorded, "--junit", str(junit), "--github")
+    line = "not exercised: place_order (agent.py:7 changed since the recording); run it with --live tool:place_order"
+    assert done.returncode == 0, done.stderr
+    assert f"\n  {line}\n" in done.stderr
+    assert "look (" not in done.stderr
+    assert f"::warning file=agent.py,line=7,title=spanreplay%3A not exercised::{line}" in done.stderr
+    skipped = ET.parse(junit).getroot().findall(".//skipped")  # noqa: S314 -- our own output
+    assert line in [each.get("message") for each in skipped]
+    assert _replay(recorded, "--fail-on-unexercised").returncode == 3
+
+
+def test_p12_comments_and_positions_are_no_change(recorded: Workplace) -> None:
+    """A comment above a tool, and the tool run live, are nothing to warn of."""
+    recorded.write("agent.py", AGENT.replace("def price", "# what it costs\n\ndef price"))
+    done = _replay(recorded, "--fail-on-unexercised")
+    assert (done.returncode, "not exercised" in done.stderr) == (0, False)
+    recorded.write("agent.py", AGENT.replace("shares * 2", "2 * shares"))
+    done = _replay(recorded, "--live", "tool:place_order", "--fail-on-unexercised")
+    assert (done.returncode, "not exercised" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("option", ["--live", "--stub", "--on-change"])
+def test_p12_a_selector_that_fits_nothing_is_refused(recorded: Workplace, option: str) -> None:
+    """A misspelt name ends with 2 before the agent runs, and the recorded name is offered."""
+    done = _replay(recorded, option, "tool:plase_order" + ("=serve" if option == "--on-change" else ""))
+    assert done.returncode == 2
+    assert "'tool:plase_order' fits no recorded call; the recording has tool:place_order" in done.stderr
+    assert done.stdout == ""
+
+
+def test_p12_a_patch_that_fits_nothing_is_refused(recorded: Workplace) -> None:
+    """An argument that the tool does not have ends with 2; one that it has is taken."""
+    refused = _replay(recorded, "--set", "tool:place_order[1].sharez = 9")
+    assert refused.returncode == 2, refused.stderr
+    assert "symbol" in refused.stderr
+    assert "shares" in refused.stderr
+    assert _replay(recorded, "--set", "tool:place_order[1].shares = 9").returncode == 3
+
+
+def test_u5_json_on_standard_output_is_json_alone(recorded: Workplace) -> None:
+    """`--json -` sends what the agent prints to standard error."""
+    done = _replay(recorded, "--json", "-")
+    assert json.loads(done.stdout)["verdict"] == "identical"
+    assert "bought 5 ACME" in done.stderr
+
+
+def test_u5_no_frame_of_ours_stands_before_a_verdict(recorded: Workplace) -> None:
+    """A call without an answer is told by the verdict alone; other exceptions show the agent's frames."""
+    recorded.write("agent.py", AGENT.replace('("ACME", 5)', '("ACME", 6)'))
+    done = _replay(recorded)
+    assert done.returncode == 3
+    assert done.stderr.startswith("✘ diverged at call 2")
+    assert "Traceback" not in done.stderr
+    asked = subprocess.run(
+        [str(BIN / "spanreplay"), "replay", "latest", "--", str(recorded.python), "agent.py"],
+        cwd=recorded.path,
+        env={**recorded.environ, "SPANREPLAY_DEBUG": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" in asked.stderr
+    assert "ReplayMiss" in asked.stderr
+
+
+def test_u5_an_exception_around_a_call_shows_the_agents_frames(recorded: Workplace) -> None:
+    """What the agent makes of a call without an answer is its own: printed, without frames of ours."""
+    changed = 'try:\n    place_order("ACME", 6)\nexcept BaseException as exc:\n    raise RuntimeError("no") from exc\n'
+    recorded.write("agent.py", AGENT.replace('print(look("ACME"), place_order("ACME", 5))', changed))
+    done = _replay(recorded)
+    assert "RuntimeError: no" in done.stderr
+    assert 'agent.py", line' in done.stderr
+    assert "spanreplay/runtime/calls/function_calls.py" not in done.stderr
+    assert "instrumentation/spanreplay" not in done.stderr

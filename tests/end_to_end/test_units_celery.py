@@ -1,0 +1,143 @@
+"""Workers of Celery: each execution of a task is a run of its own, and replays by itself with the provider stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace
+from support.units import await_true
+from support.workers import CELERY_APP, input_of, output_of, units_of
+
+WORKER: Final = ("-m", "celery", "-A", "shop", "worker", "-l", "WARNING", "--without-gossip", "--without-mingle")
+POOLS: Final = {
+    "prefork": ("-c", "2"),
+    "threads": ("-P", "threads", "-c", "2"),
+    "solo": ("-P", "solo"),
+}
+HANGING: Final = """
+import threading
+
+@app.task
+def hang():
+    ask("question before the end")
+    Path("hanging").write_text(str(os.getpid()))
+    threading.Event().wait()
+"""
+PUBLISH: Final = """
+import sys
+from shop import answer
+for number in range(int(sys.argv[1])):
+    headers = {"baggage": f"user.id=user-{number % 4},session.id=s-{number}"}
+    answer.apply_async((number, f"user-{number % 4}"), headers=headers)
+"""
+
+
+@pytest.fixture
+def place(provider: Provider, tmp_path: Path) -> Workplace:
+    """A directory with the application."""
+    workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
+    workplace.write("shop.py", CELERY_APP)
+    workplace.write("publish.py", PUBLISH)
+    return workplace
+
+
+@contextmanager
+def working(place: Workplace, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A recorded worker; killed at the end if it still runs."""
+    process = place.spawn([str(place.python), *WORKER, *options])
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=TIMEOUT_S)
+
+
+def publish(place: Workplace, count: int) -> None:
+    """Publish that many tasks from a program that is not recorded."""
+    subprocess.run(
+        [str(place.python), "publish.py", str(count)],
+        cwd=place.path,
+        env=place.environ,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+def await_runs(place: Workplace, process: subprocess.Popen[str], count: int) -> None:
+    """Wait until so many units are complete."""
+
+    def are_here() -> bool:
+        assert process.poll() is None, process.communicate()[1]
+        return sum(each.completeness().is_complete for each in units_of(place)) >= count
+
+    await_true(are_here)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_p3_p4_each_task_is_a_run_and_replays_alone(pool: str, provider: Provider, place: Workplace) -> None:
+    """Tasks of several users: each has only its own calls; without provider and broker each is identical."""
+    count = 11 if pool == "prefork" else 5
+    publish(place, count)
+    with working(place, *POOLS[pool]) as process:
+        await_runs(place, process, count + 1 + count - 1)  # one is retried, one fails and notes nothing
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+    provider.stop()
+    answers, notes = units_of(place, "shop.answer"), units_of(place, "shop.note")
+    assert (len(answers), len(notes)) == (count + 1, count - 1)
+    for unit in answers:
+        assert unit.completeness().is_complete, unit.completeness().reasons
+        given = input_of(unit)
+        number, user = given["args"]
+        assert (unit.root.user_id, unit.root.session_id) == (user, f"s-{number}")
+        models = [call for call in unit.calls if call.kind == "llm"]
+        assert models
+        assert all(f"question-{number} " in call.request or f'question-{number}"' in call.request for call in models)
+    retried = next(each for each in answers if output_of(each)["state"] == "RETRY")
+    assert "celery.send_task" in [call.name for call in retried.calls]
+    for unit in [retried, answers[-1], notes[0]] if pool == "prefork" else [answers[0]]:
+        replayed = place.replay(*WORKER, *POOLS[pool], source=unit.run_id)
+        assert replayed.status == 0, replayed.stderr
+        assert replayed.verdict["verdict"] == "identical"
+
+
+def test_p4_a_changed_task_is_named_and_a_killed_one_is_incomplete(provider: Provider, place: Workplace) -> None:
+    """A pool's process is killed within a task: what had ended is whole. Changed code has one cause."""
+    place.write("shop.py", CELERY_APP + HANGING)
+    subprocess.run(
+        [str(place.python), "-c", "import shop; shop.answer.delay(1, 'ann'); shop.hang.delay()"],
+        cwd=place.path,
+        env=place.environ,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    with working(place, "-c", "1") as process:
+        pid_file = place.path / "hanging"
+        await_true(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8") != "")
+        os.kill(int(pid_file.read_text(encoding="utf-8")), signal.SIGKILL)
+        await_runs(place, process, 2)  # the note is worked on by the process that takes its place
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+    provider.stop()
+    (hung,) = units_of(place, "shop.hang")
+    assert not hung.completeness().is_complete
+    assert hung.completeness().reasons
+    (unit,) = units_of(place, "shop.answer")
+    assert unit.completeness().is_complete, unit.completeness().reasons
+    place.write("shop.py", (CELERY_APP + HANGING).replace('{"answer": first', '{"answer": first.upper()'))
+    changed = place.replay(*WORKER, source=unit.run_id)
+    assert changed.causes() == [("changed_call", "compute:output")]
+    place.write("shop.py", CELERY_APP.replace("def answer", "def renamed"))
+    gone = place.replay(*WORKER, source=unit.run_id)
+    assert gone.status == 1
+    assert "the task 'shop.answer' is not registered in this application" in gone.stderr

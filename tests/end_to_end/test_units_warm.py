@@ -1,0 +1,337 @@
+"""Units that need what earlier units left in their process: alone they diverge, after warming up they are identical."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from spanreplay.model.call import Recording
+from spanreplay.recording.spool import SpoolCatalog
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Replayed, Workplace
+from support.units import COMMAND, Server, path_of, serve
+
+APP: Final = """
+import time, uuid
+
+from fastapi import FastAPI, Request
+from openai import AsyncOpenAI
+
+app = FastAPI()
+cache, sessions, made = {}, {}, []
+
+def client():
+    if not made:
+        made.append(AsyncOpenAI(default_headers={"x-made": uuid.uuid4().hex}))
+    return made[0]
+
+async def ask(text):
+    if text not in cache:
+        answer = await client().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+        cache[text] = answer.choices[0].message.content
+    return cache[text]
+
+@app.post("/login")
+async def login(request: Request):
+    token = uuid.uuid4().hex
+    sessions[token] = {"name": (await request.json())["name"], "since": time.time()}
+    return {"token": token, "plan": await ask("a plan")}
+
+@app.post("/ask")
+async def asked(request: Request):
+    given = await request.json()
+    session = sessions.get(given["session"], {"name": "nobody", "since": 0})
+    return {"name": session["name"], "since": session["since"], "now": time.time(), "reply": await ask(given["text"])}
+"""
+
+
+@pytest.fixture
+def place(provider: Provider, tmp_path: Path) -> Workplace:
+    """A directory with the application."""
+    workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
+    workplace.write("app.py", APP)
+    return workplace
+
+
+def _record(place: Workplace, level: str = "full") -> list[Recording]:
+    """A request for each kind of state: log in, ask, ask again what is in the cache."""
+    with serve(place, SPANREPLAY_LEVEL=level) as server:
+        token = _post(server, "login", name="ann")["token"]
+        _post(server, "ask", session=token, text="hello")
+        _post(server, "ask", session=token, text="bye")
+        _post(server, "ask", session=token, text="hello")
+        server.stop()
+    units = server.units()
+    assert [path_of(unit) for unit in units] == ["/login", "/ask", "/ask", "/ask"]
+    return units
+
+
+def _post(server: Server, path: str, **given: str) -> dict[str, str]:
+    answer = httpx.post(f"{server.url}/{path}", json=given, timeout=TIMEOUT_S)
+    assert answer.status_code == 200
+    found: dict[str, str] = answer.json()
+    return found
+
+
+def _warm(place: Workplace, source: str, count: str = "all") -> Replayed:
+    return place.replay(*COMMAND, source=source, options=["--warm", count])
+
+
+def _whys(replayed: Replayed) -> list[str]:
+    return [unit["why"] for unit in replayed.verdict["warm_up"]["units"]]
+
+
+@pytest.mark.parametrize("level", ["full", "calls"])
+def test_p4_a_unit_is_identical_after_its_earlier_units(provider: Provider, place: Workplace, level: str) -> None:
+    """Alone it diverges, and the hint names the command; with all of them, or as many as it needs, it does not."""
+    units = _record(place, level)
+    provider.stop()
+    alone = place.replay(*COMMAND, source=units[3].run_id)
+    assert alone.status == 3, alone.stderr
+    assert "3 units of its process came before" in alone.verdict["divergences"][0]["hint"]
+    assert f"spanreplay replay {units[3].run_id} --warm all -- " in alone.verdict["divergences"][0]["hint"]
+    warm = _warm(place, units[3].run_id)
+    assert warm.status == 0, warm.stderr
+    assert "identical after warming up with 3 earlier units" in warm.stderr
+    assert _whys(warm) == ["", "", ""]
+    assert warm.verdict["counts"]["recorded"] == alone.verdict["counts"]["recorded"]
+    assert warm.verdict["counts"]["served"] == warm.verdict["counts"]["recorded"]
+    for count, status in (("1", 3), ("2", 3), ("3", 0)):
+        assert _warm(place, units[3].run_id, count).status == status, count
+    middle = _warm(place, units[2].run_id)
+    assert middle.status == 0, middle.stderr
+    assert "identical after warming up with 2 earlier units" in middle.stderr
+    first = _warm(place, units[0].run_id)
+    assert first.status == 0, first.stderr
+    assert "no unit of its process came before this one" in first.stderr
+
+
+def test_p4_only_the_judged_unit_decides(provider: Provider, place: Workplace) -> None:
+    """A changed answer of it has diverged at its response; a changed earlier unit is said, and decides nothing."""
+    units = _record(place)
+    provider.stop()
+    place.write("app.py", APP.replace('"now": time.time()', '"then": time.time()'))
+    changed = _warm(place, units[3].run_id)
+    assert changed.status == 3, changed.stderr
+    assert changed.causes() == [("changed_call", "http:response")]
+    assert _whys(changed) == ["", "changed_call at http:response", "changed_call at http:response"]
+    place.write("app.py", APP.replace('"plan": await', '"scheme": await'))
+    other = _warm(place, units[3].run_id)
+    assert other.status == 0, other.stderr
+    assert other.verdict["divergences"] == []
+    said = f"warming up: 1 of 3 earlier units was not replayed whole: {units[0].run_id} (changed_call at http:response)"
+    assert said in other.stderr
+    place.write("app.py", APP.replace("await ask(given", "await ask('so ' * (given['text'] == 'bye') + given"))
+    lost = _warm(place, units[3].run_id)
+    assert lost.status == 0, lost.stderr
+    assert _whys(lost) == ["", "", "changed_call at llm:openai.chat.completions"]
+
+
+def test_p4_files_elsewhere_warm_up_too(
+    provider: Provider, place: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Exported units replay in another folder; if units are missing, or all of them, that is said."""
+    units = _record(place)
+    process = units[0].root.env["unit"]["process"]
+    provider.stop()
+    elsewhere = Workplace(tmp_path_factory.mktemp("laptop"))
+    elsewhere.write("app.py", APP)
+    key = {"SPANREPLAY_REDACT_KEY": str(place.path / ".spanreplay" / "redact.key")}
+    catalog = SpoolCatalog(place.path / ".spanreplay")
+    for run_id in (process, *(unit.run_id for unit in units)):
+        (elsewhere.path / f"{run_id}.replay").write_bytes(catalog.export(run_id))
+    catalog.close()
+    source = f"{units[3].run_id}.replay"
+    warm = elsewhere.replay(*COMMAND, source=source, options=["--warm", "all"], **key)
+    assert warm.status == 0, warm.stderr
+    assert "identical after warming up with 3 earlier units" in warm.stderr
+    (elsewhere.path / f"{units[2].run_id}.replay").unlink()
+    fewer = elsewhere.replay(*COMMAND, source=source, options=["--warm", "all"], **key)
+    assert fewer.status == 0, fewer.stderr
+    assert "2 of the 3 units that came before were replayed first" in fewer.stderr
+    for unit in units[:2]:
+        (elsewhere.path / f"{unit.run_id}.replay").unlink()
+    none = elsewhere.replay(*COMMAND, source=source, options=["--warm", "all"], **key)
+    assert none.status == 1
+    assert "none of the 3 units that came before it in its process is here" in none.stderr
+
+
+SCRIPT: Final = """
+import sys, time, uuid
+
+import spanreplay
+from openai import OpenAI
+
+client, known = OpenAI(), {}
+
+@spanreplay.run(name="job")
+def job(ticket):
+    if ticket not in known:
+        made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": ticket}])
+        known[ticket] = made.choices[0].message.content
+    return {"reply": known[ticket], "count": len(known), "id": uuid.uuid4().hex, "at": time.time()}
+
+for ticket in ("one", "two", "one", "two"):
+    job(ticket)
+"""
+
+
+def test_p3_units_by_hand_warm_up_too(provider: Provider, place: Workplace) -> None:
+    """Earlier calls of a decorated function run first, also with the same input; only the last is judged."""
+    agent = place.write("agent.py", SCRIPT)
+    place.record(agent)
+    provider.stop()
+    units = [each for each in place.recordings() if "unit" in each.root.env]
+    assert [json.loads(u.calls[0].request)["arguments"]["input"]["args"][0] for u in units] == ["one", "two"] * 2
+    alone = place.replay(agent, source=units[3].run_id)
+    assert alone.status == 3, alone.stderr
+    warm = place.replay(agent, source=units[3].run_id, options=["--warm", "all"])
+    assert warm.status == 0, warm.stderr
+    assert "identical after warming up with 3 earlier units" in warm.stderr
+    last = place.replay(agent, source=units[3].run_id, options=["--warm", "1"])
+    assert last.status == 3, last.stderr
+    place.write("agent.py", SCRIPT.replace('"count": len(known)', '"number": len(known)'))
+    changed = place.replay(agent, source=units[3].run_id, options=["--warm", "all"])
+    assert changed.causes() == [("changed_call", "compute:output")]
+    assert _whys(changed) == ["changed_call at compute:output"] * 3
+
+
+def test_p4_what_can_not_be_warmed_up_is_refused(provider: Provider, place: Workplace) -> None:
+    """A run that is no unit, and a count that is none."""
+    agent = place.write("agent.py", "from openai import OpenAI\nOpenAI().models.list()\n")
+    place.record(agent)
+    refused = place.replay(agent, options=["--warm", "all"])
+    assert refused.status == 1
+    assert "is no unit of a process that serves many" in refused.stderr
+    wrong = place.replay(agent, options=["--warm", "few"])
+    assert wrong.status == 2
+    assert "'few' is not a number up to 1000, all or auto" in wrong.stderr
+
+
+def test_p4_units_are_kept_apart_while_they_warm_up(provider: Provider, place: Workplace) -> None:
+    """What was secret in an earlier unit is no secret of the next one; a plan goes live in the judged unit alone."""
+    with serve(place) as server:
+        _post(server, "login", name="ann", password="tulip-garden-77")
+        _post(server, "ask", session="", text="what grows in tulip-garden-77 in May?")
+        _post(server, "ask", session="", text="what grows in tulip-garden-77 in May?", password="tulip-garden-77")
+        server.stop()
+    units = server.units()
+    assert ["tulip-garden-77" in unit.calls[1].response for unit in units] == [False, True, False]
+    assert "tulip-garden-77" in units[1].calls[2].request
+    provider.requests.clear()
+    live = place.replay(*COMMAND, source=units[1].run_id, options=["--warm", "all", "--live", "llm:*"])
+    assert _whys(live) == [""]
+    assert [request["messages"][0]["content"] for _, request in provider.requests] == [
+        "what grows in tulip-garden-77 in May?"
+    ]
+    provider.stop()
+    warm = _warm(place, units[2].run_id)
+    assert warm.status == 0, warm.stderr
+    assert _whys(warm) == ["", ""]
+
+
+MANY: Final = """
+import asyncio, time, uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import spanreplay
+from openai import AsyncOpenAI, OpenAI
+
+client, patient, known, lock = OpenAI(), AsyncOpenAI(), {}, asyncio.Lock()
+first = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hello"}])
+
+@spanreplay.run(name="job")
+def job(ticket):
+    made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": ticket}])
+    known[ticket] = made.choices[0].message.content
+    return {"reply": known[ticket], "id": uuid.uuid4().hex}
+
+@spanreplay.run(name="wait")
+async def wait(ticket):
+    made = await patient.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": ticket}])
+    await asyncio.sleep(0.001)
+    known[ticket] = made.choices[0].message.content
+    return {"reply": known[ticket], "id": uuid.uuid4().hex}
+
+@spanreplay.run(name="last")
+def last(ticket):
+    return {"known": sorted(known.items()), "at": time.time()}
+
+with ThreadPoolExecutor(3) as pool:
+    list(pool.map(job, ("one", "two", "three")))
+
+async def main():
+    await asyncio.gather(*map(wait, ("four", "five", "six")))
+
+asyncio.run(main())
+last("the end")
+"""
+
+
+def test_p3_units_that_ran_side_by_side_warm_up(provider: Provider, place: Workplace) -> None:
+    """Earlier units in threads and in tasks are replayed one after another, and what they left is there."""
+    agent = place.write("agent.py", MANY)
+    place.record(agent)
+    provider.stop()
+    units = [each for each in place.recordings() if "unit" in each.root.env]
+    assert len(units) == 7
+    (judged,) = [each for each in units if each.root.app == "last"]
+    assert place.replay(agent, source=judged.run_id).status == 3
+    warm = place.replay(agent, source=judged.run_id, options=["--warm", "all"])
+    assert _whys(warm) == [""] * 6
+    assert warm.status == 0, warm.stderr
+
+
+BLOCKS: Final = """
+import spanreplay
+from openai import OpenAI
+
+client, known = OpenAI(), []
+for ticket in ("one", "two"):
+    with spanreplay.run(name="block", input=ticket) as unit:
+        made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": ticket}])
+        known.append(made.choices[0].message.content)
+        unit.result(list(known))
+"""
+
+
+def test_p3_a_block_that_is_not_the_first_one_replays_after_those_before_it(
+    provider: Provider, place: Workplace
+) -> None:
+    """Its state is there, and what an earlier block can't be replayed with does not end the program."""
+    agent = place.write("agent.py", BLOCKS)
+    place.record(agent)
+    provider.stop()
+    units = [each for each in place.recordings() if "unit" in each.root.env]
+    assert place.replay(agent, source=units[1].run_id).status == 1
+    warm = place.replay(agent, source=units[1].run_id, options=["--warm", "all"])
+    assert warm.status == 0, warm.stderr
+    assert _whys(warm) == [""]
+    place.write("agent.py", BLOCKS.replace('"content": ticket', '"content": ticket.replace("one", "none")'))
+    lost = place.replay(agent, source=units[1].run_id, options=["--warm", "all"])
+    assert _whys(lost) == ["changed_call at llm:openai.chat.completions"]
+    assert lost.causes() == [("changed_call", "compute:output")]
+
+
+def test_p4_the_one_unit_that_is_needed_is_found(provider: Provider, place: Workplace) -> None:
+    """By several replays; where no unit helps, the verdict is the one after all of them."""
+    with serve(place) as server:
+        for text in ("one", "two", "three", "four", "two"):
+            _post(server, "ask", session="", text=text)
+        server.stop()
+    provider.stop()
+    units = server.units()
+    found = _warm(place, units[4].run_id, "auto")
+    assert found.status == 0, found.stderr
+    assert f"it needs what 1 earlier unit left: {units[1].run_id}" in found.stderr
+    assert [each["run_id"] for each in found.verdict["warm_up"]["units"]] == [units[1].run_id]
+    assert found.verdict["warm_up"]["is_needed"] is True
+    place.write("app.py", APP.replace('"reply": await', '"answer": await'))
+    changed = _warm(place, units[4].run_id, "auto")
+    assert changed.causes() == [("changed_call", "http:response")]
+    assert len(changed.verdict["warm_up"]["units"]) == 4
+    assert "it needs what" not in changed.stderr

@@ -1,0 +1,116 @@
+"""What a response hides, sealed: it comes back byte for byte, and only with its key and beside its response."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spanreplay.model.json_text import dump
+from spanreplay.redact import Redactor
+from spanreplay.redact.sealed_values import SEALED_BYTES_MAX, TooLarge, fill_in, open_sealed, pick_out, seal_values
+
+KEY: Final = bytes(range(32))
+OTHER: Final = bytes(range(1, 33))
+SECRET: Final = 'pa"ss\\wörd-4711 é'
+VALUES: Final[dict[str, Any]] = {
+    "a text": {"password": SECRET},
+    "a number": {"password": 48151623, "pin": "48151623", "secret": -7},
+    "a fraction": {"client_secret": 0.5},
+    "JSON in a text": json.dumps({"user": "bot", "password": SECRET}),
+    "JSON in JSON": json.dumps({"body": json.dumps({"api_key": SECRET})}),
+    "escapes": '{"password": "pa\\u0073s\\u0022-4711-x"}',
+    "a context": "log in with api_key=Zx81qqPl9931AbCd and go",
+    "an escaped key": "https://example.org/?token%3DZx81qqPl9931AbCd%26page=2",
+    "base64 of a text": base64.b64encode(b"the configuration says: api_key=Zx81qqPl9931AbCd, region=eu").decode(),
+    "an object": {"secrets": {"one": "first-value-1", "two": ["second-value-2", 3]}},
+    "headers": {
+        "headers": [["authorization", "Bearer Zx81qqPl9931AbCd"], ["set-cookie", "sid=Zx81qqPl9931AbCd; Path=/"]]
+    },
+    "twice": ["api_key=Zx81qqPl9931AbCd", "once more Zx81qqPl9931AbCd", {"password": "Zx81qqPl9931AbCd"}],
+}
+
+
+def _seal(value: Any) -> tuple[str, str, str]:
+    """(response as it was, as it is recorded, what is sealed)."""
+    run = Redactor(KEY, "b").run()
+    raw = {"value": value}
+    response = dump(run.value(raw))
+    return dump(raw), response, seal_values(run, response, raw)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_r9_sealed_values_come_back_byte_for_byte(name: str) -> None:
+    """Whatever is hidden, and however it was written: the response is the one that the agent saw."""
+    raw, response, sealed = _seal(VALUES[name])
+    assert raw != response
+    opened = open_sealed(Redactor(KEY, "b").run(), sealed, response)
+    assert opened is not None
+    assert opened.response == raw
+
+
+def test_r9_sealed_values_open_with_their_key_and_beside_their_response_only() -> None:
+    """Another key, another response and a damaged text open nothing."""
+    _, response, sealed = _seal({"password": SECRET, "note": "for the bank"})
+    keyed, other = Redactor(KEY, "b").run(), Redactor(OTHER, "b").run()
+    assert open_sealed(keyed, sealed, response) is not None
+    assert open_sealed(other, sealed, response) is None
+    assert open_sealed(keyed, sealed, response.replace("the bank", "a thief")) is None
+    assert open_sealed(keyed, sealed, response, [["more was printed", 1, 0]]) is None
+    for at in range(0, len(sealed), 7):
+        damaged = sealed[:at] + ("A" if sealed[at] != "A" else "B") + sealed[at + 1 :]
+        assert open_sealed(keyed, damaged, response) is None
+
+
+def test_r9_what_is_not_hidden_is_not_sealed() -> None:
+    """A response in which nothing was redacted has nothing beside it."""
+    run = Redactor(KEY, "b").run()
+    assert seal_values(run, '{"value":"a clean answer"}', {"value": "a clean answer"}) == ""
+
+
+def test_r9_more_than_the_limit_is_not_sealed() -> None:
+    """What hides more than a call may seal is refused, not cut."""
+    run = Redactor(KEY, "b").run()
+    raw = {"value": {"password": "x1" * SEALED_BYTES_MAX}}
+    with pytest.raises(TooLarge):
+        seal_values(run, dump(run.value(raw)), raw)
+
+
+def test_r9_whatever_differs_comes_back() -> None:
+    """Another number of members or items, another type: all of it is what it was."""
+    run = Redactor(KEY, "b").run()
+    clean = {"a": [1, 2], "b": {"x": 1, "y": 2}, "c": 1, "d": "rdx-bbbbbbbbbbbbbbbbb", "e": "same"}
+    raw = {"a": [1], "b": {"y": 2}, "c": True, "d": {"no": "text"}, "e": "same"}
+    response = dump(clean)
+    opened = open_sealed(run, seal_values(run, response, raw), response)
+    assert opened is not None
+    assert opened.response == dump(raw)
+
+
+_piece = st.sampled_from(("", "a", "ab", "aba", '"', "rdx-", " ", "é"))
+_TOKEN: Final = "rdx-bbbbbbbbbbbbbbbbb"
+
+
+@given(st.lists(st.tuples(_piece, _piece), min_size=1, max_size=5), _piece)
+def test_r9_what_stood_in_the_place_of_tokens_lines_up(pairs: list[tuple[str, str]], end: str) -> None:
+    """Whatever stands around and in the place of tokens, filling them in gives the same text."""
+    raw = "".join(before + value for before, value in pairs) + end
+    clean = "".join(before + _TOKEN for before, _ in pairs) + end
+    found = pick_out(clean, raw)
+    assert found is not None
+    assert fill_in(clean, found) == raw
+
+
+def test_r9_printed_text_comes_back() -> None:
+    """What a call printed into an object of the agent's is sealed with its response."""
+    run = Redactor(KEY, "b").run()
+    raw = [["the api_key=Zx81qqPl9931AbCd works\n", 1, 0, 1]]
+    printed = [[run.text(str(raw[0][0])), 1, 0, 1]]
+    sealed = seal_values(run, '{"value":null}', None, printed, raw)
+    opened = open_sealed(run, sealed, '{"value":null}', printed)
+    assert opened is not None
+    assert opened.printed == raw

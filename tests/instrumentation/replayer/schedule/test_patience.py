@@ -1,0 +1,167 @@
+"""How long a replay waits for threads that do something."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spanreplay.replayer.schedule import patience
+from spanreplay.replayer.schedule.gate import OrderGate
+from spanreplay.replayer.schedule.patience import Reaction
+from spanreplay.replayer.schedule.step_clock import StepClock
+from spanreplay.runtime.order.steps import watch
+from support.in_process import MemoryProcessor, make_run
+
+
+@contextmanager
+def spinning() -> Iterator[int]:
+    """A thread that computes all the time; its native id."""
+    leave, ids = threading.Event(), []
+    is_here = threading.Event()
+
+    def spin() -> None:
+        ids.append(threading.get_native_id())
+        is_here.set()
+        while not leave.is_set():
+            sum(range(100))
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    is_here.wait()
+    try:
+        yield ids[0]
+    finally:
+        leave.set()
+        thread.join()
+
+
+def cpu_ns(thread: int) -> int:
+    """The CPU time of a thread, by its native id."""
+    clocks = patience._read_clocks()
+    assert clocks is not None
+    return clocks[str(thread)]
+
+
+def all_threads() -> set[int]:
+    """The native ids of every thread here; other tests may have left some."""
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+def test_n2_looks_of_threads_that_wait_are_not_taken_for_work() -> None:
+    """What those that wait compute, for looks of their own, is nothing that a result has to wait for."""
+    with spinning() as thread:
+        work, of_those_that_wait = patience._Work(), patience._Work()
+        used_ms = of_those_that_wait.look(all_threads())
+        while used_ms < 5:
+            used_ms += work.look(all_threads() - {thread})
+        assert of_those_that_wait.look(all_threads()) == 0
+
+
+def test_n2_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next result does not go out before what they may bring."""
+    monkeypatch.setattr(patience._spent, "cpu_ms", 0.0)  # other tests have spent some
+    with spinning() as thread:
+        reaction = Reaction(is_quick=True)
+        looks = threading.Event()
+        while reaction._used_ms <= patience.REACTION_MS / 2:
+            assert not reaction.is_over(())
+            computed_ns = cpu_ns(thread) + 3_000_000
+            while cpu_ns(thread) < computed_ns:  # on a busy machine no processor may take it for a while
+                looks.wait(reaction.look_s)
+
+
+def test_n2_thread_that_no_processor_took_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may have waited for one all the time, and for the interpreter whenever somebody looks."""
+    queued = {"1": 0}
+    step_ns = 1_000_000
+
+    def read_queued() -> dict[str, int]:
+        queued["1"] += step_ns
+        return dict(queued)
+
+    monkeypatch.setattr(patience, "_is_any_runnable", lambda _waiting: False)
+    monkeypatch.setattr(patience, "_read_clocks", lambda: {"1": 0})
+    monkeypatch.setattr(patience, "_read_queued", read_queued)
+    reaction, looks = Reaction(others_s=60.0, is_quick=True), 0
+    while looks < 20:
+        before = queued["1"]
+        assert not reaction.is_over(())
+        looks += queued["1"] != before
+    step_ns = 0
+    while not reaction.is_over(()):
+        pass
+
+
+def test_n2_looks_at_threads_do_not_go_through_the_agents_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions that a replay has replaced look up every path, which would be work of its own."""
+
+    def fail(*_: Any) -> Any:
+        raise AssertionError("not for looks")
+
+    for name in ("open", "read", "close", "listdir"):
+        monkeypatch.setattr(os, name, fail)
+    with spinning():
+        is_any = patience._is_any_runnable(())
+    assert is_any
+
+
+def run_idle(gate: OrderGate, look: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+    """Run a loop of a replay that has nothing to do; `look` is called whenever it looks for what comes, and ends it."""
+    loop = asyncio.new_event_loop()
+
+    class Clock(StepClock):
+        def _go_on(self, timer: float | None) -> float | None:
+            look(loop)
+            return super()._go_on(timer)
+
+    watched = watch(loop)
+    assert watched is not None
+    clock = Clock(loop, gate, watched, make_run(MemoryProcessor()))
+    clock.attach()
+    try:
+        loop.run_forever()
+    finally:
+        clock.release()
+        loop.close()
+
+
+def test_n2_loop_that_looks_for_what_comes_is_idle_between_its_looks() -> None:
+    """Loops in several threads would take each other's looks for work."""
+    gate = OrderGate([], lambda seq: False)
+    seen: list[bool] = []
+
+    def look(loop: asyncio.AbstractEventLoop) -> None:
+        seen.append(threading.get_native_id() in gate.crew.idle)
+        if len(seen) == 5:
+            loop.call_soon_threadsafe(loop.stop)
+
+    run_idle(gate, look)
+    assert seen == [True] * 5
+    assert not gate.crew.idle
+
+
+def test_n2_loop_that_looks_for_what_comes_goes_on_with_what_a_signal_made_ready() -> None:
+    """A signal's handler runs in the loop's own thread, and wakes up nobody."""
+    seen: list[int] = []
+
+    def look(loop: asyncio.AbstractEventLoop) -> None:
+        seen.append(len(seen))
+        if len(seen) == 2:
+            before = signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon(loop.stop))
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            finally:
+                signal.signal(signal.SIGUSR1, before)
+        elif len(seen) > 10:
+            loop.call_soon_threadsafe(loop.stop)
+
+    run_idle(OrderGate([], lambda seq: False), look)
+    assert seen == [0, 1]

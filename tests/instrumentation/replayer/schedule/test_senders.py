@@ -1,0 +1,41 @@
+"""Results of a pool's worker process go out in turn, while the worker goes on."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+from spanreplay.replayer.schedule.crew import Crew
+from spanreplay.replayer.schedule.gate import OrderGate
+from spanreplay.replayer.schedule.senders import finish_sending, send_in_turn
+
+
+class _Gate(OrderGate):
+    """A gate at which it is nobody's turn until the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__((), lambda _: False)
+        self.opens = threading.Event()
+
+    def wait_turn(self, clock: int, others_s: float = 0.0) -> None:
+        """Wait for the test."""
+        assert self.opens.wait(30)
+
+
+def test_s68_worker_goes_on_before_it_is_the_turn_of_its_result() -> None:
+    """A result waits for its turn in a thread of its own, as it was when the work ended, and is sent before the end."""
+    gate, sent, result = _Gate(), list[Any](), ["as it was"]
+    gate.crew = Crew(threading.Condition(), lambda: None, busy=2)
+
+    def send_back(queue: Any, work_id: int, result: Any = None) -> None:
+        sent.append((work_id, copy.deepcopy(result)))
+
+    send_in_turn(gate, "main/px:work#1", send_back, (None, 1), {"result": result})
+    result.append("changed later")
+    send_in_turn(gate, "main/px:work#2", send_back, (None, 2), {"result": None})
+    assert sent == []
+    assert gate.crew.working == 0
+    gate.opens.set()
+    finish_sending()
+    assert sent == [(1, ["as it was"]), (2, None)]

@@ -1,0 +1,86 @@
+"""Names of the agent's folders in texts, taken for those of the recording."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from spanreplay.replayer.relocation import Relocation
+from spanreplay.runtime.calls.spec import Spec
+
+THEN = {"cwd": "/app", "home": "/root", "code": "/app/code"}
+NOW = {"cwd": "/home/me/app", "home": "/home/me", "code": "/home/me/app/code"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("in /home/me/app.", "in /app."),
+        ("/home/me/app/code/x.py, /home/me/.ssh", "/app/code/x.py, /root/.ssh"),
+        ("file:///home/me/app?x", "file:///app?x"),
+        ("/home/me/app2 /home/me/app.bak /home/me/app-old", "/root/app2 /root/app.bak /root/app-old"),
+        ("/srv/home/me/app ~/home/me /home/meyer", "/srv/home/me/app ~/home/me /home/meyer"),
+        ("/app and /root stay", "/app and /root stay"),
+    ],
+    ids=["sentence", "longest", "url", "siblings", "others", "recorded"],
+)
+def test_s62_folders_are_found_as_whole_names(text: str, expected: str) -> None:
+    """At the ends of a path's parts, the longest first; what was served names the recorded folders already."""
+    assert Relocation(THEN, NOW).text(text) == expected
+
+
+def test_s62_recorded_folder_within_one_of_now_is_kept() -> None:
+    """What was served names the recorded folder, which may lie below one that is another's here."""
+    relocation = Relocation({"cwd": "/tmp/app", "home": "/root"}, {"cwd": "/tmp/other", "home": "/tmp"})
+    assert relocation.text("/tmp/app /tmp/other /tmp/x") == "/tmp/app /tmp/app /root/x"
+
+
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_s62_folders_are_found_in_json(is_ascii: bool) -> None:
+    """Behind the escape of a line's end, and whichever way other letters are written."""
+    relocation = Relocation({"cwd": "/srv/é"}, {"cwd": "/home/zoë/b"})
+    request = json.dumps({"a": ["x\n/home/zoë/b/c"]}, ensure_ascii=is_ascii)
+    assert json.loads(relocation._json(request)) == {"a": ["x\n/srv/é/c"]}
+    assert relocation.value({"/home/zoë/b": [1, None, "/home/zoë/b"]}) == {"/srv/é": [1, None, "/srv/é"]}
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (None, NOW),
+        ({}, NOW),
+        (NOW, NOW),
+        ({"cwd": "/"}, {"cwd": "/app"}),
+        ({"cwd": "/app"}, {"cwd": "/"}),
+        ({"cwd": ""}, {"cwd": "/x"}),
+    ],
+    ids=["none", "older", "same", "root then", "root now", "empty"],
+)
+def test_s62_nothing_is_changed_where_no_folder_is_another(then: Any, now: dict[str, str]) -> None:
+    """A recording that states none, the same folders, or the root of all files, which any path has."""
+    relocation = Relocation(then, now)
+    assert not relocation
+    assert relocation.text("/ /home/me/app /x") == "/ /home/me/app /x"
+    assert relocation.describe() == []
+
+
+def test_s62_a_patched_call_has_the_recorded_names_too() -> None:
+    """A plan that sets what is there already makes no other request of a call."""
+
+    def amend(_: Any) -> Spec:
+        return Spec("llm", "ask", "read", "leaf/1", None, '{"arguments":{"where":"/home/me/app"}}', amend=amend)
+
+    found = Relocation(THEN, NOW).spec(amend(()))
+    assert found.amend is not None
+    assert found.amend(()).request == found.request == '{"arguments":{"where":"/app"}}'
+
+
+def test_s62_files_are_compared_by_what_they_would_have_said() -> None:
+    """A text that differs by the folder alone has the recorded digest; content that is no text stays as it is."""
+    relocation = Relocation(THEN, NOW)
+    then = {"a": {"sha256": "1", "text": "in /app"}, "/app/b": {"sha256": "2", "size": 3}}
+    now = {"a": {"sha256": "9", "text": "in /home/me/app"}, "/home/me/app/b": {"sha256": "2", "size": 3}}
+    assert relocation.files(then, now) == then
+    assert relocation.files(then, {"a": {"sha256": "9", "text": "/home/me/app!"}})["a"]["sha256"] == "9"

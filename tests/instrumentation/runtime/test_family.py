@@ -1,0 +1,31 @@
+"""What the processes of one run share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from spanreplay.runtime.processes import Family
+
+
+@pytest.fixture
+def shared() -> Iterator[Family]:
+    """The family of a run, as its first process sees it."""
+    family = Family.make(0)
+    yield family
+    family.close()
+
+
+def test_n3_fork_that_has_not_joined_does_not_speak_for_its_parent(shared: Family) -> None:
+    """A new fork has its parent's slot at hand, and must leave it alone: the parent waits, and is not at work."""
+    shared.state_working(0)
+    child = os.fork()
+    if child == 0:
+        shared.state_working(1)
+        os._exit(0)
+    os.waitpid(child, 0)
+    other = Family(shared.folder, number=1)
+    assert other.count_others_working() == 0
+    other.close()

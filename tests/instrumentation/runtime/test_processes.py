@@ -1,0 +1,269 @@
+"""Processes of one run: calls of children are recorded in their own lanes, and served there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.replaying import Workplace
+
+AGENT = """
+import multiprocessing, os, random, sys, time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    with open("bodies", "a") as file:
+        file.write(".")
+    time.sleep(random.SystemRandom().random() * 0.02)
+    return f"{question} {random.SystemRandom().getrandbits(40):x}"
+
+def work(question, pipe=None):
+    found = [ask(question), ask(question), random.random()]
+    if pipe is not None:
+        pipe.send(found)
+        pipe.close()
+    return found
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    print(ask("first"))
+    started = []
+    for _ in range(2):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=work, args=("same", theirs))
+        process.start()
+        started.append((process, ours))
+    for process, ours in started:
+        print("process", ours.recv())
+        process.join()
+        print(process.exitcode)
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        for future in as_completed([pool.submit(work, "same") for _ in range(4)]):
+            print("pool", future.result())
+        print(list(pool.map(ask, ["same"] * 3)))
+    print(ask("last"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_s68_processes_are_lanes_of_the_run_that_started_them(tmp_path: Path, method: str) -> None:
+    """What children and pool workers ask is in their parent's run, in their lanes, and a replay serves each its own."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", AGENT)
+    recorded = workplace.record(agent, method)
+    recording = workplace.recording()
+    assert recording.completeness().reasons == ()
+    assert len(recording.calls) == 17
+    assert sorted({call.lane for call in recording.calls}) == [
+        "main",
+        "main/p:work#1",
+        "main/p:work#2",
+        "main/px:_process_chunk#1",
+        "main/px:_process_chunk#2",
+        "main/px:_process_chunk#3",
+        *(f"main/px:work#{n}" for n in range(1, 5)),
+    ]
+    clocks = [clock for call in recording.calls for clock in (call.seq, call.end_seq)]
+    assert len(set(clocks)) == len(clocks)
+    bodies = (tmp_path / "bodies").read_text()
+    replayed = workplace.replay(agent, method)
+    assert replayed.stdout == recorded.stdout
+    assert replayed.verdict["divergences"] == []
+    assert replayed.status == 0, replayed.stderr
+    assert replayed.verdict["counts"]["exact"] == 17
+    assert (tmp_path / "bodies").read_text() == bodies
+
+
+CHANGED = """
+import multiprocessing, os
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question
+
+def work():
+    ask(os.environ["QUESTION"])
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+def test_s68_divergence_of_a_child_is_in_the_verdict(tmp_path: Path) -> None:
+    """A child that asks something else diverges, with its lane; the verdict is the first process's."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", CHANGED)
+    workplace.record(agent, QUESTION="this")
+    replayed = workplace.replay(agent, QUESTION="that")
+    assert replayed.causes() == [("changed_call", "tool:ask")]
+    assert replayed.verdict["divergences"][0]["lane"] == "main/p:work#1"
+    assert replayed.status == 3
+
+
+POOL = """
+import multiprocessing, sys
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(question):
+    return question
+
+if __name__ == "__main__":
+    work = ask if sys.argv[1] == "calls" else abs
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(work, [1, 2, 3]))
+        pool.close()
+        pool.join()
+    ask("last")
+"""
+
+
+@pytest.mark.parametrize("what", ["calls", "nothing"])
+def test_n3_pool_of_multiprocessing_is_complete(tmp_path: Path, what: str) -> None:
+    """The items of such a pool are lanes, whoever takes them; a run in which its workers make calls is whole."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", POOL)
+    workplace.record(agent, what)
+    assert workplace.recording().completeness().reasons == ()
+    replayed = workplace.replay(agent, what)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+KILLED = """
+import multiprocessing, os, signal
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask():
+    return 1
+
+def work():
+    ask()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+def test_n3_killed_child_makes_the_run_incomplete(tmp_path: Path) -> None:
+    """A child that is killed says nothing at its end: what it recorded is there, and the run names the hole."""
+    workplace = Workplace(tmp_path)
+    workplace.record(workplace.write("agent.py", KILLED))
+    recording = workplace.recording()
+    assert [call.lane for call in recording.calls] == ["main/p:work#1"]
+    assert any("a process was started at agent.py:15" in reason for reason in recording.completeness().reasons)
+    replayed = workplace.replay("agent.py")
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+
+
+ENDED = """
+import multiprocessing
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(n):
+    return n * n
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(ask, range(4)))
+"""
+
+
+def test_n3_workers_that_are_killed_have_said_what_they_did(tmp_path: Path) -> None:
+    """Leaving a pool's block kills its workers: before, each states what it did, and the run is whole."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", ENDED)
+    recorded = workplace.record(agent)
+    assert workplace.recording().completeness().reasons == ()
+    assert len(workplace.recording().calls) == 4
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
+
+
+TAKEN = """
+import multiprocessing, time
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(n):
+    time.sleep(0.2 * (n == 0))  # the other worker takes the rest; in a replay nobody waits here
+    return n * n
+
+if __name__ == "__main__":
+    pool = multiprocessing.get_context("fork").Pool(2)
+    print(pool.map(ask, range(6), chunksize=1))
+    pool.close()
+    pool.join()
+"""
+
+
+def test_n3_item_of_a_pool_goes_to_the_worker_that_took_it(tmp_path: Path) -> None:
+    """One worker took most items, as the other had a long one; in a replay nothing lasts, and they go the same way."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", TAKEN)
+    recorded = workplace.record(agent)
+    recording = workplace.recording()
+    assert recording.completeness().reasons == ()
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    taken = sorted(recording.root.manifest["workers"]["processes"].values())
+    assert len(taken) == 6
+    assert len(set(taken)) == 2
+
+
+def test_shared_folder_is_gone_at_the_end(tmp_path: Path) -> None:
+    """What the processes of a run shared is removed when it ends."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    workplace = Workplace(tmp_path, {"TMPDIR": str(temporary), "QUESTION": "this"})
+    agent = workplace.write("agent.py", CHANGED)
+    workplace.record(agent)
+    assert workplace.replay(agent).status == 0
+    assert list(temporary.iterdir()) == []
+
+
+LATE = """
+import multiprocessing, os, select
+from concurrent.futures import ProcessPoolExecutor, as_completed
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask")
+def ask(number):
+    if number == 1:
+        open("asked", "w").close()
+    while not os.path.exists("asked"):
+        select.select([], [], [], 0.01)
+    return number
+
+if __name__ != "__main__" and os.path.exists("late") and multiprocessing.current_process().name.endswith("-2"):
+    select.select([], [], [], 3)  # not ours: it is real time
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        print([future.result() for future in as_completed([pool.submit(ask, number) for number in range(2)])])
+"""
+
+
+@pytest.mark.slow
+def test_s68_worker_that_takes_long_to_start_is_waited_for(tmp_path: Path) -> None:
+    """On a busy machine the process that brings the first result may come seconds after the other."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", LATE)
+    assert workplace.record(agent).stdout == "[1, 0]\n"
+    (tmp_path / "late").touch()
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == "[1, 0]\n"
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

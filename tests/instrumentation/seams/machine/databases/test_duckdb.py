@@ -1,0 +1,63 @@
+"""What the agent tells DuckDB is compared, although a replay runs it: the bytes of its file are others each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.changed import load, named, record_agent, replay_agent
+
+AGENT = """
+import duckdb, pathlib
+
+def agent():
+    db = duckdb.connect("x.duckdb")
+    db.execute("create table t(a int)")
+    db.execute("insert into t values (1)")
+    db.begin()
+    db.executemany("insert into t values (?)", [[2], [3]])
+    db.commit()
+    db.begin()
+    db.sql("insert into t values (4)")
+    db.rollback()
+    db.execute("insert into t values (?)", [5])
+    db.sql("select a + 10 as a from t where a < 3").insert_into("t")
+    db.values([20]).insert_into("t") if hasattr(db, "values") else None
+    with db.cursor() as other:
+        other.execute("delete from t where a = 1")
+    print(db.execute("select * from t order by a").fetchall())
+    db.close()
+    duckdb.execute("copy (select 1 as a) to 'out.csv'")
+"""
+CHANGES = {
+    "database": ('"x.duckdb"', '"y.duckdb"', "duckdb.connect"),
+    "statement": ("values (1)", "values (9)", "duckdb.execute"),
+    "parameters": ("[5])", "[6])", "duckdb.execute"),
+    "many": ("[[2], [3]]", "[[2], [9]]", "duckdb.executemany"),
+    "sql": ("values (4)", "values (9)", "duckdb.sql"),
+    "commit_to_rollback": ("db.commit()", "db.rollback()", "duckdb.rollback"),
+    "rollback_to_commit": ("db.rollback()", "db.commit()", "duckdb.commit"),
+    "begin_dropped": ("    db.begin()\n    db.sql", "    db.sql", "duckdb.begin"),
+    "relation": ("where a < 3", "where a < 2", "duckdb.sql"),
+    "cursor": ("where a = 1", "where a = 2", "duckdb.execute"),
+    "module": ("select 1 as a", "select 2 as a", "duckdb.execute"),
+    "target": ("out.csv", "other.csv", "duckdb.execute"),
+}
+
+
+def test_n14_what_duckdb_is_told_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same agent is identical, and leaves the file as it was; each change of a statement is named."""
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    run_id = record_agent(load(AGENT, tmp_path))
+    database = tmp_path / "x.duckdb"
+    database.unlink()
+    same = replay_agent(run_id, load(AGENT, tmp_path))
+    assert (same["verdict"], same["raised"]) == ("identical", ""), same["divergences"]
+    assert not database.exists()
+    for name, (old, new, boundary) in CHANGES.items():
+        assert old in AGENT, name
+        changed = replay_agent(run_id, load(AGENT.replace(old, new, 1), tmp_path))
+        assert changed["verdict"] == "diverged", (name, changed["raised"])
+        assert f"tool:{boundary}" in named(changed), (name, named(changed))

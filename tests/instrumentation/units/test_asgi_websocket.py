@@ -1,0 +1,49 @@
+"""Messages of websocket sessions as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spanreplay.model import config
+from spanreplay.units.asgi_websocket import build_message, describe_message
+
+MESSAGES: list[dict[str, Any]] = [
+    {"type": "websocket.connect"},
+    {"type": "websocket.receive", "text": ""},
+    {"type": "websocket.receive", "bytes": b""},
+    {"type": "websocket.receive", "bytes": b"text of a binary frame"},
+    {"type": "websocket.receive", "bytes": b"\xff\x00"},
+    {"type": "websocket.disconnect", "code": 1006, "reason": None},
+    {"type": "websocket.accept", "subprotocol": None, "headers": [(b"x-a", b"1")]},
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=[f"{each['type']}-{n}" for n, each in enumerate(MESSAGES)])
+def test_p4_a_message_comes_back(message: dict[str, Any]) -> None:
+    """What is recorded of a message makes the same message."""
+    assert build_message(describe_message(message)[0]) == message
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.binary())
+def test_p4_the_content_of_a_frame_comes_back(content: str | bytes) -> None:
+    """Text or bytes, as it was sent."""
+    message = {"type": "websocket.receive", ("text" if isinstance(content, str) else "bytes"): content}
+    assert build_message(describe_message(message)[0]) == message
+
+
+def test_p4_the_frame_that_a_server_leaves_empty_is_not_there() -> None:
+    """Some servers give both members, one of them None."""
+    described, _ = describe_message({"type": "websocket.receive", "text": "hello", "bytes": None})
+    assert build_message(described) == {"type": "websocket.receive", "text": "hello"}
+
+
+def test_p2_a_message_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above it there are size and hash, which still tell one message from another."""
+    monkeypatch.setattr(config, "BODY_BYTES_MAX", 8)
+    described = [describe_message({"type": "websocket.send", "text": f"12345678{last}"}) for last in "xy"]
+    assert [(found["bytes"], is_whole) for found, is_whole in described] == [(9, False), (9, False)]
+    assert described[0][0]["sha256"] != described[1][0]["sha256"]

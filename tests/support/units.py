@@ -1,0 +1,114 @@
+"""Servers that are recorded in the tests, and the runs of what they serve."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from spanreplay.model.call import Recording
+from spanreplay.recording.otlp.otlp import decode_attributes
+from support.otlp_sink import OtlpSink
+from support.ports import free_port
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace
+
+COMMAND: Final = ("-m", "uvicorn", "app:app")
+
+
+def prepare(path: Path, provider: Provider, app: str) -> Workplace:
+    """A directory with an application whose models are the local provider's."""
+    workplace = Workplace(path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
+    workplace.write("app.py", app)
+    return workplace
+
+
+class Server:
+    """A recorded server that answers, as a user starts it."""
+
+    def __init__(self, workplace: Workplace, port: int, process: subprocess.Popen[str]) -> None:
+        self.workplace = workplace
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = process
+
+    def units(self) -> list[Recording]:
+        """The runs of its requests, oldest first."""
+        return [each for each in self.workplace.recordings() if "unit" in each.root.env]
+
+    def the_process(self) -> Recording:
+        """The run of the process itself."""
+        (found,) = [each for each in self.workplace.recordings() if "unit" not in each.root.env]
+        return found
+
+    def stop(self) -> None:
+        """End it as a service manager does."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=TIMEOUT_S)
+
+
+@contextmanager
+def serve(
+    workplace: Workplace, *options: str, command: Sequence[str] = COMMAND, at: str = "--port {port}", **environ: str
+) -> Iterator[Server]:
+    """Start `app:app` of the workplace, by default under uvicorn; killed at the end if it still runs.
+
+    `at` are the words that tell the server its port.
+    """
+    port = free_port()
+    with serve_with(workplace, port, *command, *options, *at.format(port=port).split(), **environ) as server:
+        yield server
+
+
+@contextmanager
+def serve_with(workplace: Workplace, port: int, *command: str, **environ: str) -> Iterator[Server]:
+    """Start a server by the arguments of its Python; killed at the end if it still runs."""
+    process = workplace.spawn([str(workplace.python), *command], **environ)
+    try:
+        await_true(lambda: listens(port, process))
+        yield Server(workplace, port, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=TIMEOUT_S)
+
+
+def await_true(happened: Callable[[], bool]) -> None:
+    """Wait until something is so, for a limited time."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not happened():
+        assert time.monotonic() < deadline
+
+
+def listens(port: int, process: subprocess.Popen[str]) -> bool:
+    """Whether a server accepts connections; insists that it still runs."""
+    assert process.poll() is None, process.communicate()[1]
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
+def path_of(unit: Recording) -> str:
+    """What a unit was asked."""
+    return str(json.loads(unit.calls[0].response)["value"]["path"])
+
+
+def response_of(unit: Recording) -> dict[str, Any]:
+    """What a unit has answered."""
+    (found,) = [call for call in unit.calls if call.boundary == "http:response"]
+    arguments: dict[str, Any] = json.loads(found.request)["arguments"]
+    return arguments
+
+
+def ended_runs(sink: OtlpSink) -> set[str]:
+    """The ids of the runs whose manifests were delivered."""
+    requests = [ExportTraceServiceRequest.FromString(seen.body) for seen in sink.accepted]
+    spans = [span for r in requests for rs in r.resource_spans for scope in rs.scope_spans for span in scope.spans]
+    found = [decode_attributes(span.attributes) for span in spans]
+    return {str(each["spanreplay.run_id"]) for each in found if "spanreplay.manifest" in each}

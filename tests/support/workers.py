@@ -1,0 +1,97 @@
+"""Workers that are recorded in the tests, and the runs of their tasks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from spanreplay import codec
+from spanreplay.model.call import Recording
+from support.replaying import Workplace
+
+CELERY_APP: Final = """
+import os, random, time, uuid
+from pathlib import Path
+
+from celery import Celery
+from openai import OpenAI
+
+QUEUE = Path("queue")
+for name in ("in", "processed", "control"):
+    (QUEUE / name).mkdir(parents=True, exist_ok=True)
+app = Celery("shop", broker="filesystem://", backend=f"file://{QUEUE.absolute()}/processed")
+app.conf.broker_transport_options = {
+    "data_folder_in": "queue/in", "data_folder_out": "queue/in", "control_folder": "queue/control",
+}
+app.conf.worker_enable_remote_control = False
+app.conf.broker_connection_retry_on_startup = True
+STARTED, SEED = time.time(), random.random()
+
+def ask(text):
+    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return made.choices[0].message.content
+
+WARM = ask("warm up")
+
+@app.task(bind=True, max_retries=2)
+def answer(self, number, user):
+    first = ask(f"question-{number} of {user}")
+    if number == 3 and self.request.retries == 0:
+        raise self.retry(countdown=0)
+    if number == 4:
+        raise KeyError(number)
+    told = note.delay(number, first)
+    return {"answer": first, "again": ask(f"question-{number} again"), "told": told.id, "warm": WARM,
+            "seed": SEED, "started": STARTED, "at": time.time(), "id": str(uuid.uuid4()), "own": self.request.id}
+
+@app.task
+def note(number, text):
+    return f"noted {number}"
+"""
+
+RQ_APP: Final = """
+import time, uuid
+
+from openai import OpenAI
+from redis import Redis
+from rq import Queue, get_current_job
+
+STARTED = time.time()
+
+def queue():
+    return Queue("jobs", connection=Redis(port=PORT))
+
+def ask(text):
+    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return made.choices[0].message.content
+
+def answer(number, user):
+    first = ask(f"question-{number} of {user}")
+    if number == 4:
+        raise KeyError(number)
+    told = queue().enqueue(note, number, first)
+    return {"answer": first, "again": ask(f"question-{number} again"), "told": told.id, "started": STARTED,
+            "at": time.time(), "id": str(uuid.uuid4()), "own": get_current_job().id}
+
+def note(number, text):
+    return f"noted {number}"
+"""
+
+
+def units_of(workplace: Workplace, name: str = "") -> list[Recording]:
+    """The runs of tasks, oldest first."""
+    found = [each for each in workplace.recordings() if "unit" in each.root.env]
+    return [each for each in found if not name or each.root.app == name]
+
+
+def input_of(unit: Recording) -> dict[str, Any]:
+    """What a task was given."""
+    value: dict[str, Any] = codec.decode(json.loads(unit.calls[0].response)["value"])
+    return value
+
+
+def output_of(unit: Recording) -> dict[str, Any]:
+    """What a task has given."""
+    (found,) = [call for call in unit.calls if call.boundary == "compute:output"]
+    arguments: dict[str, Any] = json.loads(found.request)["arguments"]
+    return arguments
