@@ -73,6 +73,9 @@ class OtlpSink(ThreadingHTTPServer):
         """Paths of the GET requests."""
         self.told = b"{}"
         """The JSON that they are answered with."""
+        self.says_who = threading.Event()
+        """GET requests are answered once it is set."""
+        self.says_who.set()
         self.is_over = threading.Event()
         self.lock = threading.Lock()
 
@@ -121,6 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         sink = cast(OtlpSink, self.server)
         sink.asked.append(self.path)
+        sink.says_who.wait()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(sink.told)))
@@ -151,6 +155,7 @@ def serve(
         yield sink
     finally:
         sink.is_over.set()
+        sink.says_who.set()
         sink.shutdown()
         thread.join()
         sink.server_close()

@@ -214,15 +214,6 @@ class Shipper:
             thread.join(1.0)
         return is_flushed
 
-    def _await_flush(self, deadline: float) -> bool:
-        self._flushes_wanted += 1
-        wanted = self._flushes_wanted
-        self._flush_deadline = max(self._flush_deadline, deadline)
-        self._flush_at = 0.0
-        self._wake.notify_all()
-        is_done = self._wake.wait_for(lambda: self._flushes_done >= wanted, max(0.0, deadline - monotonic()))
-        return is_done and self._is_flushed
-
     def _ensure_thread(self) -> bool:
         if self._thread is None and not self._is_stopped:
             thread = threading.Thread(target=self._run, name="spanreplay-shipper", daemon=True)
@@ -252,6 +243,8 @@ class Shipper:
                         continue
                     self._wake.wait(min(pause, threading.TIMEOUT_MAX))
                 if self._is_stopped:
+                    # A flush that came while the last pass ran is waited for by somebody.
+                    self._end_flush(Delivery.DRAINED if self._is_withdrawn else Delivery.STUCK, self._flushes_wanted)
                     break
                 wanted = self._flushes_wanted
                 is_flush = self._flushes_done < wanted

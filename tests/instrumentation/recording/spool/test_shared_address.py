@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,28 @@ def test_p9_foreign_backend_gets_nothing_and_files_lose_their_mark(
     assert not ack_path(path).exists()
     assert processor.report is None
     assert len([r for r in caplog.records if "recordings stay on this machine" in r.getMessage()]) == 1
+
+
+def test_p9_flush_ends_with_the_answer_that_it_waited_for(sink: OtlpSink, tmp_path: Path) -> None:
+    """One that comes while a foreign backend is being asked is told at once, not at its deadline."""
+    processor = SpoolSpanProcessor(SpoolWriter(tmp_path, RUN), make_shipper(tmp_path, sink.endpoint))
+    processor.doubt()
+    sink.says_who.clear()
+    make_span(processor)
+    wait_until(lambda: bool(sink.asked), "the backend to be asked")
+    flushed: list[bool] = []
+    flush = threading.Thread(target=lambda: flushed.append(processor.force_flush(LONG_MS)))
+    flush.start()
+    wait_until(lambda: _is_waiting(flush), "the flush to wait")
+    sink.says_who.set()
+    flush.join()
+    assert flushed == [True]
+    processor.shutdown()
+
+
+def _is_waiting(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 
 def test_p9_collector_that_is_away_is_asked_until_it_answers(tmp_path: Path) -> None:

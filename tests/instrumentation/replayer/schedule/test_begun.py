@@ -38,6 +38,8 @@ STEP_S = 0.0004
 STEP_SIZE = 20_000
 """Some tenths of a millisecond of work."""
 WAIT_S = 0.0015
+IDLE_S = 0.5
+"""So long that the loop waits for it, also where a thousandth of a second passes before it looks."""
 
 
 @spanreplay.boundary("tool", name="ask")
@@ -175,7 +177,7 @@ def test_n2_nothing_is_noted_where_the_loop_was_idle_first() -> None:
     """A run that waits for what it begins needs no place to count from."""
 
     async def main() -> None:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(IDLE_S)
         await asyncio.to_thread(_compute)
         await _ask(0.001)
 
