@@ -10,7 +10,8 @@ from spanreplay_kernels import demo
 from spanreplay_kernels.demo import KINDS, Answer, answers, crowd_of, distinct_so_far, main, tiny_model
 from spanreplay_kernels.engines.transformers import enable
 
-SMALL = ["--copies", "3", "--neighbours", "2", "--new-tokens", "4"]
+SMALL = ["--copies", "8", "--neighbours", "8", "--new-tokens", "8"]
+"""So many that the text changes on every processor: of 4 requests it did not on each."""
 
 
 def test_k11_answers_differ_by_a_bit_of_a_probability() -> None:
@@ -24,7 +25,7 @@ def test_k11_demonstration_counts_one_answer_and_draws(tmp_path: Path, capsys: p
     picture = tmp_path / "curves.svg"
     assert main([*SMALL, "--picture", str(picture)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" 4 identical")[0].split() for line in lines[:4]] == [
+    assert [line.split(" 9 identical")[0].split() for line in lines[:4]] == [
         ["dense", "stock"], ["dense", "spanreplay"],
         ["mixture", "of", "experts", "stock"], ["mixture", "of", "experts", "spanreplay"],
     ]  # fmt: skip
