@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -332,3 +333,70 @@ def test_p7_a_server_is_recorded_at_calls_unless_told(stated: dict[str, str], le
     replayed = workplace.replay(*COMMAND, source=server.units()[0].run_id)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert ("level" in replayed.verdict) is (level == "calls")
+
+
+LOOKS = """
+import os, subprocess, sys
+path = sys.argv[1]
+if not os.path.exists(path):
+    subprocess.run([sys.executable, "-c", "import sys; open(sys.argv[1], 'w').write('made')", path], check=True)
+print(open(path).read())
+if len(sys.argv) > 2:
+    print(os.path.getsize(path), int(os.path.getmtime(path)))
+"""
+
+
+def test_p7_what_was_read_is_there_for_the_looks_of_a_replay(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """At `calls` a file that the run read is found where it is gone, with its size and time, or by then another one."""
+    agent, data = workplace.write("looks.py", LOOKS), tmp_path_factory.mktemp("beside") / "data.txt"
+    data.write_text("kept")
+    os.utime(data, (1_000_000_000, 1_000_000_000))
+    process = workplace.record(agent, str(data), "looks", SPANREPLAY_LEVEL="calls")
+    assert process.stdout == "kept\n4 1000000000\n"
+    run = workplace.recordings()[-1].run_id
+    for change in (data.unlink, lambda: data.write_text("another one")):
+        change()
+        replayed = workplace.replay(agent, str(data), "looks", source=run)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+        assert replayed.stdout == process.stdout
+
+
+def test_p7_what_a_program_made_is_not_there_before_it(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A file that is read after a program ran may be the program's: the replay does not begin with it."""
+    agent, data = workplace.write("looks.py", LOOKS), tmp_path_factory.mktemp("beside") / "data.txt"
+    workplace.record(agent, str(data), SPANREPLAY_LEVEL="calls")
+    recording = workplace.recordings()[0]
+    data.unlink()
+    replayed = workplace.replay(agent, str(data), source=recording.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+COMPUTES = """
+import asyncio, hashlib
+from spanreplay import boundary
+
+@boundary("tool", effect="read")
+def begin():
+    return 4_000_000
+
+def compute(rounds):
+    return hashlib.pbkdf2_hmac("sha256", b"a", b"b", rounds).hex()
+
+async def main():
+    print(await asyncio.wait_for(asyncio.to_thread(compute, begin()), 60))
+
+asyncio.run(main())
+"""
+
+
+def test_p7_no_deadline_passes_while_a_thread_computes(workplace: Workplace) -> None:
+    """A replay at `calls` does not know when a timer fired: it gives work that takes seconds the time to end."""
+    agent = workplace.write("computes.py", COMPUTES)
+    process = workplace.record(agent, SPANREPLAY_LEVEL="calls")
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == process.stdout
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

@@ -96,7 +96,7 @@ def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]
 
 def is_server(agent: Agent) -> bool:
     """Whether a command starts a server or worker, which runs until somebody ends it."""
-    return owners.is_among(_program(agent), (owners.SERVERS,))
+    return owners.is_among(_program(agent), (owners.SERVERS, owners.LAUNCHERS))
 
 
 def _program(agent: Agent) -> str:

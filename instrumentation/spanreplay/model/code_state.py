@@ -1,8 +1,8 @@
-"""Names in the calls that hold the state of a code tree before the run changes it."""
+"""Names in the calls that hold files as they were: those that a run reads, and a code tree before it changes it."""
 
 from __future__ import annotations
 
-ABSENT, ENTRIES, AT = "absent", "entries", "at"
+ABSENT, ENTRIES, AT, CONTENT, TIMES = "absent", "entries", "at", "content", "times"
 
 KEEPS, APPENDS, REPLACES, NAMES, NOTHING = "keeps", "appends", "replaces", "names", "nothing"
 """What a change does: it works on the content; adds to it; needs none of it; is of a file whose content is

@@ -73,12 +73,15 @@ MODEL_SDKS: Final = compile_row(
 """Distributions in which a request to a model is made: their boundary is the request."""
 SERVERS: Final = compile_row(
     """
-    arq celery chainlit daphne dramatiq fastapi fastapi-* fastmcp gradio granian gunicorn hypercorn
-    ipykernel ipython jupyter jupyter-* kombu billiard mcp litestar quart robyn rq sanic sse-starlette starlette
-    streamlit tornado uvicorn waitress watchfiles watchdog werkzeug langgraph-api langgraph-cli
+    arq celery chainlit daphne dramatiq fastmcp gradio granian gunicorn hypercorn ipykernel ipython jupyter jupyter-*
+    kombu billiard mcp robyn rq sanic streamlit tornado uvicorn waitress watchfiles watchdog werkzeug langgraph-api
+    langgraph-cli
     """
 )
 """Distributions that run somebody else's code, for each request, job or cell."""
+LAUNCHERS: Final = compile_row("blacksheep-cli django fastapi fastapi-* flask litestar quart starlette")
+"""Web frameworks whose commands start an application under a server: what they do for a request is the request's, as
+any library's, and the program that was started is the application."""
 COMPUTE: Final = compile_row(
     """
     accelerate cffi cupy* cython dask faiss-* jax jaxlib joblib matplotlib numba numpy nvidia-* onnxruntime pip polars
@@ -137,7 +140,8 @@ class Owners:
         self._agent = _Named("SPANREPLAY_AGENT")
         self._plumbing = _Named("SPANREPLAY_PLUMBING")
         started = installed.find_started()
-        self.started = "" if started and find_row(started) in (FOREIGN, PASS) else started
+        is_agent = find_row(started) not in (FOREIGN, PASS) and not is_among(started, (LAUNCHERS,))
+        self.started = started if is_agent else ""
         """The distribution that this process was started from, if that is an agent's."""
 
     def classify(self, filename: str) -> int:

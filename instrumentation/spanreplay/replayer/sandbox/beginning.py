@@ -2,7 +2,8 @@
 
 The recording has it in its calls (`seams/machine/files/state.py`): each path with its content, a folder with all in it.
 It is laid before the agent starts, so that reads before the change find it too, and in the place of what the world has
-there.
+there. So are the data files that the run read, where its looks at files (whether they exist, sizes, times) were not
+recorded: the looks of the replay then find what was read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay import codec
-from spanreplay.model.code_state import AT, ENTRIES
+from spanreplay.model.call import Effect
+from spanreplay.model.code_state import AT, CONTENT, ENTRIES, TIMES
 from spanreplay.model.json_text import load
 from spanreplay.runtime.process import environment
 from spanreplay.runtime.process.surroundings import find_shown
@@ -23,17 +25,24 @@ if TYPE_CHECKING:
     from spanreplay.runtime.process.surroundings import Surroundings
 
 _LOOKUP: Final = "lookup"
+_OPEN: Final = "open"
+_MODE: Final = 0o644
 
 
 def lay(
-    scratch: Scratch, recording: Recording, surroundings: Surroundings, open_response: Callable[[CallRecord], str]
+    scratch: Scratch,
+    recording: Recording,
+    surroundings: Surroundings,
+    open_response: Callable[[CallRecord], str],
+    *,
+    with_reads: bool = False,
 ) -> None:
     """Put the recorded state into an overlay that is not in place yet; what came first of a path counts.
 
-    `open_response` gives the response of a call as it is served.
+    `open_response` gives the response of a call as it is served. `with_reads` lays the data files that were read, too.
     """
     laid: set[str] = set()
-    for name, entries in _recorded(recording, open_response):
+    for name, entries in _recorded(recording, open_response, with_reads=with_reads):
         place = _clean(find_shown(name, surroundings), recording)
         if place in laid:
             continue
@@ -45,15 +54,30 @@ def lay(
 
 
 def _recorded(
-    recording: Recording, open_response: Callable[[CallRecord], str]
+    recording: Recording, open_response: Callable[[CallRecord], str], *, with_reads: bool
 ) -> Iterator[tuple[str, Mapping[str, Mapping[str, Any]]]]:
     for call in recording.calls:
+        if call.effect == Effect.IRREVERSIBLE.value:
+            with_reads = False  # what is read after a program ran may be what the program made
+        if with_reads and call.name == _OPEN and f'"{TIMES}"' in call.response:
+            yield from _read(call, open_response)
         if call.name != _LOOKUP or f'"{ENTRIES}"' not in call.response:
             continue
         value = load(open_response(call)).get("value")
         found = codec.decode(value) if value is not None else None
         if isinstance(found, dict) and isinstance(found.get(ENTRIES), dict):
             yield str(found[AT]), found[ENTRIES]
+
+
+def _read(
+    call: CallRecord, open_response: Callable[[CallRecord], str]
+) -> Iterator[tuple[str, Mapping[str, Mapping[str, Any]]]]:
+    """A data file as it was when it was read."""
+    value, arguments = load(open_response(call)).get("value"), load(call.request).get("arguments")
+    found = codec.decode(value) if value is not None else None
+    if isinstance(found, dict) and isinstance(arguments, dict) and isinstance(found.get(CONTENT), bytes):
+        entry = {"kind": "file", "mode": _MODE, CONTENT: found[CONTENT], TIMES: found[TIMES]}
+        yield str(arguments["path"]), {"": entry}
 
 
 def _clean(path: str, recording: Recording) -> str:
@@ -83,6 +107,6 @@ def _put(scratch: Scratch, path: str, entry: Mapping[str, Any]) -> None:
         return
     if kind == "file":
         with open(ours, "wb") as target:  # noqa: PTH123 -- no call
-            target.write(entry.get("content", b""))
-        os.utime(ours, ns=tuple(entry["times"]))
+            target.write(entry.get(CONTENT, b""))
+        os.utime(ours, ns=tuple(entry[TIMES]))
     os.chmod(ours, entry["mode"] | (0o700 if kind == "directory" else 0o600))  # noqa: PTH101 -- text

@@ -76,7 +76,8 @@ def install(
     for path in made_by(session.recording.root.manifest, surroundings or Surroundings()):
         made.scratch.hide(path)
     opened = partial(session.hidden.open_state, run.redactor)
-    beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened)
+    with_reads = "looks" not in run.level
+    beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened, with_reads=with_reads)
     session.recorded_env.lay(made.scratch)
     overlay.install(made, patches)
     allowed = (root + os.sep, *shared, *(os.path.realpath(each) for each in own))

@@ -186,11 +186,17 @@ class Reaction:
 
     By time at first; then for as long as they visibly compute, or would if a busy machine let them, within limits. What
     waits in a way that nobody sees uses no processor: with `is_quick` they have had it once none of them did for some
-    looks, between which every thread could get the interpreter.
+    looks, between which every thread could get the interpreter. `is_patient`: what would go on otherwise is a deadline,
+    so they may compute as long as in a wait for a turn.
     """
 
     def __init__(
-        self, others_s: float = REACTION_MS / 1000, since: float | None = None, *, is_quick: bool = False
+        self,
+        others_s: float = REACTION_MS / 1000,
+        since: float | None = None,
+        *,
+        is_quick: bool = False,
+        is_patient: bool = False,
     ) -> None:
         self.since = time.monotonic() if since is None else since
         self._due = self.since + others_s
@@ -200,6 +206,7 @@ class Reaction:
         self._next = self.since
         self._quiet = 0
         self._is_quick = is_quick
+        self._is_patient = is_patient
         self.look_s = (QUICK_LOOK_MS if is_quick else LOOK_MS) / 1000
         """How long to wait until the next look."""
 
@@ -212,6 +219,8 @@ class Reaction:
             return True
         if now < self._due:
             return False
+        if self._is_patient:
+            return self._quiet >= _QUIET_LOOKS or (now - self.since) * 1000 >= STALL_COMPUTING_MS
         is_over = (
             self._is_short
             or self._quiet >= _QUIET_LOOKS

@@ -86,6 +86,7 @@ class LoopClock(abc.ABC):
         self._polls = 0
         self._head = (0, 0)
         self._reaction: Reaction | None = None
+        self._others: Reaction | None = None
         self._live_since: float | None = None
         self._started: dict[int, float] = {}
 
@@ -217,7 +218,10 @@ class LoopClock(abc.ABC):
             self._count_poll()
             self._jump(timer)
             return None
+        is_at_work = others and timer is not None and self._are_others_at_work()
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
+            return POLL_S
+        if is_at_work:
             return POLL_S
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
@@ -225,6 +229,12 @@ class LoopClock(abc.ABC):
         if waited_ms < STALL_MS:
             return POLL_S
         return self._give_up(head)
+
+    def _are_others_at_work(self) -> bool:
+        """Whether other threads still compute since the loop is idle: no deadline passes before they had their time."""
+        if self._others is None or self._others.since != self._idle_since:
+            self._others = Reaction(STALL_MS / 1000, self._idle_since, is_patient=True)
+        return not self._others.is_over(self._gate.crew.idle)
 
     def _wait_for_nothing(self) -> float | None:
         """No timer, no call: only another thread or a socket can make the program go on, if there is one."""

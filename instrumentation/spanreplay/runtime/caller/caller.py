@@ -26,6 +26,7 @@ _THROUGH_STDLIB: Final = frozenset(
     {
         "_collections_abc",
         "contextlib",
+        "cookies",
         "dataclasses",
         "dbm",
         "email",
@@ -200,20 +201,24 @@ def _hands_over(filename: str) -> bool:
 def who_hands(frame: FrameType | None) -> int:
     """AGENT or LIBRARY, who hands work to a thread in this frame, by itself or with what does so for it; else FOREIGN.
 
-    What of ours stands between, for an order of a replay, hands over too.
+    What of ours stands between, for an order of a replay, hands over too. A library that hands over for others does so
+    for itself where nobody else is above it, as in a task of its own.
     """
+    last = FOREIGN
     for _ in range(FRAMES_MAX):
         if frame is None:
-            return FOREIGN
+            break
         origin = origin_of(frame)
         if origin == AGENT:
             return AGENT
         if origin == FOREIGN and frame.f_code in entries:
             return handed.by
+        if origin == LIBRARY:
+            last = LIBRARY
         if origin != PASS and not _hands_over(frame.f_code.co_filename):
-            return FOREIGN if handed.is_background else origin
+            break
         frame = frame.f_back
-    return FOREIGN
+    return FOREIGN if handed.is_background else last
 
 
 def is_handed_by_agent(frame: FrameType | None) -> bool:

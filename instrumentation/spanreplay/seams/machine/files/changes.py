@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import config, guard
 from spanreplay.model.call import Effect, Kind
-from spanreplay.model.code_state import APPENDS, KEEPS, NAMES, NOTHING, REPLACES
+from spanreplay.model.code_state import APPENDS, CONTENT, KEEPS, NAMES, NOTHING, REPLACES, TIMES
 from spanreplay.runtime.agent_patches import Patch, install_patch, recorded_run, replace_in_os
 from spanreplay.runtime.caller.places import DEVICES, asks_for, is_input, places
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _getframe: Final = sys._getframe
 _WRITE_FLAGS: Final = os.O_WRONLY | os.O_RDWR
-_CONTENT: Final = "content"
 _APPENDING: Final = dict.fromkeys(("a", "ab", "ba", "at", "ta"), APPENDS)
 
 
@@ -52,13 +51,18 @@ def name_of(run: Run, path: str) -> str:
 
 
 def read_content(run: Run, real: Any, path: Any, what: str) -> dict[str, Any]:
-    """A file's content and hash, as a call answers; a hole where it is too large. `real` is `open`."""
+    """A file's content and hash, as a call answers; a hole where it is too large. `real` is `open`.
+
+    Where no looks at files are recorded, its times (access and change, ns) are in the answer too.
+    """
     with real(path, "rb") as source:
         content = source.read(config.FILE_BYTES_MAX + 1)
+        found = None if "looks" in run.level else os.fstat(source.fileno())
     if len(content) > config.FILE_BYTES_MAX:
         run.hole(f"the agent {what} {os.fsdecode(path)!r}, which is larger than {config.FILE_BYTES_MAX} bytes")
         return {"is_too_large": True}
-    return {"sha256": hashlib.sha256(content).hexdigest(), _CONTENT: content}
+    answer = {"sha256": hashlib.sha256(content).hexdigest(), CONTENT: content}
+    return answer if found is None else {**answer, TIMES: [found.st_atime_ns, found.st_mtime_ns]}
 
 
 def _seed(run: Run, real: Any, path: str, mode: str) -> None:
@@ -72,8 +76,8 @@ def _seed(run: Run, real: Any, path: str, mode: str) -> None:
 
     arguments = {"path": name_of(run, path), "mode": mode}
     value = call_sync(lambda: Leaf(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
-    if not is_live and run.overlay is not None and _CONTENT in value:
-        run.overlay.put(path, value[_CONTENT])
+    if not is_live and run.overlay is not None and CONTENT in value:
+        run.overlay.put(path, value[CONTENT])
 
 
 def _kind_at(look: Callable[[str], os.stat_result], path: str) -> str:

@@ -1,0 +1,56 @@
+"""What a web framework does by itself for a request is the request's: files it serves, dates it writes, sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from support.provider import Provider
+from support.replaying import TIMEOUT_S
+from support.units import prepare, serve
+
+FASTAPI: Final = """
+import os
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.staticfiles import StaticFiles
+
+app = FastAPI()
+app.add_middleware(GZipMiddleware, minimum_size=10)
+app.add_middleware(SessionMiddleware, secret_key="none")
+app.mount("/static", StaticFiles(directory=os.environ["DATA"]))
+
+@app.get("/ask")
+def answer(request: Request, response: Response):
+    request.session["seen"] = True
+    response.set_cookie("plain", "x", expires=3600)
+    return {"answer": "y" * 100}
+
+@app.get("/report")
+def report():
+    return FileResponse(os.environ["DATA"] + "/report.txt")
+"""
+
+
+@pytest.mark.parametrize("path", ["/ask", "/report", "/static/report.txt"])
+def test_p2_p4_what_starlette_does_for_a_request_is_the_request_s(
+    path: str, provider: Provider, tmp_path: Path
+) -> None:
+    """Times in cookies, signatures and gzip come from the recording, and so does a file that is not here any more."""
+    code, data = tmp_path / "code", tmp_path / "data"
+    code.mkdir()
+    data.mkdir()
+    (data / "report.txt").write_text("z" * 200)
+    place = prepare(code, provider, FASTAPI)
+    with serve(place, DATA=str(data)) as server:
+        assert httpx.get(f"{server.url}{path}", timeout=TIMEOUT_S).headers["content-encoding"] == "gzip"
+        server.stop()
+    (unit,) = server.units()
+    (data / "report.txt").unlink()
+    replayed = place.replay("-m", "uvicorn", "app:app", source=unit.run_id, DATA=str(data))
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
