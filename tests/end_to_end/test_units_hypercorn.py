@@ -104,9 +104,11 @@ def test_p2_p4_requests_under_hypercorn_are_runs_that_replay_alone(
         assert replayed.status == 0, replayed.stderr
         assert replayed.verdict["verdict"] == "identical"
     place.write("app.py", APP.replace('"reply": reply', '"reply": reply.upper()'))
-    changed = place.replay(*COMMAND, "--workers", "2", source=units[0].run_id)
+    changed = place.replay(*COMMAND, "--workers", "2", "-b", "127.0.0.1:1", source=units[0].run_id)
     assert changed.status == 3, changed.stderr
     assert changed.causes() == [("changed_call", "http:response")]
+    # A worker's own command line is that of multiprocessing; the recorded one is the server's
+    assert units[0].root.env["argv"][1:] == [*COMMAND[2:], "--workers", "2", *AT.format(port=server.port).split()]
 
 
 def test_p5_ended_units_under_hypercorn_are_whole_when_its_worker_is_killed(

@@ -36,6 +36,7 @@ class Server:
 
     def __init__(self, workplace: Workplace, port: int, process: subprocess.Popen[str]) -> None:
         self.workplace = workplace
+        self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.process = process
 

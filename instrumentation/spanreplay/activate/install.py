@@ -143,7 +143,8 @@ class Installation:
         redactor: Any = LazyRedactor(lambda: build_redactor(data_dir))
         providers.redact_exports(provider, redactor, self._target)
         started = {_STARTER: _OURS} if self.is_started_by_us else {}
-        environment = {**describe_environment(list(sys.argv)), **parent_run.read_parent(), **started}
+        argv = list((ticket and ticket.argv) or sys.argv)
+        environment = {**describe_environment(argv), **parent_run.read_parent(), **started}
         run, recorded = self._make_run("" if ticket is None else ticket.run_id, redactor, environment)
         if self.session is not None and self.session.continuation is not None:
             run.environment = {**run.environment, names.RESUMES: self.session.recording.run_id}

@@ -19,7 +19,7 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,6 +57,8 @@ class Ticket:
     """Which worker of a pool it is, from 0; -1: none."""
     is_helper: bool = False
     """Starts others in our place (forkserver): it has no part in the run itself."""
+    argv: Sequence[str] = ()
+    """The command line of the run's first process; what `multiprocessing` starts has one of its own. Empty if long."""
 
     @property
     def is_worker(self) -> bool:

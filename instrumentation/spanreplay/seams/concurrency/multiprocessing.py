@@ -7,7 +7,7 @@ pools see `process_pools.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from spanreplay.model import guard, ids
 from spanreplay.model.errors import ReplayMiss
@@ -21,6 +21,7 @@ from spanreplay.runtime.run import Run, active_run, set_process_run
 from spanreplay.seams.concurrency import process_pools as _process_pools
 
 _TICKET = "_spanreplay_ticket"
+_ARGV_CHARACTERS_MAX: Final = 8_000
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -83,6 +84,7 @@ def _spawn_helper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _ticket(run: Run, shared: Family, lane: str, **fields: Any) -> Ticket:
+    argv = list(run.environment.get("argv") or ())
     return Ticket(
         folder=str(shared.folder),
         run_id=run.run_id,
@@ -90,6 +92,7 @@ def _ticket(run: Run, shared: Family, lane: str, **fields: Any) -> Ticket:
         number=shared.new_number(),
         trace_id=f"{run.span_context.trace_id:032x}",
         span_id=f"{run.span_context.span_id:016x}",
+        argv=argv if sum(map(len, argv)) <= _ARGV_CHARACTERS_MAX else (),  # a variable of a process has its limits
         **fields,
     )
 
