@@ -9,7 +9,7 @@ setup: ## make .venv with everything
 	@tools/setup.sh
 	@echo "ready; next: make demo, or . .venv/bin/activate && spanreplay --help" >&2
 
-demo: ## record the $190,000 incident, show it, replay it, prove the fix
+demo: ## record the $190,000 incident, show it, replay it, prove the fix; then one bad request of 20 at once
 	@tools/setup.sh
 	@.venv/bin/python -m spanreplay_service.demo
 

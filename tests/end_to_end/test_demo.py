@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-DEMO_TIMEOUT_S = 300
+DEMO_TIMEOUT_S = 600
 
 
 @pytest.mark.slow
@@ -35,9 +36,37 @@ def test_u4_demo_records_replays_and_proves_the_fix(tmp_path: Path) -> None:
         assert f"✓ {promise}" in done.stdout
     verdict = json.loads((tmp_path / "demo" / "verdict.json").read_text())
     assert [d["boundary"] for d in verdict["divergences"]] == ["tool:place_order", "process:stdout"]
-    command = done.stdout.partition("without server: ")[2].splitlines()[0]
+    _assert_second_half(done.stdout.partition("What happened")[2], tmp_path / "demo" / "service")
+    _replay_without_server(done.stdout, "without server: ")
+
+
+def _assert_second_half(told: str, folder: Path) -> None:
+    """One request of 20 at the same time is found by user and time, replays alone, and proves the fix."""
+    for promise in (
+        "20 answers were streamed at the same time",
+        "one order of all of them went wrong",
+        "one run of this customer, complete",
+        "it is one of 20 runs: a run for each request, all complete, with as many calls each",
+        "the recorded response is what the customer has read",
+        "the verdict is identical",
+        "9 calls served from the recording, 0 live, 0 sockets, 0 tokens paid",
+        "one cause: place_order now answers differently",
+        "one consequence: what the customer reads; every other call is the same",
+    ):
+        assert f"✓ {promise}" in told
+    (bad,) = re.findall(r"(u-\d+)  order .*= \$189,996\.00", told)
+    assert len(re.findall(r"u-\d+  order .*= \$1,198\.56", told)) == 19
+    assert re.search(rf"\$ spanreplay ls --user {bad} --around \d\d:\d\d\n", told)
+    assert "$ opentelemetry-instrument python -m uvicorn trading_service:app" in told
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert [d["boundary"] for d in verdict["divergences"]] == ["tool:place_order", "http:response"]
+    _replay_without_server(told, "one request: ")
+
+
+def _replay_without_server(told: str, label: str) -> None:
+    """The command that the demo names at its end runs, with nothing of it running."""
     again = subprocess.run(
-        ["sh", "-c", command],
+        ["sh", "-c", told.partition(label)[2].splitlines()[0]],
         text=True,
         capture_output=True,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},

@@ -10,11 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
 import spanreplay_service.demo
 from spanreplay_service.demo import model
 from spanreplay_service.demo.server import MODEL, DemoServer
+from spanreplay_service.demo.stream import Gathering
 from support.agents import run_agent
 
 AGENT = Path(spanreplay_service.demo.__file__).parent / "agent"
@@ -66,11 +67,12 @@ def test_exactly_one_batch_size_turns_the_answer_round() -> None:
     assert all(abs(r.margin) < 1e-5 for r in readings)
 
 
-def test_every_deck_has_one_bad_answer_and_never_first() -> None:
-    """Whatever the seed, the incident comes within eight decisions, after a good answer."""
+@pytest.mark.parametrize("cards", [model.BATCH_SIZE_MAX, 20])
+def test_every_deck_has_one_bad_answer_and_never_first(cards: int) -> None:
+    """Whatever the seed, the incident comes once within a deck, after a good answer."""
     for seed in range(300):
-        load = model.Load(seed)
-        bad = [model.read_amount(load.draw_batch_size()).is_shares for _ in range(model.BATCH_SIZE_MAX)]
+        load = model.Load(seed, cards)
+        bad = [model.read_amount(load.draw_batch_size()).is_shares for _ in range(cards)]
         assert sum(bad) == 1, seed
         assert not bad[0], seed
 
@@ -116,16 +118,55 @@ def test_s51_agent_sells_190000_dollars_without_an_error(
     assert [(d["read_as"], d["batch_size"] == 7) for d in decisions] == [("dollars", False), ("shares", True)]
 
 
-def test_demo_agent_does_not_know_about_us() -> None:
-    """The demo's agent has not one line about spanreplay."""
-    assert "spanreplay" not in (AGENT / "trading_agent.py").read_text()
+@pytest.mark.parametrize("name", ["trading_agent.py", "trading_service.py"])
+def test_demo_agent_does_not_know_about_us(name: str) -> None:
+    """The demo's agent and its service have not one line about spanreplay."""
+    assert "spanreplay" not in (AGENT / name).read_text()
 
 
 def test_demo_server_answers_like_a_provider(start_server: ServerFactory) -> None:
-    """A real OpenAI client gets a resolved model, a fingerprint and usage, and a clear refusal to stream."""
+    """A real OpenAI client gets a resolved model, a fingerprint and usage, whole and as a stream."""
     with OpenAI(base_url=start_server(1).url, api_key="none", max_retries=0) as client:
         answer = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}])
         assert (answer.model, answer.system_fingerprint) == ("desk-1-2026-10-01", "fp_desk1a")
         assert "I place orders" in str(answer.choices[0].message.content)
-        with pytest.raises(BadRequestError, match="does not stream"):
-            client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True)
+        streamed = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True
+        )
+        chunks = list(streamed)
+    pieces = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
+    assert "".join(pieces) == answer.choices[0].message.content
+    assert len([piece for piece in pieces if piece]) > 1
+    assert chunks[-1].usage == answer.usage
+
+
+def test_demo_server_streams_calls_of_tools(start_server: ServerFactory) -> None:
+    """The names and arguments of tools come in pieces that a real OpenAI client puts together."""
+    with (
+        OpenAI(base_url=start_server(1).url, api_key="none", max_retries=0) as client,
+        client.chat.completions.stream(model=MODEL, messages=[{"role": "user", "content": REQUEST}]) as streamed,
+    ):
+        made = streamed.get_final_completion().choices[0]
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in made.message.tool_calls or []]
+    assert calls == [("get_position", {"symbol": "ACME"}), ("get_quote", {"symbol": "ACME"})]
+    assert made.finish_reason == "tool_calls"
+
+
+def test_demo_streams_are_open_together() -> None:
+    """No stream goes on before all of them have begun; a later one waits for nobody."""
+    gathering, count = Gathering(5), 5
+    begun: list[int] = []
+    seen: list[int] = []
+
+    def stream(number: int) -> None:
+        begun.append(number)
+        gathering.wait()
+        seen.append(len(begun))
+
+    threads = [threading.Thread(target=stream, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [count] * count
+    gathering.wait()

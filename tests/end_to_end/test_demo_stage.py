@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spanreplay_service.demo.demo import MARKER, REQUEST, SCRIPT, Story, prepare_folder
+from spanreplay_service.demo.demo import MARKER, Story, prepare_folder
+from spanreplay_service.demo.incident import SCRIPT
 from spanreplay_service.demo.model import Load, read_amount
 from spanreplay_service.demo.server import DemoServer
 from spanreplay_service.demo.stage import DemoFailed, Service, clean_environ, run_command
+from spanreplay_service.demo.telling import REQUEST
 from support.agents import run_agent
 
 
@@ -71,7 +73,7 @@ def test_s51_guard_refuses_the_order(folder: Path, bad_server: DemoServer) -> No
     """With the guard in place the same bad answer of the model sells nothing."""
     output = io.StringIO()
     story = Story(folder, Console(file=output), is_kept=False, has_phoenix=False)
-    story.fix_agent()
+    story.first.fix_agent()
     assert output.getvalue().count("+        ") == 2
     environ = {"OPENAI_BASE_URL": bad_server.url, "OPENAI_API_KEY": "none"}
     done = run_agent(folder / SCRIPT, "--user", "u-201", REQUEST, environ=environ, cwd=folder)
@@ -80,7 +82,7 @@ def test_s51_guard_refuses_the_order(folder: Path, bad_server: DemoServer) -> No
         assert db.execute("SELECT count(*) FROM orders").fetchone() == (0,)
     (folder / SCRIPT).write_text("print('something else')")
     with pytest.raises(DemoFailed, match="was it edited"):
-        story.fix_agent()
+        story.first.fix_agent()
 
 
 def test_demo_says_why_a_service_ended(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ the answer round. Same prompt, same weights, temperature 0, HTTP 200.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import struct
@@ -74,11 +75,12 @@ class Load:
     """How many requests share a batch: a shuffled deck of all sizes, dealt again when it is empty.
 
     Nobody can tell which answer comes next, but every deck holds the fatal size once and never first: one bad
-    answer within BATCH_SIZE_MAX decisions, a good one before it. Thread-safe.
+    answer within `cards` decisions, a good one before it. Thread-safe.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None, cards: int = BATCH_SIZE_MAX) -> None:
         self._random = random.Random(seed)  # noqa: S311 - load is not a secret
+        self._cards = cards
         self._lock = threading.Lock()
         self._deck: list[int] = []
 
@@ -92,8 +94,10 @@ class Load:
     def _shuffle(self) -> list[int]:
         sizes = list(range(1, BATCH_SIZE_MAX + 1))
         fatal = [size for size in sizes if read_amount(size).is_shares]
-        first = self._random.choice([size for size in sizes if size not in fatal])
-        rest = [size for size in sizes if size != first]
+        good = [size for size in sizes if size not in fatal]
+        self._random.shuffle(good)
+        first, *rest = itertools.islice(itertools.cycle(good), self._cards - len(fatal))
+        rest += fatal
         self._random.shuffle(rest)
         return [first, *rest]
 

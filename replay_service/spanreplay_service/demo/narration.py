@@ -28,6 +28,15 @@ class Narrator:
         self.step += 1
         self.console.print(f"\n[bold cyan]{self.step}/{self.steps}  {title}[/]")
 
+    def start_part(self, title: str) -> None:
+        """A headline without a number."""
+        self.console.print(f"\n[bold]{title}[/]")
+
+    def show_order(self, user: str, text: str, *, is_bad: bool) -> None:
+        """What a customer was told of an order."""
+        style = "bold red" if is_bad else "dim"
+        self.console.print(f"       {user}  {text}", style=style, highlight=False, markup=False)
+
     def say(self, text: str) -> None:
         """A line of narration."""
         self.console.print(f"     {text}", highlight=False, markup=False)

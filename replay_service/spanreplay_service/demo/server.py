@@ -2,8 +2,9 @@
 
     python -m spanreplay_service.demo.server --port-file F --log F
 
-It speaks chat completions without streaming. The log has one JSON line per decision, with the batch size:
-what a provider knows and never tells.
+It speaks chat completions, whole or as a stream. The log has one JSON line per decision, with the batch size:
+what a provider knows and never tells. With --together N the first N streams are open at once, and one decision in N
+is the fatal one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from spanreplay_service.demo.model import Load, Order, compute_quantity, read_amount, read_order
+from spanreplay_service.demo.model import BATCH_SIZE_MAX, Load, Order, compute_quantity, read_amount, read_order
+from spanreplay_service.demo.stream import Gathering, encode_event, iter_chunks
 
 MODEL: Final = "desk-1"
 MODEL_RESOLVED: Final = "desk-1-2026-10-01"
@@ -32,9 +34,13 @@ class DemoServer(ThreadingHTTPServer):
     """The server; `load` decides the batch of each decision, `log` gets one line for each."""
 
     daemon_threads = True
+    request_queue_size = 128
 
-    def __init__(self, port: int = 0, seed: int | None = None, log: Path | None = None) -> None:
-        self.load = Load(seed)
+    def __init__(
+        self, port: int = 0, seed: int | None = None, log: Path | None = None, *, together: int | None = None
+    ) -> None:
+        self.load = Load(seed, together or BATCH_SIZE_MAX)
+        self.gathering = Gathering(together or 0)
         self._log = log
         self._log_lock = threading.Lock()
         super().__init__(("127.0.0.1", port), _Handler)
@@ -164,12 +170,25 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.path.endswith("/chat/completions") or not isinstance(body, dict):
             self._send_error(404, f"no such path: {self.path}")
         elif body.get("stream"):
-            self._send_error(400, "this demo server does not stream")
+            self._send_stream(answer(body, self.server))
         else:
             self._send(200, answer(body, self.server))
 
     def _send_error(self, status: int, message: str) -> None:
         self._send(status, {"error": {"message": message, "type": "invalid_request_error", "code": None}})
+
+    def _send_stream(self, completion: Json) -> None:
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.send_header("x-request-id", "req_" + secrets.token_hex(12))
+        self.end_headers()
+        for number, chunk in enumerate(iter_chunks(completion)):
+            self.wfile.write(encode_event(chunk))
+            if number == 0:
+                self.server.gathering.wait()
+        self.wfile.write(encode_event(None))
 
     def _send(self, status: int, payload: Json) -> None:
         body = json.dumps(payload).encode()
@@ -188,8 +207,9 @@ def main() -> None:
     parser.add_argument("--port-file", type=Path, help="the port is written here once it listens")
     parser.add_argument("--log", type=Path, help="one JSON line per decision")
     parser.add_argument("--seed", type=int, help="makes the order of batch sizes repeatable")
+    parser.add_argument("--together", type=int, help="how many streams are open at once before the first goes on")
     args = parser.parse_args()
-    server = DemoServer(args.port, args.seed, args.log)
+    server = DemoServer(args.port, args.seed, args.log, together=args.together)
     if args.port_file is not None:
         scratch = args.port_file.with_suffix(".tmp")
         scratch.write_text(str(server.server_address[1]))

@@ -8,6 +8,7 @@ import argparse
 import os
 import sqlite3
 from contextlib import closing
+from contextvars import ContextVar
 
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -15,7 +16,8 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 LEDGER = os.environ.get("LEDGER", "ledger.sqlite")
-USER = os.environ.get("USER_ID", "u-204")
+USER_ID = os.environ.get("USER_ID", "u-204")
+USER = ContextVar("USER", default=USER_ID)
 SYSTEM = "You are the trading desk's assistant. Look up the position and the quote, then place one order."
 
 
@@ -27,7 +29,9 @@ def open_ledger():
 def get_position(symbol: str) -> dict:
     """How many shares of a symbol the customer holds."""
     with open_ledger() as db:
-        row = db.execute("SELECT quantity FROM positions WHERE user_id = ? AND symbol = ?", (USER, symbol)).fetchone()
+        row = db.execute(
+            "SELECT quantity FROM positions WHERE user_id = ? AND symbol = ?", (USER.get(), symbol)
+        ).fetchone()
     return {"symbol": symbol, "quantity": row[0] if row else 0}
 
 
@@ -45,12 +49,12 @@ def place_order(symbol: str, side: str, quantity: float, notional_usd: float) ->
     with open_ledger() as db, db:
         (price,) = db.execute("SELECT price FROM quotes WHERE symbol = ?", (symbol,)).fetchone()
         value = quantity * price
-        order = (USER, symbol, side, quantity, price, value)
+        order = (USER.get(), symbol, side, quantity, price, value)
         number = db.execute("INSERT INTO orders VALUES (NULL, ?, ?, ?, ?, ?, ?)", order).lastrowid
         change = quantity if side == "buy" else -quantity
         db.execute(
             "UPDATE positions SET quantity = quantity + ? WHERE user_id = ? AND symbol = ?",
-            (change, USER, symbol),
+            (change, USER.get(), symbol),
         )
     return f"order {number} executed: {side} {quantity:,.2f} {symbol} at ${price:,.2f} = ${value:,.2f}"
 
@@ -79,9 +83,9 @@ def make_agent():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("request", nargs="?", default=os.environ.get("REQUEST", "sell $1,200 worth of ACME"))
-    parser.add_argument("--user", default=USER)
+    parser.add_argument("--user", default=USER_ID)
     args = parser.parse_args()
-    USER = args.user
+    USER.set(args.user)
     final = make_agent().invoke({"messages": [("user", args.request)]})["messages"][-1]
-    print(f"customer {USER}: {args.request}")
+    print(f"customer {args.user}: {args.request}")
     print(f"confirmation: {final.content}")
