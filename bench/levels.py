@@ -54,14 +54,14 @@ def run(level: str, folder: Path, url: str) -> dict[str, float]:
     return found
 
 
-def measure() -> Sequence[Figure]:
+def measure(rounds: int = ROUNDS) -> Sequence[Figure]:
     """Each work at each level, best of the rounds over best of the rounds."""
     times: dict[str, list[dict[str, float]]] = {"": [], "calls": [], "full": []}
     with tempfile.TemporaryDirectory() as name, provider() as url:
         folder = Path(name)
         (folder / "data").mkdir()
         (folder / "data" / "notes.txt").write_text("a note\n" * 100, encoding="utf-8")
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for level, found in times.items():
                 found.append(run(level, folder, url))
     quick = {level: {work: min(each[work] for each in found) for work in found[0]} for level, found in times.items()}

@@ -35,8 +35,24 @@ async def make_tasks(numbers):
     for number in numbers:
         await asyncio.create_task(one(number))
 
+def use_files(numbers):
+    for number in numbers:
+        tool(number)
+        with open("notes.txt", "w") as notes:
+            notes.write(str(number))
+        with open("notes.txt") as notes:
+            assert notes.read() == str(number)
+
+def use_locks(numbers):
+    for number in numbers:
+        lock = threading.Lock()
+        with lock, shared:
+            tool(number)
+
+shared = threading.Lock()
 config.LANES_MAX = config.LANE_ENDS_MAX = config.LANES_READING_MAX = 50
-work = {"calls": call, "threads": start_threads, "tasks": lambda numbers: asyncio.run(make_tasks(numbers))}[sys.argv[1]]
+works = {"calls": call, "threads": start_threads, "files": use_files, "locks": use_locks}
+work = {**works, "tasks": lambda numbers: asyncio.run(make_tasks(numbers))}[sys.argv[1]]
 blocks = []
 for at in range(3):
     work(range(at * ROUND, at * ROUND + ROUND))
@@ -49,7 +65,11 @@ ROUND = 2000
 
 # At level full, how threads and loops take turns is kept up to limits of its own (config.TIMERS_MAX, STEPS_MAX)
 @pytest.mark.parametrize(
-    ("how", "level"), [("calls", "calls"), ("threads", "calls"), ("tasks", "calls"), ("calls", "full")]
+    ("how", "level"),
+    [
+        *((how, "calls") for how in ("calls", "threads", "tasks", "files", "locks")),
+        *((how, "full") for how in ("calls", "files", "locks")),
+    ],
 )
 def test_p8_nothing_is_kept_of_a_call_that_has_ended(workplace: Workplace, how: str, level: str) -> None:
     """The third 2,000 calls leave fewer than a block of memory for each two behind; all are sealed, in order."""
