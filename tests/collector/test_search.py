@@ -17,6 +17,7 @@ from support.runs import START_NS, make_call, make_payload, make_recording, make
 from support.stores import Front, fresh_chdb_url, fresh_database
 
 TENANT = "acme"
+CALLERS_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 MINUTE_NS = 60_000_000_000
 
 
@@ -54,6 +55,8 @@ def _make_all() -> list[Recording]:
         _make(12, manifest={"calls": "three"}, user_id="größer “x” 𝔘"),
         Recording(replace(_make(13).root, user_id=""), ()),
         _make(14, calls=0, manifest={"calls": 0}, session_id="it's \\ 'quoted'"),
+        *(_make(number, app="trades", env={"unit": {"trace": CALLERS_TRACE}}) for number in (15, 16)),
+        _make(17, env={"unit": "17", "trace": CALLERS_TRACE}),
     ]
 
 
@@ -80,6 +83,10 @@ QUERIES = {
     "one": RunQuery(run_id_prefix=make_run_id(7)),
     "prefix_none": RunQuery(run_id_prefix="abcdef"),
     "prefix_no_hex": RunQuery(run_id_prefix="xyz"),
+    "trace": RunQuery(trace_id=RECORDINGS[3].root.trace_id),
+    "trace_of_callers": RunQuery(trace_id=CALLERS_TRACE),
+    "trace_of_callers_ok": RunQuery(trace_id=CALLERS_TRACE, status="ok", app="trades"),
+    "trace_none": RunQuery(trace_id="f" * 32),
     "page": RunQuery(limit=3),
     "none": RunQuery(limit=0),
     "all_at_once": RunQuery(user_id="u-7", session_id="s-1", app="refunds", tool="delete_accounts", status="ok"),
@@ -128,7 +135,7 @@ def test_resolve_a_prefix_of_many_lists_five(filled: Store) -> None:
     """A prefix of many runs is refused with the first five candidates."""
     with pytest.raises(AmbiguousRun) as caught:
         filled.resolve_run_id(TENANT, make_run_id(0)[:12])
-    listed = [make_run_id(n) for n in range(15) if make_run_id(n) in str(caught.value)]
+    listed = [make_run_id(n) for n in range(18) if make_run_id(n) in str(caught.value)]
     assert len(listed) == 5
     assert "and more" in str(caught.value)
 

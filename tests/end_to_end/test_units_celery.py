@@ -14,7 +14,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import await_true
+from support.units import await_true, trace_of
 from support.workers import CELERY_APP, input_of, output_of, units_of
 
 WORKER: Final = ("-m", "celery", "-A", "shop", "worker", "-l", "WARNING", "--without-gossip", "--without-mingle")
@@ -37,6 +37,7 @@ import sys
 from shop import answer
 for number in range(int(sys.argv[1])):
     headers = {"baggage": f"user.id=user-{number % 4},session.id=s-{number}"}
+    headers["traceparent"] = f"00-{number + 1:032x}-00f067aa0ba902b7-01"
     answer.apply_async((number, f"user-{number % 4}"), headers=headers)
 """
 
@@ -100,6 +101,7 @@ def test_p3_p4_each_task_is_a_run_and_replays_alone(pool: str, provider: Provide
         given = input_of(unit)
         number, user = given["args"]
         assert (unit.root.user_id, unit.root.session_id) == (user, f"s-{number}")
+        assert trace_of(unit) == number + 1
         models = [call for call in unit.calls if call.kind == "llm"]
         assert models
         assert all(f"question-{number} " in call.request or f'question-{number}"' in call.request for call in models)

@@ -14,7 +14,7 @@ import pytest
 from support.ports import free_port
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Replayed, Workplace
-from support.units import await_true, listens
+from support.units import await_true, listens, trace_of
 from support.workers import RQ_APP, input_of, units_of
 
 WORKER: Final = """
@@ -29,7 +29,8 @@ import shop
 for number in range(int(sys.argv[1])):
     user = f"user-{number % 4}"
     baggage = f"user.id={user},session.id=s-{number}"
-    shop.queue().enqueue(shop.answer, number, user, meta={"baggage": baggage})
+    meta = {"baggage": baggage, "traceparent": f"00-{number + 1:032x}-00f067aa0ba902b7-01"}
+    shop.queue().enqueue(shop.answer, number, user, meta=meta)
 """
 
 
@@ -88,6 +89,7 @@ def test_p3_p4_each_job_is_a_run_and_replays_alone(name: str, count: int, provid
         assert unit.completeness().is_complete, unit.completeness().reasons
         number, user = input_of(unit)["args"]
         assert (unit.root.user_id, unit.root.session_id) == (user, f"s-{number}")
+        assert trace_of(unit) == number + 1
         models = [call for call in unit.calls if call.kind == "llm"]
         assert models
         assert all(f"question-{number} " in call.request for call in models)

@@ -16,7 +16,7 @@ import websockets
 from spanreplay.model.call import Recording
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import Server, await_true, prepare
+from support.units import Server, await_true, prepare, trace_of
 from support.units import serve as serve_app
 
 APP: Final = """
@@ -90,6 +90,7 @@ def connect(server: Server, path: str, **options: Any) -> Any:
 async def chat(server: Server, number: int, *, is_left: bool = False) -> list[str]:
     """Three questions and a binary message; then the client leaves, or asks the application to close."""
     baggage = {"baggage": f"user.id=user-{number % 5},session.id=session-{number}"}
+    baggage["traceparent"] = f"00-{number + 1:032x}-00f067aa0ba902b7-01"
     async with connect(server, "/chat", additional_headers=baggage, subprotocols=["chat"]) as socket:
         answers = []
         for part in range(3):
@@ -136,6 +137,7 @@ def test_p2_p4_a_chat_is_a_run_and_replays_alone(
     assert sorted(units) == list(range(count))
     for number, unit in units.items():
         assert unit.root.user_id == f"user-{number % 5}"
+        assert trace_of(unit) == number + 1
         assert unit.root.outcome == "ok"
         texts = [text for call in unit.calls for text in (call.request, call.response)]
         assert {each for text in texts for each in re.findall(r"question-\d+", text)} == {f"question-{number}"}

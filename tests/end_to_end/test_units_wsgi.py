@@ -21,7 +21,7 @@ from spanreplay.recording.catalog import FORKED_FROM
 from support.installing import install
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import Server, await_true, path_of, prepare, response_of, serve
+from support.units import Server, await_true, path_of, prepare, response_of, serve, trace_of
 
 APP: Final = """
 import hashlib, os, sqlite3, time, uuid
@@ -123,6 +123,7 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
 def _ask(url: str, number: int) -> str:
     path, text = PATHS[number % len(PATHS)], f"question-{number}"
     headers = {"baggage": f"user.id=user-{number % 5},session.id=session-{number}"}
+    headers["traceparent"] = f"00-{number + 1:032x}-00f067aa0ba902b7-01"
     if path == "/chat":
         answer = httpx.post(url + path, json={"text": text}, headers=headers, timeout=TIMEOUT_S)
     elif path == "/upload":
@@ -160,6 +161,7 @@ def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Pr
         assert unit.root.app == kind.app
         number = int(unit.root.session_id.removeprefix("session-"))
         assert unit.root.user_id == f"user-{number % 5}"
+        assert trace_of(unit) == number + 1
         asked = {each for c in unit.calls if c.kind == "llm" for each in re.findall(r"question-\d+", c.request)}
         assert asked == (set() if path_of(unit) == "/upload" else {f"question-{number}"})
         if path_of(unit).split("/")[1] not in ("redirect", "raises"):  # no body; a page with a secret of the debugger

@@ -100,6 +100,11 @@ def path_of(unit: Recording) -> str:
     return str(json.loads(unit.calls[0].response)["value"]["path"])
 
 
+def trace_of(unit: Recording) -> int:
+    """The number of the trace that a unit's request or message was part of."""
+    return int(unit.root.env["unit"]["trace"], 16)
+
+
 def response_of(unit: Recording) -> dict[str, Any]:
     """What a unit has answered."""
     (found,) = [call for call in unit.calls if call.boundary == "http:response"]

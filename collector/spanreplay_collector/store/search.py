@@ -39,13 +39,22 @@ _PAGE_FILTER: Final = """
         AND min(start_ns) >= {since_ns:UInt64}
         AND ({until_ns:UInt64} = 0 OR min(start_ns) <= {until_ns:UInt64})
 """
+_OF_TRACE: Final = """
+        AND run_id IN (
+            SELECT run_id
+            FROM boundaries
+            WHERE tenant = {tenant:String}
+                AND run_id >= toFixedString(unhex({first_run:String}), 16)
+                AND run_id <= toFixedString(unhex({last_run:String}), 16)
+                AND kind = 'run'
+                AND (hex(trace_id) = upper({trace_id:String})
+                    OR JSONExtractString(env, 'unit', 'trace') = {trace_id:String}))
+"""
 _PAGE_ORDER: Final = """
     ORDER BY min(start_ns) DESC, run_id DESC
     LIMIT {limit:UInt32}
 """
 # The page is found from a few narrow columns; the counts, a set for each run, are merged for it alone.
-_PAGE: Final = "SELECT run_id" + _PAGE_FILTER + _PAGE_ORDER
-_PAGE_OF_STATUS: Final = "SELECT run_id" + _PAGE_FILTER + "AND " + _STATUS + " = {status:String}" + _PAGE_ORDER
 _COUNTS: Final = (
     """
 SELECT
@@ -102,12 +111,13 @@ def find_runs(client: Client, tenant: str, query: RunQuery) -> list[RunSummary]:
         "app": query.app,
         "tool": query.tool,
         "status": query.status,
+        "trace_id": query.trace_id,
         "include_replays": int(query.include_replays),
         "since_ns": max(query.since_ns, 0),
         "until_ns": max(query.until_ns, 0),
         "limit": min(max(query.limit, 0), RUNS_MAX),
     }
-    page = client.query(_PAGE_OF_STATUS if query.status else _PAGE, parameters=parameters).result_rows
+    page = client.query(_build_page(query), parameters=parameters).result_rows
     runs = [bytes(row[0]).hex() for row in page]
     if not runs:
         return []
@@ -116,6 +126,13 @@ def find_runs(client: Client, tenant: str, query: RunQuery) -> list[RunSummary]:
     # Ordered by manifest and version: of several roots of a run the last row is the one that counts.
     roots = {row[0]: row for row in client.query(_ROOTS, parameters=named).result_rows}
     return [_summary(row, roots.get(row[0])) for row in counts]
+
+
+def _build_page(query: RunQuery) -> str:
+    """The statement that finds the run ids; what is not asked for costs nothing."""
+    of_trace = _OF_TRACE if query.trace_id else ""
+    of_status = f"AND {_STATUS} = {{status:String}}" if query.status else ""
+    return "SELECT run_id" + _PAGE_FILTER + of_trace + of_status + _PAGE_ORDER
 
 
 def find_run_id(client: Client, tenant: str, prefix: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,8 +15,9 @@ from spanreplay.cli.runs.states import RUNNING, WAITING, find_states
 from spanreplay.cli.runs.times import span_option, time_option
 from spanreplay.cli.terminal import open_console, print_data, print_json, say
 from spanreplay.model import config
-from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery, RunSummary
+from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery, RunSummary, is_of_trace
 
+_TRACE: Final = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2})?")
 WITHIN_NS: Final = 30 * 60 * 1_000_000_000
 
 
@@ -37,7 +39,17 @@ def search(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
     if redacted != query:
         found = [*found, *catalog.search(redacted)]
         found.sort(key=lambda s: s.root.start_ns, reverse=True)
+    if query.trace_id:  # a service of an earlier version does not know of it
+        found = [summary for summary in found if is_of_trace(summary.root, query.trace_id)]
     return found[: query.limit]
+
+
+def _read_trace(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """The id in what was given, which may be a whole `traceparent`. Raises: BadParameter."""
+    match = _TRACE.fullmatch(text.strip().lower())
+    if text and match is None:
+        raise click.BadParameter(f"{text!r} is not a trace id: 32 hexadecimal digits, or a traceparent header")
+    return match[1] if match else ""
 
 
 def _of_state(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
@@ -50,6 +62,14 @@ def _of_state(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
 @click.command("ls")
 @click.option("--user", "user_id", default="", help="Runs of this user.")
 @click.option("--session", "session_id", default="", help="Runs of this session.")
+@click.option(
+    "--trace",
+    "trace_id",
+    default="",
+    metavar="TRACE_ID",
+    callback=_read_trace,
+    help="Runs of this W3C trace, oldest first: of one request through several services.",
+)
 @click.option("--app", default="", help="Runs of this agent.")
 @click.option("--tool", default="", help="Runs that called this tool.")
 @click.option(
@@ -86,6 +106,7 @@ def ls_command(
     *,
     user_id: str,
     session_id: str,
+    trace_id: str,
     app: str,
     tool: str,
     status: str | None,
@@ -97,7 +118,7 @@ def ls_command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find recorded runs, newest first.
+    """Find recorded runs, newest first; those of a trace in the order in which they began.
 
     \b
     spanreplay ls --user u-17 --around 09:04 --tool delete_accounts
@@ -110,6 +131,7 @@ def ls_command(
     query = RunQuery(
         user_id=user_id,
         session_id=session_id,
+        trace_id=trace_id,
         app=app,
         tool=tool,
         status=status or "",
@@ -121,6 +143,8 @@ def ls_command(
     with open_catalog() as catalog:
         found = (_of_state if status in (RUNNING, WAITING) else search)(catalog, query)
         states = find_states(catalog, found)
+    if trace_id:
+        found.reverse()
     if as_json:
         print_json([{**summary_to_json(s), "state": states[s.root.run_id]} for s in found])
         return

@@ -13,6 +13,7 @@ from spanreplay.cli.runs.preview import answer_of, asked_of, chunk_text, facts_o
 from spanreplay.cli.runs.show_filter import Chosen, Wanted, choose
 from spanreplay.cli.runs.times import format_duration, format_local
 from spanreplay.cli.terminal import open_console, print_data, print_json, print_pages
+from spanreplay.model.attributes import UNIT, UNIT_TRACE
 from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
 from spanreplay.model.errors import RunNotFound
 from spanreplay.model.escape import escape, shorten
@@ -77,7 +78,9 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
         lines.append(Text(shorten("  ".join(code), LINE_CHARACTERS_MAX), style="dim"))
     unit = find_unit(root.env)
     if unit is not None:
-        lines.append(Text(f"a unit of the process of run {unit.process}", style="dim"))
+        of_trace = root.env[UNIT].get(UNIT_TRACE)
+        trace = f", part of trace {escape(str(of_trace))}" if of_trace else ""
+        lines.append(Text(f"a unit of the process of run {unit.process}{trace}", style="dim"))
     if root.env.get("resumes"):
         lines.append(Text(f"resumes {escape(str(root.env['resumes']))}", style="dim"))
     if root.replay_of:

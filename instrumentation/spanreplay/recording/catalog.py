@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from spanreplay.model.attributes import UNIT, UNIT_TRACE
 from spanreplay.model.call import Kind, Outcome, Recording, RootRecord
 
-__all__ = ["Catalog", "Imported", "RunQuery", "RunSummary", "find_newest", "matches", "summarize"]
+__all__ = ["Catalog", "Imported", "RunQuery", "RunSummary", "find_newest", "is_of_trace", "matches", "summarize"]
 
 PARENT: Final = "parent"
 """Member of the root's environment: the run and the call that started this process."""
@@ -32,6 +33,8 @@ class RunQuery:
     limit: int = 50
     include_replays: bool = False
     run_id_prefix: str = ""
+    trace_id: str = ""
+    """32 lower-case hexadecimal digits: of the run's own trace, or of the one that its request is part of."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ def matches(summary: RunSummary, query: RunQuery) -> bool:
     )
     if any(want and want != have for want, have in wanted):
         return False
+    if query.trace_id and not is_of_trace(root, query.trace_id):
+        return False
     if query.tool and query.tool not in summary.tools:
         return False
     if query.run_id_prefix and not root.run_id.startswith(query.run_id_prefix):
@@ -130,6 +135,12 @@ def matches(summary: RunSummary, query: RunQuery) -> bool:
     if query.since_ns and root.start_ns < query.since_ns:
         return False
     return not (query.until_ns and root.start_ns > query.until_ns)
+
+
+def is_of_trace(root: RootRecord, trace_id: str) -> bool:
+    """Whether a run is part of a trace; pure."""
+    unit = root.env.get(UNIT)
+    return trace_id in (root.trace_id, unit.get(UNIT_TRACE) if isinstance(unit, Mapping) else None)
 
 
 def find_newest(catalog: Catalog, query: RunQuery) -> RunSummary | None:

@@ -23,7 +23,6 @@ _STORES: Final = ("mark_as_started", "mark_as_done", "mark_as_failure", "mark_as
 _STORE: Final = "store_result"
 _CLEANUP: Final = "process_cleanup"
 _HEADERS: Final = "headers"
-_BAGGAGE: Final = "baggage"
 _OPTIONS: Final = ("countdown", "eta", "expires", "queue", "routing_key", "exchange", "priority", "retries", "shadow")
 """Options of a published task that are compared; its ids are drawn anew each time."""
 _FAILURE: Final = "FAILURE"
@@ -77,7 +76,7 @@ def _describe_input(name: str, uuid: str, args: Any, kwargs: Any, request: Mappi
 def _find_headers(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """The headers of a message, which the protocol spreads over the request."""
     nested = request.get(_HEADERS)
-    return nested if isinstance(nested, Mapping) and _BAGGAGE in nested else request
+    return nested if isinstance(nested, Mapping) and not nested.keys().isdisjoint(factory.OF_CALLER) else request
 
 
 def _describe_end(traced: Any) -> Ended:

@@ -119,7 +119,7 @@ class _Recorded:
         """The request begins."""
         headers = scope.get("headers") or ()
         self._has_body = any(bytes(name).lower() in OF_BODIES for name, _ in headers)
-        factory.look_at_baggage(self._run, headers)
+        factory.look_at_caller(self._run, headers)
         read_in(REQUEST, describe_scope(scope))
 
     async def receive(self) -> Message:

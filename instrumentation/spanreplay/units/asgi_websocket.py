@@ -100,7 +100,7 @@ class RecordedSession:
 
     def note_request(self, scope: Scope) -> None:
         """The session begins."""
-        factory.look_at_baggage(self._run, scope.get("headers") or ())
+        factory.look_at_caller(self._run, scope.get("headers") or ())
         call_sync(lambda: _read_leaf(REQUEST), lambda: describe_scope(scope))
 
     async def receive(self) -> Message:

@@ -29,7 +29,6 @@ __all__ = ["Ended", "describe_exception", "is_replay", "keep_encodable", "not_he
 T = TypeVar("T")
 INPUT, OUTPUT = "input", "output"
 _KIND: Final = Kind.COMPUTE.value
-_BAGGAGE: Final = "baggage"
 
 
 class Ended(NamedTuple):
@@ -73,14 +72,18 @@ def record_job(
     describe: Callable[[T], Ended],
     headers: Mapping[str, Any] | None = None,
 ) -> T:
-    """Do a job as a run of its own; `headers` of its message may name user and session in W3C baggage."""
+    """Do a job as a run of its own; `headers` of its message may name user, session and trace."""
     unit = open_under_way(name)
     if unit is None:
         return work()
     with unit:
-        baggage = (headers or {}).get(_BAGGAGE)
-        if isinstance(baggage, str):
-            guard.guarded("baggage", factory.look_at_baggage, unit.run, [(b"baggage", baggage.encode("latin-1"))])
+        told = {name: (headers or {}).get(name) for name in factory.OF_CALLER}
+        named = [
+            (name.encode(), value.encode("latin-1", "replace"))
+            for name, value in told.items()
+            if isinstance(value, str)
+        ]
+        guard.guarded("headers", factory.look_at_caller, unit.run, named)
         unit.note(lambda: _note_input(given()))
         try:
             result = work()

@@ -155,8 +155,10 @@ class _Recorded:
     def note_request(self) -> None:
         """The request begins."""
         described = describe_environ(self._environ, os.environ)
-        baggage = str(self._environ.get("HTTP_BAGGAGE", "")).encode("latin-1", "replace")
-        factory.look_at_baggage(self.run, [(b"baggage", baggage)] if baggage else [])
+        told = ((name, self._environ.get(f"HTTP_{name.upper()}")) for name in factory.OF_CALLER)
+        factory.look_at_caller(
+            self.run, [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in told if value]
+        )
         read_in(REQUEST, described)
         if "wsgi.input" in self._environ and (
             self._environ.get("CONTENT_LENGTH") or "HTTP_TRANSFER_ENCODING" in self._environ

@@ -344,6 +344,7 @@ class SearchRequest(google.protobuf.message.Message):
     LIMIT_FIELD_NUMBER: builtins.int
     INCLUDE_REPLAYS_FIELD_NUMBER: builtins.int
     RUN_ID_PREFIX_FIELD_NUMBER: builtins.int
+    TRACE_ID_FIELD_NUMBER: builtins.int
     user_id: builtins.str
     session_id: builtins.str
     app: builtins.str
@@ -355,6 +356,8 @@ class SearchRequest(google.protobuf.message.Message):
     """0: 50; at most 1000"""
     include_replays: builtins.bool
     run_id_prefix: builtins.str
+    trace_id: builtins.str
+    """of the run, or of the request that it answers"""
     def __init__(
         self,
         *,
@@ -368,8 +371,9 @@ class SearchRequest(google.protobuf.message.Message):
         limit: builtins.int = ...,
         include_replays: builtins.bool = ...,
         run_id_prefix: builtins.str = ...,
+        trace_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "include_replays", b"include_replays", "limit", b"limit", "run_id_prefix", b"run_id_prefix", "session_id", b"session_id", "since_ns", b"since_ns", "status", b"status", "tool", b"tool", "until_ns", b"until_ns", "user_id", b"user_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "include_replays", b"include_replays", "limit", b"limit", "run_id_prefix", b"run_id_prefix", "session_id", b"session_id", "since_ns", b"since_ns", "status", b"status", "tool", b"tool", "trace_id", b"trace_id", "until_ns", b"until_ns", "user_id", b"user_id"]) -> None: ...
 
 global___SearchRequest = SearchRequest
 

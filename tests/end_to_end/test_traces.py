@@ -1,0 +1,141 @@
+"""A request that goes through several services: its runs are found by its W3C trace, in their order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from spanreplay.recording.bundle import unpack
+from spanreplay.recording.catalog import RunQuery
+from spanreplay.recording.spool import SpoolCatalog
+from spanreplay_collector.store.store import Store
+from support.provider import Provider
+from support.replaying import BIN, TIMEOUT_S, Workplace
+from support.stores import fresh_chdb_url
+from support.units import await_true, prepare, serve
+
+TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT: Final = f"00-{TRACE}-00f067aa0ba902b7-01"
+OTHER: Final = "00-" + "0af7651916cd43dd8448eb211c80319c" + "-b7ad6b7169203331-01"
+BACK: Final = """
+from fastapi import FastAPI
+from openai import OpenAI
+
+app = FastAPI()
+
+@app.get("/{text}")
+def answer(text: str):
+    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return {"reply": made.choices[0].message.content}
+"""
+FRONT: Final = """
+import os
+import httpx
+from fastapi import FastAPI, Request
+from opentelemetry import context, propagate
+
+app = FastAPI()
+
+@app.get("/{text}")
+async def ask(text: str, request: Request):
+    headers = {}
+    propagate.inject(headers, propagate.extract(request.headers))
+    async with httpx.AsyncClient(base_url=os.environ["BACK"], headers=headers, timeout=60) as client:
+        replies = [(await client.get(f"/{text}-{number}")).json()["reply"] for number in (1, 2)]
+    return {"replies": replies}
+"""
+
+
+@pytest.fixture
+def services(provider: Provider, tmp_path: Path) -> dict[str, Workplace]:
+    """Two services, each in a folder of its own, that record to the same place."""
+    found = {}
+    for name, source in (("back", BACK), ("front", FRONT)):
+        (tmp_path / name).mkdir()
+        place = prepare(tmp_path / name, provider, source)
+        place.environ |= {"SPANREPLAY_DIR": str(tmp_path / "recordings"), "SPANREPLAY_APP": name}
+        found[name] = place
+    return found
+
+
+def run_command(place: Workplace, *arguments: str) -> str:
+    """What a `spanreplay` command prints."""
+    done = subprocess.run(
+        [str(BIN / "spanreplay"), *arguments],
+        cwd=place.path, env=place.environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def list_trace(place: Workplace, trace: str) -> list[dict[str, Any]]:
+    """What `spanreplay ls --trace --json` shows."""
+    found: list[dict[str, Any]] = json.loads(run_command(place, "ls", "--json", "--trace", trace))
+    return found
+
+
+def test_p6_runs_of_a_trace_are_listed_in_order_over_services(services: dict[str, Workplace]) -> None:
+    """`ls --trace` names the runs of both services that one request went through, and of no other request."""
+    back, front = services["back"], services["front"]
+    with serve(back) as called, serve(front, BACK=called.url) as caller:
+        for text, header in (("before", OTHER), ("hello", PARENT), ("after", "")):
+            headers = {"traceparent": header} if header else {}
+            httpx.get(f"{caller.url}/{text}", headers=headers, timeout=TIMEOUT_S).raise_for_status()
+        caller.stop()
+        called.stop()
+    found = list_trace(front, TRACE)
+    assert [(each["app"], each["status"]) for each in found] == [("front", "ok"), ("back", "ok"), ("back", "ok")]
+    asked = [json.loads(run_command(front, "show", each["run_id"], "--json"))["calls"] for each in found]
+    assert [calls[0]["response"]["value"]["path"] for calls in asked] == ["/hello", "/hello-1", "/hello-2"]
+    assert list_trace(front, PARENT) == found
+    assert len(list_trace(front, OTHER)) == 3
+    own = found[1]["trace_id"]
+    assert own != TRACE
+    assert [each["run_id"] for each in list_trace(front, own)] == [found[1]["run_id"]]
+    assert f", part of trace {TRACE}" in run_command(front, "show", found[0]["run_id"], "--no-pager")
+    with Store.open(fresh_chdb_url()) as store:
+        store.migrate()
+        catalog = SpoolCatalog(Path(front.environ["SPANREPLAY_DIR"]))
+        for summary in catalog.search(RunQuery(limit=100)):
+            store.load("acme", unpack(catalog.export(summary.root.run_id))[1], summary.root.run_id)
+        catalog.close()
+        stored = store.search("acme", RunQuery(trace_id=TRACE))
+    assert [summary.root.run_id for summary in reversed(stored)] == [each["run_id"] for each in found]
+
+
+@pytest.mark.parametrize(
+    "header", ["", "hello", "00-" + "0" * 32 + "-00f067aa0ba902b7-01", f"ff-{TRACE}-00f067aa0ba902b7-01"]
+)
+def test_p6_a_header_that_names_no_trace_is_let_alone(header: str, services: dict[str, Workplace]) -> None:
+    """A client's `traceparent` that is none belongs to no trace; the request is served and recorded."""
+    back = services["back"]
+    with serve(back) as server:
+        headers = {"traceparent": header} if header else {}
+        httpx.get(f"{server.url}/hello", headers=headers, timeout=TIMEOUT_S).raise_for_status()
+        await_true(lambda: [run.completeness().is_complete for run in _units(back)] == [True])
+        server.stop()
+    (unit,) = _units(back)
+    assert "trace" not in unit.root.env["unit"]
+
+
+def _units(place: Workplace) -> list[Any]:
+    catalog = SpoolCatalog(Path(place.environ["SPANREPLAY_DIR"]))
+    try:
+        found = [summary.root.run_id for summary in catalog.search(RunQuery(app="back"))]
+        loaded = [catalog.load(run_id) for run_id in found]
+    finally:
+        catalog.close()
+    return [each for each in loaded if "unit" in each.root.env]
+
+
+def test_p6_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
+    """What is no trace id is one line that says what is one."""
+    done = subprocess.run(
+        [str(BIN / "spanreplay"), "ls", "--trace", "u-17"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "'u-17' is not a trace id: 32 hexadecimal digits, or a traceparent header" in done.stderr
