@@ -321,8 +321,9 @@ def test_p5_process_dies_of_sigterm_whatever_its_run_waits_for() -> None:
     [
         (["gunicorn", "-w", "2", "app:app"], "gunicorn is a server: each HTTP request is a run of its own"),
         (["python", "-m", "uvicorn", "app:app"], "uvicorn is a server: each HTTP request is a run of its own"),
+        (["python", "-m", "awslambdaric", "app.handler"], "awslambdaric is a worker: each job is a run of its own"),
     ],
-    ids=["gunicorn", "uvicorn"],
+    ids=["gunicorn", "uvicorn", "awslambdaric"],
 )
 def test_p5_doctor_says_what_is_recorded_of_a_server(command: list[str], said: str, workplace: Workplace) -> None:
     """It says so without starting the server, which would not end."""

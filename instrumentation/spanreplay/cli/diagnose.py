@@ -26,6 +26,7 @@ __all__ = [
 OK, WARN, FAIL, OFF = "ok", "warn", "fail", "off"
 _FULL_SAMPLERS: Final = ("", "always_on", "parentbased_always_on")
 _LIMITS: Final = ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+_ROWS: Final = {row.distribution: row for row in UNITS}
 _LEVEL_OF_STATE: Final = {"installed": OK, "waiting": OFF, "absent": OFF, "failed": FAIL}
 
 
@@ -96,7 +97,8 @@ def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]
 
 def is_server(agent: Agent) -> bool:
     """Whether a command starts a server or worker, which runs until somebody ends it."""
-    return owners.is_among(_program(agent), (owners.SERVERS, owners.LAUNCHERS))
+    program = _program(agent)
+    return program in _ROWS or owners.is_among(program, (owners.SERVERS, owners.LAUNCHERS))
 
 
 def _program(agent: Agent) -> str:
@@ -110,9 +112,11 @@ def _program(agent: Agent) -> str:
 def describe_server(agent: Agent) -> list[Finding]:
     """What is recorded of a server, which is not started to find out."""
     program = _program(agent)
-    if program in {row.distribution for row in UNITS}:
+    row = _ROWS.get(program)
+    if row is not None:
+        what, unit = ("server", "HTTP request") if row.kind == "`http`" else ("worker", "job")
         message = (
-            f"{program} is a server: each HTTP request is a run of its own, and what happens outside of any, like the "
+            f"{program} is a {what}: each {unit} is a run of its own, and what happens outside of any, like the "
             "application's start, is in the run of the process"
         )
     else:

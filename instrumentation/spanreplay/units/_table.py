@@ -5,6 +5,7 @@ A row's module has `install(module, patches)`, like that of a seam, and is impor
 
 from __future__ import annotations
 
+import os
 from pathlib import PurePath
 from typing import Final
 
@@ -82,7 +83,7 @@ UNITS: Final[tuple[Seam, ...]] = (
             "celery.backends.rpc",
             "celery.worker.worker",
         ),
-        "spanreplay.units._celery",
+        "spanreplay.units.workers._celery",
         "each execution of a task as a run of its own: arguments, result, exception or retry, published tasks",
         kind="`compute`; `tool` for a published task",
         effect="`read` for the arguments, `write` for the result and for a published task",
@@ -94,7 +95,7 @@ UNITS: Final[tuple[Seam, ...]] = (
         "RQ",
         "rq",
         ("rq.job", "rq.queue", "rq.worker.base", "rq.cli.workers"),
-        "spanreplay.units._rq",
+        "spanreplay.units.workers._rq",
         "each job that a worker performs as a run of its own: arguments, result or exception, published jobs",
         kind="`compute`; `tool` for a published job",
         effect="`read` for the arguments, `write` for the result and for a published job",
@@ -102,13 +103,29 @@ UNITS: Final[tuple[Seam, ...]] = (
         versions=">=3",
         omits="callbacks of jobs; `enqueue_many`; other reads of Redis; the processes of `SpawnWorker`",
     ),
+    Seam(
+        "AWS Lambda",
+        "awslambdaric",
+        ("awslambdaric.bootstrap", "awslambdaric.lambda_runtime_client"),
+        "spanreplay.units.workers._lambda",
+        "each invocation of a handler as a run of its own: the event and its context, the result or the error",
+        kind="`compute`",
+        effect="`read` for the event, `write` for the result",
+        lanes="`unit`",
+        versions=">=3",
+        omits="the stack of an error; runtimes of several processes (`AWS_LAMBDA_MAX_CONCURRENCY`); SnapStart",
+    ),
 )
 
 _COMMANDS: Final = frozenset({"fastapi", "flask", "waitress-serve"})
 """Programs that start one of these servers and are not named after it."""
+_VARIABLE: Final = "AWS_LAMBDA_RUNTIME_API"
+"""Set in every process of AWS Lambda, whose runtimes start a script of their own."""
 
 
 def starts_server(argv: list[str] | None = None) -> bool:
-    """Whether a process was started as one of these servers or workers: by its command, or by its module."""
+    """Whether a process was started as one of these servers or workers: by its command, its module or its place."""
+    if _VARIABLE in os.environ:
+        return True
     name = PurePath(find_start(argv)[1]).name.partition(".")[0]
     return name in _COMMANDS or any(name == row.triggers[0].partition(".")[0] for row in UNITS)
