@@ -266,7 +266,13 @@ SEAMS: Final[tuple[Seam, ...]] = (
     Seam(
         "mcp-transports",
         "mcp",
-        ("mcp.client.stdio", "mcp.client.sse", "mcp.client.streamable_http", "mcp.shared._context_streams"),
+        (
+            "mcp.client.stdio",
+            "mcp.client.sse",
+            "mcp.client.streamable_http",
+            "mcp.shared._context_streams",
+            "mcp.server.runner",
+        ),
         "spanreplay.seams.frameworks.mcp_transports",
         "no calls; a replay starts and dials no server",
         versions=">=1.9",

@@ -115,6 +115,18 @@ UNITS: Final[tuple[Seam, ...]] = (
         versions=">=3",
         omits="the stack of an error; runtimes of several processes (`AWS_LAMBDA_MAX_CONCURRENCY`); SnapStart",
     ),
+    Seam(
+        "MCP server",
+        "mcp",
+        ("mcp.server.stdio", "mcp.server.runner"),
+        "spanreplay.units.workers._mcp",
+        "each tool call, prompt and resource served on standard input and output as a run of its own",
+        kind="`compute`",
+        effect="`read` for the request, `write` for the result",
+        lanes="`unit`",
+        versions=">=2",
+        omits="progress and log notifications; other transports: a request over HTTP is a unit of its server",
+    ),
 )
 
 _COMMANDS: Final = frozenset({"fastapi", "flask", "waitress-serve"})

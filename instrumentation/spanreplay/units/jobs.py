@@ -8,23 +8,36 @@ A worker's row says where the call is made, what it is given and how what comes 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from spanreplay import codec
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss, Unserializable
-from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.play import UNITS_APART, end_replay
+from spanreplay.units.start import await_start
 from spanreplay.units.stated import LANE, find_unit
-from spanreplay.units.under_way import open_under_way
+from spanreplay.units.under_way import UnderWay, open_under_way
 
-__all__ = ["Ended", "describe_exception", "is_replay", "keep_encodable", "not_here", "record_job", "replay_job"]
+__all__ = [
+    "Ended",
+    "await_job",
+    "describe_exception",
+    "is_replay",
+    "keep_encodable",
+    "not_here",
+    "record_job",
+    "record_job_async",
+    "replay_job",
+    "replay_job_async",
+]
 
 T = TypeVar("T")
 INPUT, OUTPUT = "input", "output"
@@ -76,6 +89,32 @@ def record_job(
     unit = open_under_way(name)
     if unit is None:
         return work()
+    with _noted(unit, given, headers):
+        result = work()
+        _note_end(unit, describe, result)
+    return result
+
+
+async def record_job_async(
+    name: str,
+    given: Callable[[], Mapping[str, Any]],
+    work: Callable[[], Awaitable[T]],
+    describe: Callable[[T], Ended],
+    headers: Mapping[str, Any] | None = None,
+) -> T:
+    """The same for a job that is awaited."""
+    unit = open_under_way(name)
+    if unit is None:
+        return await work()
+    with _noted(unit, given, headers):
+        result = await work()
+        _note_end(unit, describe, result)
+    return result
+
+
+@contextlib.contextmanager
+def _noted(unit: UnderWay, given: Callable[[], Mapping[str, Any]], headers: Mapping[str, Any] | None) -> Iterator[None]:
+    """A block of a unit, whose input is noted before, and what is raised in it."""
     with unit:
         told = {name: (headers or {}).get(name) for name in factory.OF_CALLER}
         named = [
@@ -86,19 +125,20 @@ def record_job(
         guard.guarded("headers", factory.look_at_caller, unit.run, named)
         unit.note(lambda: _note_input(given()))
         try:
-            result = work()
+            yield
         except BaseException as exc:
             raised = describe_exception(exc)
             unit.note(lambda: _note_output({"raised": raised}))
             raise
 
-        def note_end() -> None:
-            ended = describe(result)
-            unit.outcome = ended.outcome
-            _note_output(ended.output)
 
-        unit.note(note_end)
-    return result
+def _note_end(unit: UnderWay, describe: Callable[[T], Ended], result: T) -> None:
+    def note_end() -> None:
+        ended = describe(result)
+        unit.outcome = ended.outcome
+        _note_output(ended.output)
+
+    unit.note(note_end)
 
 
 def _note_input(given: Mapping[str, Any]) -> Any:
@@ -111,6 +151,40 @@ def _note_output(output: Mapping[str, Any]) -> None:
 
 def _no_input() -> Any:
     raise ReplayMiss("a job can't come in live")
+
+
+async def _no_input_async() -> Mapping[str, Any]:
+    raise ReplayMiss("a job can't come in live")
+
+
+async def await_job() -> Mapping[str, Any]:
+    """The input of the recorded job, for a worker on a loop that has started; ends a replay that has no such job."""
+    run = active_run()
+    if run is None or run.session is None:
+        raise AssertionError("only a replay plays a job")
+    if find_unit(run.session.recording.root.env) is None:
+        run.session.stop(UNITS_APART)
+        end_replay()
+    try:
+        await await_start(run)
+        with inside_lane(Lane(LANE)):
+            return await call_async(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input_async)
+    except ReplayMiss:
+        end_replay()  # the session knows
+
+
+async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[[T], Ended]) -> NoReturn:
+    """Do the job whose input `await_job` gave, compare what comes back, and end the process."""
+    run = active_run()
+    with contextlib.suppress(ReplayMiss), inside_lane(Lane(LANE)):  # the session knows
+        try:
+            output = describe(await work()).output
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
+            output = {"raised": describe_exception(exc)}
+        _note_output(output)
+        if run is not None and run.session is not None and run.session.extent is not None:
+            run.session.extent.is_over = True
+    end_replay()
 
 
 def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any], Ended]) -> NoReturn:

@@ -31,7 +31,7 @@ from spanreplay.runtime.lanes import (
 )
 from spanreplay.runtime.run import Run, active_run
 
-__all__ = ["Crossing", "begin", "begin_in", "is_plumbing", "is_suppressed", "open_crossing", "plumbing"]
+__all__ = ["Crossing", "begin", "begin_in", "is_plumbing", "is_suppressed", "no_plumbing", "open_crossing", "plumbing"]
 
 # Constants, because `.value` of an enum member is a Python call
 _MCP, _OPEN, _HUMAN = Kind.MCP.value, Outcome.OPEN.value, Kind.HUMAN.value
@@ -42,6 +42,16 @@ _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.valu
 def plumbing() -> Iterator[None]:
     """A block whose calls, and those of tasks started in it, carry another boundary's traffic: not recorded."""
     token = is_plumbing_here.set(True)
+    try:
+        yield
+    finally:
+        is_plumbing_here.reset(token)
+
+
+@contextmanager
+def no_plumbing() -> Iterator[None]:
+    """A block of the program's own work, which traffic has brought here with the context that it was sent in."""
+    token = is_plumbing_here.set(False)
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """Seam: MCP transports. Recording: their HTTP requests are plumbing. Replay: nothing is started or dialled.
 
+A server answers each message in the context that its transport has sent it in: what it does for it is no plumbing.
 In a replay a session talks to in-memory streams that never answer; its requests are answered above them.
 """
 
@@ -9,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
-from spanreplay.runtime.calls.open_call import plumbing
+from spanreplay.runtime.calls.open_call import no_plumbing, plumbing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 
@@ -23,7 +24,11 @@ _TRANSPORTS: Final = {
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch whichever transports a module defines; in mcp 2, the stream that carries a sender's context to them."""
+    """Patch whichever transports a module defines; in mcp 2 also servers, and streams that carry a sender's context."""
+    if module.__name__ == "mcp.server.runner":
+        for name in ("_on_request", "_on_notify"):
+            patches.wrap(module.ServerRunner, name, _serve)
+        return
     if module.__name__ == "mcp.shared._context_streams":
         patches.wrap(module.ContextSendStream, "send", _send)
         return
@@ -37,6 +42,11 @@ async def _send(wrapped: Any, stream: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is None:
         return await wrapped(*args, **kwargs)
     with plumbing():  # the transport makes its request in the context that is captured here
+        return await wrapped(*args, **kwargs)
+
+
+async def _serve(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    with no_plumbing():
         return await wrapped(*args, **kwargs)
 
 

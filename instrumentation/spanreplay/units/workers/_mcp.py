@@ -1,0 +1,192 @@
+"""Unit: an MCP server on standard input and output. Each tool call, prompt and resource served is a run of its own.
+
+A request over HTTP is a unit of its server already, and stays it; so does one that an agent makes to a server in its
+own process. In a replay the server starts, and its client is the recording: the handshake and the recorded request
+come in, and nothing is read from standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import guard
+from spanreplay.model.call import Outcome
+from spanreplay.runtime.run import active_run
+from spanreplay.units import factory
+from spanreplay.units.jobs import (
+    Ended,
+    await_job,
+    is_replay,
+    keep_encodable,
+    not_here,
+    record_job_async,
+    replay_job_async,
+)
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.patches import Patches
+
+_TOOL, _TOOLS = "tools/call", "tools/list"
+_SERVED: Final = frozenset({_TOOL, "prompts/get", "resources/read", "completion/complete"})
+"""Requests that run a server's own code with what a client has given."""
+_INITIALIZE: Final = "initialize"
+_PROTOCOL: Final = "io.modelcontextprotocol/protocolVersion"
+"""Member of a request's `_meta` in the protocol without a handshake."""
+_BAGGAGE: Final = "baggage"
+_is_own: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanreplay_mcp_server", default=False)
+"""Whether what is served came in by this process's standard input."""
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch the transport, or the kernel that answers requests."""
+    if module.__name__ == "mcp.server.runner":
+        patches.wrap(module.ServerRunner, "_on_request", _answer)
+    elif find_spec("mcp.server.runner") is not None:  # not mcp 1
+        patches.wrap(module, "stdio_server", _open)
+
+
+def _open(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> AbstractAsyncContextManager[Any]:
+    return _replayed() if is_replay() else _marked(wrapped(*args, **kwargs))
+
+
+@asynccontextmanager
+async def _marked(inner: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    token = _is_own.set(True)
+    try:
+        async with inner as streams:
+            yield streams
+    finally:
+        _is_own.reset(token)
+
+
+async def _answer(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
+    """One request, whichever way it came."""
+    if not _is_own.get():
+        return await wrapped(*args, **kwargs)
+    named = {**dict(zip(("dctx", "method", "params"), args, strict=False)), **kwargs}
+    method, params = named.get("method"), named.get("params") or {}
+    if not is_replay():
+        guard.guarded("the start of a server", factory.begin_units)
+    if method not in _SERVED:
+        return await wrapped(*args, **kwargs)
+    name = str(params.get("name") or params.get("uri") or method)
+
+    async def work() -> Any:
+        return await wrapped(*args, **kwargs)
+
+    if is_replay():
+        await replay_job_async(lambda: _work(runner, named["dctx"], name, work), _describe_end)
+    return await record_job_async(
+        name, lambda: _describe_input(runner, named["dctx"], method, params), work, _describe_end, _find_headers(params)
+    )
+
+
+def _describe_input(runner: Any, dctx: Any, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    client = runner.connection.client_params
+    if client is not None and not _has_envelope(params):
+        client = client.model_dump(by_alias=True, mode="json", exclude_none=True)
+    else:
+        client = None
+    return keep_encodable({"method": method, "params": dict(params), "id": dctx.request_id, "client": client})
+
+
+def _has_envelope(params: Mapping[str, Any]) -> bool:
+    return _PROTOCOL in _find_headers(params)
+
+
+def _find_headers(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = params.get("_meta")
+    return meta if isinstance(meta, Mapping) else {}
+
+
+def _describe_end(result: Any) -> Ended:
+    is_error = isinstance(result, Mapping) and bool(result.get("isError"))
+    return Ended({"result": result}, Outcome.ERROR if is_error else Outcome.OK)
+
+
+# ── replay ──────────────────────────────────────────────────────────────────────────────────────────
+async def _work(runner: Any, dctx: Any, name: str, work: Any) -> Any:
+    """Answer the recorded request; a tool that is not there any more is no changed result."""
+    try:
+        result = await work()
+    except Exception:
+        await _look_for(runner, dctx, name)
+        raise
+    if isinstance(result, Mapping) and result.get("isError"):
+        await _look_for(runner, dctx, name)
+    return result
+
+
+async def _look_for(runner: Any, dctx: Any, name: str) -> None:
+    run = active_run()
+    if run is None or run.session is None or run.session.recording.root.outcome != Outcome.OK.value:
+        return
+    with contextlib.suppress(Exception):
+        listed = await runner._on_request(dctx, _TOOLS, None)
+        if all(each.get("name") != name for each in listed["tools"]):
+            raise not_here(f"the tool {name!r} is not served any more")
+
+
+class _Recorded:
+    """What the client of a recorded request sends, once the server has started; then it is silent."""
+
+    def __init__(self) -> None:
+        self._left: list[Any] | None = None
+
+    async def receive(self) -> Any:
+        """The next message."""
+        if self._left is None:
+            self._left = _make_messages(await await_job())
+        if self._left:
+            return self._left.pop(0)
+        await asyncio.Event().wait()
+        raise AssertionError("a replay ends with its unit")
+
+    def __aiter__(self) -> _Recorded:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self.receive()
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+    async def __aenter__(self) -> _Recorded:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+
+class _Silent(_Recorded):
+    """The way to a client that is not there."""
+
+    async def send(self, message: Any) -> None:
+        """What is sent goes nowhere."""
+
+
+def _make_messages(given: Mapping[str, Any]) -> list[Any]:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCNotification, JSONRPCRequest
+
+    request = JSONRPCRequest(jsonrpc="2.0", id=given["id"], method=given["method"], params=given["params"])
+    if given["client"] is None:
+        return [SessionMessage(request)]
+    greeting = JSONRPCRequest(jsonrpc="2.0", id=_INITIALIZE, method=_INITIALIZE, params=given["client"])
+    greeted = JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized")
+    return [SessionMessage(each) for each in (greeting, greeted, request)]
+
+
+@asynccontextmanager
+async def _replayed() -> AsyncIterator[Any]:
+    token = _is_own.set(True)
+    try:
+        yield _Recorded(), _Silent()
+    finally:
+        _is_own.reset(token)
