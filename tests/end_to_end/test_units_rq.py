@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from support.ports import free_port
 from support.provider import Provider
+from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Replayed, Workplace
-from support.units import await_true, listens, trace_of
+from support.units import trace_of
 from support.workers import RQ_APP, input_of, units_of
 
 WORKER: Final = """
@@ -32,21 +29,6 @@ for number in range(int(sys.argv[1])):
     meta = {"baggage": baggage, "traceparent": f"00-{number + 1:032x}-00f067aa0ba902b7-01"}
     shop.queue().enqueue(shop.answer, number, user, meta=meta)
 """
-
-
-@contextmanager
-def a_redis(folder: Path) -> Iterator[int]:
-    """A Redis of its own on loopback; its port."""
-    server, port = shutil.which("redis-server"), free_port()
-    assert server is not None, "redis-server is not installed: apt-get install redis-server"
-    command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        await_true(lambda: listens(port, process))
-        yield port
-    finally:
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
 
 
 @pytest.fixture

@@ -77,6 +77,46 @@ def note(number, text):
     return f"noted {number}"
 """
 
+ARQ_APP: Final = """
+import asyncio, random, time, uuid
+
+from arq import Retry, cron
+from arq.connections import RedisSettings
+from openai import AsyncOpenAI
+
+STARTED = time.time()
+
+async def ask(text):
+    made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return made.choices[0].message.content
+
+async def answer(ctx, number, user):
+    first, again = await asyncio.gather(ask(f"question-{number} of {user}"), ask(f"question-{number} again"))
+    if number == 3 and ctx["job_try"] == 1:
+        raise Retry(defer=0)
+    if number == 4:
+        raise KeyError(number)
+    told = await ctx["redis"].enqueue_job("note", number, text=first, _defer_by=0.01)
+    return {"answer": first, "again": again, "told": told.job_id, "started": STARTED, "warm": ctx["warm"],
+            "opened": ctx["opened"], "at": time.time(), "id": str(uuid.uuid4()), "own": ctx["job_id"]}
+
+async def note(ctx, number, text):
+    return f"noted {number}"
+
+async def start(ctx):
+    ctx["warm"] = await ask("warm up")
+
+async def open_job(ctx):
+    ctx["opened"] = "opened"
+
+class Worker:
+    functions = [answer, note]
+    on_startup = start
+    on_job_start = open_job
+    redis_settings = RedisSettings(port=PORT)
+    poll_delay = 0.05
+"""
+
 
 def units_of(workplace: Workplace, name: str = "") -> list[Recording]:
     """The runs of tasks, oldest first."""

@@ -104,6 +104,18 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="callbacks of jobs; `enqueue_many`; other reads of Redis; the processes of `SpawnWorker`",
     ),
     Seam(
+        "arq",
+        "arq",
+        ("arq.worker", "arq.connections"),
+        "spanreplay.units.workers._arq",
+        "each job that a worker performs as a run of its own: arguments, result or exception, published jobs",
+        kind="`compute`; `tool` for a published job",
+        effect="`read` for the arguments, `write` for the result and for a published job",
+        lanes="`unit`",
+        versions=">=0.25",
+        omits="calls of `on_job_start` and `on_job_end`; other reads of Redis; a job that was cancelled ends by itself",
+    ),
+    Seam(
         "AWS Lambda",
         "awslambdaric",
         ("awslambdaric.bootstrap", "awslambdaric.lambda_runtime_client"),
