@@ -6,6 +6,8 @@
     @spanreplay.run(name="triage")
     def triage(ticket): ...                       its arguments are the input, what it returns is the output
 
+    spanreplay.run(name="triage").each(messages(), triage)      each message is the input, see `consumed`
+
 Any number at a time, in threads and in tasks. Where nothing is recorded, and inside of another unit, it does nothing.
 
 In a replay the unit with the recorded input runs, after those that the replay warms up with, and the process ends with
@@ -19,7 +21,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -30,6 +32,7 @@ from spanreplay.runtime.calls.function_calls import Leaf, call_sync, describe_le
 from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_earlier, is_within
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import factory
+from spanreplay.units.consumed import Whose, consume
 from spanreplay.units.play import UNITS_APART, end_replay
 from spanreplay.units.start import has_units
 from spanreplay.units.stated import LANE, find_unit
@@ -130,6 +133,17 @@ class UnitBlock:
             return result
 
         return work  # type: ignore[return-value]  # it takes and gives the same
+
+    def each(
+        self, source: Any, handle: Callable[[Any], Any], *, user: Whose = "", session: Whose = ""
+    ) -> Coroutine[Any, Any, None] | None:
+        """Have a function handle each message of an iterable as a unit; one that is asynchronous is to be awaited.
+
+        `user` and `session`: for whom, or functions that say it of a message. Raises: ConfigError for an asynchronous
+        function of a source that is none; what the source and the function raise.
+        """
+        name = self._name or getattr(handle, "__qualname__", "")
+        return consume(name, source, handle, user or self._user, session or self._session)
 
     def _for_call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> UnitBlock:
         given: Any = {"args": list(args), "kwargs": kwargs} if self._given is _NONE else self._given

@@ -84,9 +84,12 @@ def record_job(
     work: Callable[[], T],
     describe: Callable[[T], Ended],
     headers: Mapping[str, Any] | None = None,
+    *,
+    user: str = "",
+    session: str = "",
 ) -> T:
     """Do a job as a run of its own; `headers` of its message may name user, session and trace."""
-    unit = open_under_way(name)
+    unit = open_under_way(name, user, session)
     if unit is None:
         return work()
     with _noted(unit, given, headers):
@@ -101,9 +104,12 @@ async def record_job_async(
     work: Callable[[], Awaitable[T]],
     describe: Callable[[T], Ended],
     headers: Mapping[str, Any] | None = None,
+    *,
+    user: str = "",
+    session: str = "",
 ) -> T:
     """The same for a job that is awaited."""
-    unit = open_under_way(name)
+    unit = open_under_way(name, user, session)
     if unit is None:
         return await work()
     with _noted(unit, given, headers):
