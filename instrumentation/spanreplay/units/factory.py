@@ -35,6 +35,7 @@ __all__ = [
     "end_start",
     "inside_unit",
     "look_at_caller",
+    "name_units",
     "offer",
     "offered",
     "open_unit",
@@ -63,6 +64,8 @@ class Process:
     start: Start | None = None
     forked_from: Run | None = None
     """The run of the process that this one was forked from, as it was then."""
+    app: str = ""
+    """What the server calls its application, where the unit itself has no name."""
     count: int = 0
     """How many units have begun."""
     open_runs: dict[str, UnitRun] = field(default_factory=dict)
@@ -115,6 +118,12 @@ def end_start(run: Run) -> Start:
     return start.end_start(run)
 
 
+def name_units(app: str) -> None:
+    """Name the units of this process after what its server was given, unless they have names of their own."""
+    if _process is not None:
+        _process.app = app
+
+
 def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | None:
     """A new run for a unit of this process; None where nothing is recorded, or inside of another unit.
 
@@ -133,7 +142,14 @@ def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | No
         if process.redactor is None:
             process.redactor = process.build_redactor()
         before, process.count = process.count, process.count + 1
-    run = _make_run(process, process.start, before, config.read_stated_name() or name or process.run.app, user, session)
+    run = _make_run(
+        process,
+        process.start,
+        before,
+        config.read_stated_name() or name or process.app or process.run.app,
+        user,
+        session,
+    )
     process.open_runs[run.run_id] = run
     return run
 

@@ -8,6 +8,7 @@ has a server of its own, which does the same.
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model import guard
@@ -30,6 +31,7 @@ def install(module: Any, patches: Patches) -> None:
 
 def _load(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     result = wrapped(*args, **kwargs)
+    factory.name_units(str(worker.cfg.proc_name))
     if not is_replay() and is_wsgi(worker.wsgi):
         worker.wsgi = WsgiUnits(worker.wsgi, str(worker.cfg.proc_name))
     return result
@@ -48,7 +50,8 @@ def _run(wrapped: Any, arbiter: Any, args: Any, kwargs: Any) -> Any:
         return wrapped(*args, **kwargs)
     config = arbiter.cfg
     config.on_starting(arbiter)
-    worker = arbiter.worker_class(1, os.getpid(), [], arbiter.app, arbiter.timeout / 2.0, config, arbiter.log)
+    sockets = [socket.socket()]  # without a port: some workers do nothing without one
+    worker = arbiter.worker_class(1, os.getppid(), sockets, arbiter.app, arbiter.timeout / 2.0, config, arbiter.log)
     config.pre_fork(arbiter, worker)
     config.post_fork(arbiter, worker)
     run = worker.run

@@ -1,0 +1,87 @@
+"""ASGI applications under gunicorn with uvicorn's worker: each request is a run, named by the application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace
+from support.units import await_true, prepare, response_of, serve
+
+APP: Final = """
+import time, uuid
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from openai import AsyncOpenAI
+
+STARTED = time.time()
+client = AsyncOpenAI()
+
+async def ask(text):
+    answer = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return answer.choices[0].message.content
+
+@asynccontextmanager
+async def lifespan(app):
+    yield {"warm": await ask("warm up")}
+
+app = FastAPI(lifespan=lifespan)
+
+@app.post("/chat")
+async def chat(request: Request):
+    reply = await ask((await request.json())["text"])
+    at = {"started": STARTED, "now": time.time(), "id": str(uuid.uuid4())}
+    return {"reply": reply, "warm": request.state.warm, **at}
+"""
+COUNT: Final = 16
+WORKERS: Final = ("uvicorn_worker.UvicornWorker", "uvicorn.workers.UvicornWorker")
+
+
+async def _ask_all(url: str) -> list[str]:
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, base_url=url) as client:
+
+        async def ask(number: int) -> str:
+            headers = {"baggage": f"session.id=session-{number}"}
+            answer = await client.post("/chat", json={"text": f"question-{number}"}, headers=headers)
+            assert answer.status_code == 200
+            return answer.text
+
+        return await asyncio.gather(*map(ask, range(COUNT)))
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_alone(
+    worker: str, provider: Provider, tmp_path: Path
+) -> None:
+    """Two workers: the runs have the application's name; no value of another request is in one; a change is named."""
+    place: Workplace = prepare(tmp_path, provider, APP)
+    command = ("-m", "gunicorn", "app:app", "-k", worker, "--workers", "2")
+    with serve(place, command=command, at="--bind 127.0.0.1:{port}") as server:
+        answers = asyncio.run(_ask_all(server.url))
+        await_true(lambda: {unit.root.outcome for unit in server.units()} == {"ok"})
+        server.stop()
+    provider.stop()
+    units = server.units()
+    assert len(units) == COUNT
+    for unit in units:
+        assert unit.completeness().is_complete, unit.completeness().reasons
+        assert unit.root.app == "app:app"
+        number = int(unit.root.session_id.removeprefix("session-"))
+        texts = [text for call in unit.calls for text in (call.request, call.response)]
+        assert {each for text in texts for each in re.findall(r"question-\d+", text)} == {f"question-{number}"}
+        assert json.loads(response_of(unit)["body"]["text"]) == json.loads(answers[number])
+    replayed = place.replay(*command, "--bind", "127.0.0.1:1", source=units[-1].run_id)
+    assert replayed.status == 0, replayed.stderr
+    assert replayed.verdict["verdict"] == "identical"
+    place.write("app.py", APP.replace('"reply": reply', '"reply": reply.upper()'))
+    changed = place.replay(*command, source=units[0].run_id)
+    assert changed.status == 3, changed.stderr
+    assert changed.causes() == [("changed_call", "http:response")]
