@@ -98,11 +98,25 @@ def answer(request, text):
 urlpatterns = [path("ask/<str:text>", answer)]
 app = get_wsgi_application()
 """
+AIOHTTP: Final = """
+import asyncio
+from aiohttp import web
+
+async def answer(request):
+    return web.json_response({"answer": await asyncio.to_thread(ask, request.match_info["text"])})
+
+async def make():
+    app = web.Application()
+    app.add_routes([web.get("/ask/{text}", answer)])
+    return app
+"""
 _GUNICORN: Final = ("-m", "gunicorn", "app:app", "--workers", "2", "--threads", "8")
+_AIOHTTP: Final = ("-m", "gunicorn", "app:make", "-k", "aiohttp.GunicornWebWorker", "--workers", "2")
 FRAMEWORKS: Final = {
     "fastapi": (FASTAPI, ("-m", "uvicorn", "app:app"), "--port {port}", 2),
     "starlette": (STARLETTE, ("-m", "hypercorn", "app:app"), "--bind 127.0.0.1:{port}", 1),
     "flask": (FLASK, _GUNICORN, "--bind 127.0.0.1:{port}", 2),
+    "aiohttp": (AIOHTTP, _AIOHTTP, "--bind 127.0.0.1:{port}", 1),
     "django": (DJANGO, _GUNICORN, "--bind 127.0.0.1:{port}", 1),
 }
 

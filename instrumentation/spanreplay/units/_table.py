@@ -72,6 +72,17 @@ UNITS: Final[tuple[Seam, ...]] = (
         versions=">=0.17",
         omits="the worker on trio, HTTP/3",
     ),
+    _http(
+        "aiohttp.web",
+        "aiohttp",
+        ("aiohttp.web_protocol", "aiohttp.web_runner", "aiohttp.web_fileresponse", "aiohttp.web_ws"),
+        "spanreplay.units.servers._aiohttp",
+        "each HTTP request and websocket session of its own server as a run of its own: `run_app`, runners, "
+        "`python -m aiohttp.web`, gunicorn's worker of it",
+        versions=">=3.11",
+        omits="a `web.Server` that a program gives to its loop by itself; a server in another than the main thread, or "
+        "one that its own process asks: they belong to the run of the process",
+    ),
     Seam(
         "Celery",
         "celery",

@@ -50,7 +50,7 @@ from spanreplay.units.start import await_start
 from spanreplay.units.stated import LANE
 from spanreplay.units.unit_run import UnitRun
 
-__all__ = ["AsgiUnits", "replay_request"]
+__all__ = ["AsgiUnits", "await_left", "replay_request"]
 
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -263,14 +263,15 @@ class _Replayed:
         working.cancel()
         await working
 
-    async def await_left(self, before: set[asyncio.Task[Any]]) -> None:
-        """Let the tasks that the application has left running make the calls that the unit still has."""
-        session = self._run.session
-        while session is not None and session.unplayed()[0] and not session.is_stopped:
-            left = asyncio.all_tasks() - before
-            if not left:
-                return
-            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+
+async def await_left(run: Run, before: set[asyncio.Task[Any]]) -> None:
+    """Let the tasks that the application has left running make the calls that the unit still has."""
+    session = run.session
+    while session is not None and session.unplayed()[0] and not session.is_stopped:
+        left = asyncio.all_tasks() - before
+        if not left:
+            return
+        await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _nothing() -> Any:
@@ -291,6 +292,6 @@ async def replay_request(app: App, state: dict[str, Any] | None = None) -> None:
             await replayed.serve(app, state)
             if run.session.extent is not None:
                 run.session.extent.is_over = True
-            await replayed.await_left(before)
+            await await_left(run, before)
     except ReplayMiss:
         return  # the session knows

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from spanreplay.model import guard
@@ -26,6 +27,11 @@ UNITS_APART: Final = "from here on the process works on units, which are runs of
 
 async def play(app: App, state: dict[str, Any] | None) -> None:
     """Give the recorded request to an application that has started; a recording that is no unit ends here."""
+    await play_each(partial(replay_request, app, state))
+
+
+async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """The same for a server whose applications are called in another way: `replay` gives the request to one."""
     run = _find_replay_of_unit()
     if run is None:
         return
@@ -34,7 +40,7 @@ async def play(app: App, state: dict[str, Any] | None) -> None:
     except ReplayMiss:
         return  # the session knows
     for _ in iter_units(run, FIRST_CALL):
-        await asyncio.create_task(replay_request(app, state))  # in a context of its own, as its server's
+        await asyncio.create_task(replay())  # in a context of its own, as its server's
 
 
 def play_wsgi(app: WsgiApp) -> NoReturn:

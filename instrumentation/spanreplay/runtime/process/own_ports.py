@@ -12,6 +12,8 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 _LOCAL_NAMES: Final = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost", "broadcasthost"})
 
 _ports: set[int] = set()
+_asked: set[int] = set()
+"""Those of them that this process has asked itself."""
 
 
 def note_served(port: int) -> None:
@@ -23,6 +25,20 @@ def note_served(port: int) -> None:
 def is_own(host: str, port: int | None) -> bool:
     """Whether a server of this process listens there; only its loopback addresses are looked at."""
     return bool(_ports) and port in _ports and host.strip("[]").lower() in _LOOPBACK
+
+
+def asks_own(host: str, port: int | None) -> bool:
+    """`is_own` for a request that is about to be made there; `was_asked` knows of it from now on."""
+    if not is_own(host, port):
+        return False
+    if port is not None:
+        _asked.add(port)
+    return True
+
+
+def was_asked(port: int) -> bool:
+    """Whether this process is a client of its own server at a port."""
+    return port in _asked
 
 
 def is_here(name: str) -> bool:
@@ -52,3 +68,4 @@ def is_address(name: str) -> bool:
 def forget() -> None:
     """Know of no server any more: another agent may run in this process now, or this is a forked one."""
     _ports.clear()
+    _asked.clear()

@@ -26,7 +26,7 @@ from spanreplay.runtime.calls.open_call import Crossing, begin, is_plumbing, is_
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.calls.turns import END, RESPONSE, WHOLE, await_turn, end_stream, wait_turn
 from spanreplay.runtime.lanes import inside_call
-from spanreplay.runtime.process.own_ports import is_own
+from spanreplay.runtime.process.own_ports import asks_own
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.wire.http_reply import HttpReply, Truncated, decode_reply, is_end_of_body
 from spanreplay.runtime.wire.http_wire import (
@@ -491,6 +491,6 @@ def begin_call(
 
 def _is_own(parts: SplitResult) -> bool:
     try:
-        return is_own(parts.hostname or "", parts.port)
+        return asks_own(parts.hostname or "", parts.port)
     except ValueError:  # no such port: the library says so
         return False

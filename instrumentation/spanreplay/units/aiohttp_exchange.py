@@ -1,0 +1,251 @@
+"""Requests of aiohttp's own server: each is a unit, with the calls that an ASGI request has. Records it and replays it.
+
+    http:request   (read)    what the server got: method, path, query, headers, addresses
+    http:body      (read)    the body, at once where it is all here, else when the application has read its last part
+    http:disconnect (read)   the client went away before the response was complete
+    http:cancelled (read)    the server cancels the application
+    http:response  (write)   status, headers and body, before its last part goes out, or when the application is done
+    http:raised    (pure)    an exception that came out of the application after the response
+
+Both sides are the server's own: in a replay its parser gets the recorded lines, and its writer writes to nobody.
+Recording fails open: what fails here is counted, and the application gets what the server gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
+
+from spanreplay.model import guard
+from spanreplay.model.call import Outcome
+from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.run import active_run
+from spanreplay.units import factory
+from spanreplay.units.aiohttp_values import IS_BODY_HERE, describe_request, encode_headers
+from spanreplay.units.aiohttp_websocket import record_end
+from spanreplay.units.http_exchange import CANCELLED, DISCONNECT, PART, REQUEST, ReceivedBody, Response, read_in
+from spanreplay.units.unit_run import UnitRun
+
+__all__ = ["PARTS_TAKEN", "Exchange", "RecordedExchange", "find_exchange", "find_exchange_of"]
+
+T = TypeVar("T")
+PARTS_TAKEN: Final = "parts"
+"""Member of what `http:disconnect` gives: how many parts of the response the application had written."""
+_INFORMATION: Final = "information"
+"""A response before the response: `100 Continue`."""
+_OF_ANOTHER: Final = "another request, or the process itself, wrote to this one's client: a replay does not do that"
+_exchanges: dict[int, Exchange] = {}
+"""Connection → its request that is under way; a connection has one at a time."""
+
+
+def find_exchange(protocol: Any) -> Exchange | None:
+    """The request that is under way on a connection."""
+    return _exchanges.get(id(protocol)) if _exchanges else None
+
+
+def find_exchange_of(reader: Any) -> Exchange | None:
+    """The request whose body a reader gives."""
+    if not _exchanges:
+        return None
+    found = _exchanges.get(id(getattr(reader, "_protocol", None)))
+    return found if found is not None and found.reader is reader else None
+
+
+class Exchange:
+    """One request: what passes between server and application."""
+
+    is_recorded = False
+    """Whether it is being recorded; else it is a recorded one."""
+
+    def __init__(self, protocol: Any, lane: Lane) -> None:
+        self.protocol = protocol
+        self.lane = lane
+        self.reader: Any = None
+        self.response = Response()
+        self.raised: BaseException | None = None
+        """An exception of the application's that the server makes a response of."""
+        self.is_gone = False
+        self.is_websocket = False
+        self.is_dated_by_server = False
+        """Whether the response's date is not the application's choice."""
+        self._has_begun = False
+        self._stated: BaseException | None = None
+        _exchanges[id(protocol)] = self
+
+    def inside(self) -> AbstractContextManager[object]:
+        """A block whose calls are the exchange's, whatever task or callback it stands in."""
+        return inside_lane(self.lane)
+
+    def note(self, make: Callable[..., object], *args: object) -> None:
+        """Make calls of the exchange's own."""
+        make(*args)
+
+    def hole(self, reason: str) -> None:
+        """The recording of the exchange is not whole."""
+
+    def is_of_another(self) -> bool:
+        """Whether the code that writes now is another request's or the process's, not this one's application."""
+        return False
+
+    async def before_part(self) -> None:
+        """The application writes; a part more is about to go out."""
+
+    def read(self, wrapped: Callable[..., bytes], *args: Any) -> bytes:
+        """As the reader's."""
+        return wrapped(*args)
+
+    async def wait(self, wrapped: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """As the reader's, which has nothing left to give."""
+        await wrapped(*args)
+
+    def lose(self) -> None:
+        """The server hears that the connection is lost."""
+
+    def watch(self, request: Any) -> None:
+        """Look at what the application writes from now on, and at what it reads."""
+        writer, self.reader = request._payload_writer, request._payload
+        write_headers, write, write_eof = writer.write_headers, writer.write, writer.write_eof
+
+        async def begin(status_line: str, headers: Any) -> Any:
+            self.note(self._begin, status_line, headers)
+            return await write_headers(status_line, headers)
+
+        async def add(chunk: Any, *args: Any, **kwargs: Any) -> Any:
+            await self.before_part()
+            self.is_of_another()
+            self.note(self._add, chunk)
+            return await self._pass(write(chunk, *args, **kwargs))
+
+        async def complete(chunk: Any = b"") -> Any:
+            await self.before_part()
+            self.note(self._complete, chunk)
+            return await self._pass(write_eof(chunk))
+
+        writer.write_headers, writer.write, writer.write_eof = begin, add, complete
+
+    async def _pass(self, writing: Awaitable[T]) -> T:
+        try:
+            return await writing
+        except ConnectionError:  # how the server says that the client is gone
+            self.lose()
+            raise
+
+    def _begin(self, status_line: str, headers: Any) -> None:
+        self._has_begun = True
+        omitted = "date" if self.is_dated_by_server else ""
+        self.response.begin(int(status_line.split(None, 2)[1]), encode_headers(headers, omitted))
+
+    def _add(self, chunk: Any) -> None:
+        if not self._has_begun:
+            self.response.add_other(_INFORMATION)
+        elif len(chunk):
+            self.response.add(bytes(chunk))
+
+    def _complete(self, chunk: Any) -> None:
+        if self.response.is_complete:
+            return
+        if len(chunk):
+            self.response.add(bytes(chunk))
+        if not self.is_gone:
+            self.response.is_complete = True
+            self._record(None)
+
+    def _record(self, raised: BaseException | None) -> None:
+        found = raised or self.raised
+        if self.is_websocket:
+            record_end(self, found)
+            return
+        with self.inside():
+            self.response.record(None if found is self._stated else found)
+        self._stated = found
+
+    def leave(self) -> None:
+        """The connection is free for its next request."""
+        _exchanges.pop(id(self.protocol), None)
+
+
+class RecordedExchange(Exchange):
+    """One request that is being recorded."""
+
+    is_recorded = True
+
+    def __init__(self, run: UnitRun, protocol: Any) -> None:
+        super().__init__(protocol, run.root_lane)
+        self._run = run
+        self._body = ReceivedBody(run)
+        self._is_reading = False
+        self._is_shared = False
+        self._is_cancelled_by_loss = bool(getattr(protocol._manager, "handler_cancellation", False))
+
+    def inside(self) -> AbstractContextManager[object]:
+        return factory.inside_unit(self._run)
+
+    def note(self, make: Callable[..., object], *args: object) -> None:
+        guard.guarded(PART, make, *args)
+
+    def hole(self, reason: str) -> None:
+        self._run.hole(reason)
+
+    def is_of_another(self) -> bool:
+        if active_run() is self._run:
+            return False
+        if not self._is_shared:
+            self._is_shared = True
+            self.hole(_OF_ANOTHER)
+        return True
+
+    def note_request(self, request: Any) -> None:
+        """The request begins."""
+        factory.look_at_baggage(self._run, request._message.raw_headers)
+        described = describe_request(request)
+        parts = list(getattr(self.reader, "_buffer", ()))
+        is_here = bool(parts) and self.reader.is_eof()
+        read_in(REQUEST, {**described, IS_BODY_HERE: True} if is_here else described)
+        for number, part in enumerate(parts if is_here else (), 1):
+            self._body.add(part, is_last=number == len(parts))
+
+    def read(self, wrapped: Callable[..., bytes], *args: Any) -> bytes:
+        if self._is_reading or self._body.is_noted:
+            return wrapped(*args)
+        self._is_reading = True
+        try:
+            part = wrapped(*args)
+        finally:
+            self._is_reading = False
+        self.note(self._note_part, part, self.reader._cursor)
+        return part
+
+    def _note_part(self, part: bytes, end: int) -> None:
+        """A part that ends there in the body; what the application gave back to the reader comes again."""
+        part = part[max(0, self._body.size - (end - len(part))) :]
+        is_last = self.reader.at_eof()
+        if part or is_last:
+            with self.inside():
+                self._body.add(part, is_last=is_last)
+
+    def lose(self) -> None:
+        self.note(self._lose)
+
+    def _lose(self) -> None:
+        if self.is_gone or self.is_websocket or self.response.is_complete:
+            return
+        self.is_gone = True
+        with self.inside():
+            self._body.note(is_complete=False)
+            read_in(DISCONNECT, {PARTS_TAKEN: self.response.parts})
+
+    def end(self, raised: BaseException | None) -> None:
+        """The application is done with the request."""
+        is_by_server = isinstance(raised, asyncio.CancelledError)
+        try:
+            with self.inside():
+                self._body.note(is_complete=False)
+                if is_by_server and not (self.is_gone and self._is_cancelled_by_loss):
+                    read_in(CANCELLED, None)
+                self._record(raised)
+        finally:
+            is_cancelled = self.is_gone or is_by_server
+            is_ok = raised is None and self.raised is None
+            self._run.end(Outcome.CANCELLED if is_cancelled else Outcome.OK if is_ok else Outcome.ERROR)

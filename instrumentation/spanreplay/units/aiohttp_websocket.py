@@ -1,0 +1,200 @@
+"""Websocket sessions of aiohttp's own server: each is a unit, with the calls that a session of ASGI has.
+
+    http:websocket.send     (write)  the handshake, each message of the application, its close
+    http:websocket.receive  (read)   what the application gets from the connection: messages, pings, its end
+    http:websocket.end      (write)  the application is done with the session, and what it raised
+
+They are made where the application's object asks its connection, so that the rest of it is aiohttp's own, in a replay
+as well. What the application sends as pings and pongs is not recorded: timers decide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from spanreplay.model import guard
+from spanreplay.model.call import Effect, Kind
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
+from spanreplay.units.asgi_messages import describe_headers
+from spanreplay.units.asgi_websocket import END, RECEIVE, SEND, build_message, describe_message
+from spanreplay.units.http_exchange import PART
+
+__all__ = ["Session", "record_end", "take_over"]
+
+_KIND: Final = Kind.HTTP.value
+_TYPE, _EXTRA, _CODE = "type", "extra", "code"
+_ENDED, _BROKEN = "EOF", "PROTOCOL_ERROR"
+_LOST: Final = "a message of this session could not be recorded"
+_UNKNOWN: Final = "this version of aiohttp sends messages in a way that is not recorded"
+
+
+class Session(Protocol):
+    """The request that has become a session."""
+
+    is_recorded: bool
+    is_websocket: bool
+    is_dated_by_server: bool
+
+    def inside(self) -> AbstractContextManager[object]:
+        """A block whose calls are the session's."""
+
+    def note(self, make: Callable[..., object], *args: object) -> None:
+        """Make calls of the session's own."""
+
+    def hole(self, reason: str) -> None:
+        """The recording of the session is not whole."""
+
+    def is_of_another(self) -> bool:
+        """Whether the code that writes now is another request's or the process's."""
+
+
+def take_over(response: Any, exchange: Session) -> None:
+    """Put the exchange between an application's websocket and its connection, which have shaken hands."""
+    exchange.is_websocket = True
+    headers = [(str(name).encode(), str(value).encode()) for name, value in response.headers.items()]
+    headers = [each for each in headers if not (exchange.is_dated_by_server and each[0].lower() == b"date")]
+    arguments = {_TYPE: "websocket.accept", "headers": describe_headers(headers)}
+    with exchange.inside():
+        exchange.note(call_sync, lambda: _write_leaf(arguments), lambda: None)
+    if not hasattr(response._writer, "send_frame"):
+        exchange.hole(_UNKNOWN)
+        return
+    response._reader, response._writer = _Reader(response._reader, exchange), _Writer(response._writer, exchange)
+    if not exchange.is_recorded:
+        response._cancel_heartbeat()
+        response._heartbeat = None  # what the recorded client answered to it comes as it came
+
+
+def record_end(exchange: Session, raised: BaseException | None) -> None:
+    """The application is done with the session."""
+    arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
+    with exchange.inside():
+        call_sync(lambda: _write_leaf(arguments, END), lambda: None)
+
+
+def _write_leaf(arguments: Mapping[str, Any], name: str = SEND) -> Leaf:
+    return Leaf(_KIND, name, Effect.WRITE.value, dict(arguments), prints=False)
+
+
+def _read_leaf() -> Leaf:
+    return Leaf(_KIND, RECEIVE, Effect.READ.value, {}, prints=False)
+
+
+async def _nothing() -> Any:
+    raise ReplayMiss("a message can't come in live")
+
+
+class _Side:
+    """One side of a connection; what is not a message is the connection's own."""
+
+    def __init__(self, side: Any, exchange: Session) -> None:
+        self._side = side
+        self._exchange = exchange
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_side":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._side, name)
+
+
+class _Reader(_Side):
+    """What comes in."""
+
+    async def read(self) -> Any:
+        """The next message. Raises: what the connection raises at its end."""
+        if not self._exchange.is_recorded:
+            with self._exchange.inside():
+                return _build(await call_async(_read_leaf, _nothing))
+        came: list[Any] = []
+
+        async def take() -> dict[str, Any]:
+            try:
+                came.append(await self._side.read())
+            except Exception as exc:  # noqa: BLE001 -- the application gets it below
+                came.append(exc)
+            found = guard.guarded(PART, _describe, came[0])
+            if found is None or not found[1]:
+                self._exchange.hole(_LOST)
+            return {} if found is None else found[0]
+
+        with self._exchange.inside():
+            await call_async(_read_leaf, take)
+        if isinstance(came[0], Exception):
+            raise came[0]
+        return came[0]
+
+
+class _Writer(_Side):
+    """What goes out."""
+
+    async def send_frame(self, message: Any, opcode: Any, *args: Any, **kwargs: Any) -> None:
+        """As the connection's."""
+        from aiohttp import WSMsgType
+
+        kind = WSMsgType(opcode)
+        if kind in (WSMsgType.TEXT, WSMsgType.BINARY):
+            frame = {_TYPE: kind.name, "text" if kind is WSMsgType.TEXT else "bytes": bytes(message)}
+            await self._send(frame, "send_frame", message, opcode, *args, **kwargs)
+        elif self._exchange.is_recorded:
+            await self._side.send_frame(message, opcode, *args, **kwargs)
+
+    async def close(self, code: Any = 1000, message: Any = b"") -> None:
+        """As the connection's."""
+        reason = message if isinstance(message, str) else bytes(message).decode("utf-8", "replace")
+        await self._send({_TYPE: "CLOSE", _CODE: int(code), _EXTRA: reason}, "close", code, message)
+
+    async def _send(self, frame: Mapping[str, Any], name: str, *args: Any, **kwargs: Any) -> None:
+        send = getattr(self._side, name)
+        if self._exchange.is_of_another():
+            await send(*args, **kwargs)
+            return
+        found = guard.guarded(PART, describe_message, frame)
+        if found is None:
+            self._exchange.hole(_LOST)
+            await send(*args, **kwargs)
+            return
+        is_recorded = self._exchange.is_recorded
+        with self._exchange.inside():
+            leaf = _write_leaf(found[0])
+            await call_async(lambda: leaf, lambda: send(*args, **kwargs) if is_recorded else _nothing())
+
+
+def _describe(came: Any) -> tuple[dict[str, Any], bool]:
+    """A message, or what the connection has raised, as a value; and whether all of it is there."""
+    from aiohttp import EofStream, WebSocketError
+
+    if isinstance(came, EofStream):
+        return {_TYPE: _ENDED}, True
+    if isinstance(came, WebSocketError):
+        return {_TYPE: _BROKEN, _CODE: int(came.code), _EXTRA: str(came)}, True
+    if isinstance(came, Exception):
+        return {_TYPE: type(came).__qualname__}, False
+    found: dict[str, Any] = {_TYPE: came.type.name}
+    if isinstance(came.extra, str):
+        found[_EXTRA] = came.extra
+    if isinstance(came.data, (str, bytes, bytearray)):
+        frame = "text" if isinstance(came.data, str) else "bytes"
+        described, is_whole = describe_message({frame: came.data})
+        return {**found, **described}, is_whole
+    if isinstance(came.data, int):
+        found[_CODE] = int(came.data)
+    return found, came.data is None or isinstance(came.data, int)
+
+
+def _build(described: Mapping[str, Any]) -> Any:
+    """`_describe` backwards. Raises: what the connection has raised."""
+    from aiohttp import EofStream, WebSocketError, WSMessage, WSMsgType
+
+    kind = described.get(_TYPE)
+    if kind == _ENDED:
+        raise EofStream
+    if kind == _BROKEN:
+        raise WebSocketError(described[_CODE], described[_EXTRA])
+    if kind not in WSMsgType.__members__:
+        raise ReplayMiss("a message of this session was not recorded")
+    message = build_message(described)
+    data = message.get("text", message.get("bytes", described.get(_CODE)))
+    return WSMessage(WSMsgType[str(kind)], data, described.get(_EXTRA))

@@ -1,0 +1,191 @@
+"""Unit: aiohttp's own server, however it is started: `run_app`, `python -m aiohttp.web`, a runner, gunicorn's worker.
+
+A server that ends its process on a signal is what the process is for. Another one that is asked by its own process is a
+part of what that process does, and so is one in another than the main thread: neither has units.
+In a replay no site is opened; where the program opens the first one, the recorded request waits for the start to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+import threading
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model import guard
+from spanreplay.model.distributions import find_start
+from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.process.own_ports import was_asked
+from spanreplay.runtime.run import active_run
+from spanreplay.units import factory
+from spanreplay.units.aiohttp_exchange import RecordedExchange, find_exchange, find_exchange_of
+from spanreplay.units.aiohttp_replay import ReplayedExchange, replay_request_of
+from spanreplay.units.aiohttp_websocket import take_over
+from spanreplay.units.http_exchange import PART
+from spanreplay.units.play import end_replay, is_replay, is_replay_of_unit, play_each
+from spanreplay.units.start import has_units
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.patches import Patches
+
+logger = logging.getLogger(__name__)
+
+_MODULE: Final = "aiohttp.web"
+_FACTORY: Final = re.compile(r"[\w.]+:[A-Za-z_]\w*")
+"""The application as `python -m aiohttp.web` is told it."""
+_services: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
+"""Server → whether its process is there for it, and not for something else that it helps with."""
+_SITES: Final = ("TCPSite", "UnixSite", "SockSite", "NamedPipeSite")
+_playing: Final[set[asyncio.Task[None]]] = set()
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch one of aiohttp's modules."""
+    if module.__name__ == "aiohttp.web_runner":
+        for name in _SITES:
+            patches.wrap(getattr(module, name), "start", _open)
+    elif module.__name__ == "aiohttp.web_fileresponse":
+        patches.wrap(module.FileResponse, "_sendfile", _send_file)
+    elif module.__name__ == "aiohttp.web_ws":
+        patches.wrap(module.WebSocketResponse, "_post_start", _shake_hands)
+    else:
+        patches.wrap(module.RequestHandler, "_handle_request", _handle)
+        patches.wrap(module.RequestHandler, "handle_error", _fail)
+        patches.wrap(module.StreamResponse, "_prepare_headers", _prepare_headers)
+        patches.wrap(module.RequestHandler, "connection_lost", _lose)
+        for name in ("_read_nowait", "_read_nowait_chunk"):
+            patches.wrap(module.StreamReader, name, _read)
+        patches.wrap(module.StreamReader, "_wait", _wait)
+
+
+# ── sites ───────────────────────────────────────────────────────────────────────────────────────────
+async def _open(wrapped: Any, site: Any, args: Any, kwargs: Any) -> Any:
+    runner = site._runner
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_replay():
+        if is_main and _is_played(runner):
+            return await _open_none(site)
+    elif is_main:
+        _services[runner.server] = runner._handle_signals
+    return await wrapped(*args, **kwargs)
+
+
+def _is_played(runner: Any) -> bool:
+    """Whether this replay is that of a unit, or of the process whose units are apart."""
+    run = active_run()
+    session = None if run is None else run.session
+    return session is not None and (is_replay_of_unit() or runner._handle_signals or has_units(session.recording))
+
+
+async def _open_none(site: Any) -> None:
+    from aiohttp.web_runner import BaseSite
+
+    await BaseSite.start(site)
+    run = active_run()
+    if run is None or _playing:
+        return
+    with inside_lane(Lane(f"{run.root_lane.path}/units")):  # the program's own tasks keep their numbers
+        _playing.add(asyncio.get_running_loop().create_task(_play(site._runner.server)))
+
+
+async def _play(server: Any) -> None:
+    try:
+        await play_each(partial(replay_request_of, server))
+    except Exception:
+        logger.exception("the recorded request could not be given to the application")
+    end_replay()
+
+
+# ── requests ────────────────────────────────────────────────────────────────────────────────────────
+async def _handle(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
+    exchange = find_exchange(protocol)
+    if isinstance(exchange, ReplayedExchange):
+        return await exchange.serve(wrapped, *args, **kwargs)
+    request = args[0]
+    run = guard.guarded(PART, factory.open_unit, _name()) if _is_unit(protocol, request) else None
+    if run is None:
+        return await wrapped(*args, **kwargs)
+    recorded = RecordedExchange(run, protocol)
+    with factory.inside_unit(run):
+        guard.guarded(PART, recorded.watch, request)
+        guard.guarded(PART, recorded.note_request, request)
+        try:
+            result = await wrapped(*args, **kwargs)
+        except BaseException as exc:
+            guard.guarded(PART, recorded.end, exc)
+            raise
+        finally:
+            recorded.leave()
+        guard.guarded(PART, recorded.end, None)
+    return result
+
+
+def _is_unit(protocol: Any, request: Any) -> bool:
+    """Whether a connection's request comes to an application, and from elsewhere."""
+    from aiohttp.web_protocol import ERROR
+
+    is_service = _services.get(protocol._manager)
+    if is_service is None or request._message is ERROR or protocol.transport is None:
+        return False
+    address = protocol.transport.get_extra_info("sockname")
+    return is_service or not (isinstance(address, tuple) and was_asked(address[1]))
+
+
+def _name() -> str:
+    """What `python -m aiohttp.web` was told; another program's own name is as good."""
+    if find_start() != ("module", _MODULE):
+        return ""
+    return next((each for each in sys.argv[1:] if _FACTORY.fullmatch(each)), "")
+
+
+def _fail(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
+    exchange = find_exchange(protocol)
+    if exchange is not None:
+        exchange.raised = kwargs.get("exc", args[2] if len(args) > 2 else None)
+    return wrapped(*args, **kwargs)
+
+
+def _lose(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
+    exchange = find_exchange(protocol)
+    if exchange is not None:
+        exchange.lose()
+    return wrapped(*args, **kwargs)
+
+
+async def _prepare_headers(wrapped: Any, response: Any, args: Any, kwargs: Any) -> Any:
+    exchange = find_exchange(response._req.protocol)
+    if exchange is not None:
+        exchange.is_dated_by_server = "Date" not in response.headers
+    return await wrapped(*args, **kwargs)
+
+
+def _read(wrapped: Any, reader: Any, args: Any, kwargs: Any) -> Any:
+    exchange = find_exchange_of(reader)
+    return wrapped(*args, **kwargs) if exchange is None else exchange.read(wrapped, *args, **kwargs)
+
+
+async def _wait(wrapped: Any, reader: Any, args: Any, kwargs: Any) -> Any:
+    exchange = find_exchange_of(reader)
+    return await (wrapped(*args, **kwargs) if exchange is None else exchange.wait(wrapped, *args, **kwargs))
+
+
+async def _send_file(wrapped: Any, response: Any, args: Any, kwargs: Any) -> Any:
+    """Send a file as the server does where the system can't: by what the application's writer is given."""
+    request, file, offset, count = args
+    if find_exchange(request.protocol) is None:
+        return await wrapped(*args, **kwargs)
+    from aiohttp.web_response import StreamResponse
+
+    return await response._sendfile_fallback(await StreamResponse.prepare(response, request), file, offset, count)
+
+
+def _shake_hands(wrapped: Any, response: Any, args: Any, kwargs: Any) -> Any:
+    result = wrapped(*args, **kwargs)
+    exchange = find_exchange(args[0].protocol)
+    if exchange is not None:
+        exchange.note(take_over, response, exchange)
+    return result
