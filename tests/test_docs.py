@@ -25,7 +25,8 @@ _FENCE = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 def _commands(page: Path) -> list[list[str]]:
     """Every `spanreplay …` line of a page's shell blocks, as words."""
-    lines = [line for block in _FENCE.findall(page.read_text(encoding="utf-8")) for line in block.splitlines()]
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for block in _FENCE.findall(text) for line in block.splitlines()]
     split = [shlex.split(line, comments=True) for line in lines]
     return [words for words in split if words[:1] == ["spanreplay"]]
 

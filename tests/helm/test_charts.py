@@ -8,7 +8,6 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -26,6 +25,7 @@ from support.helm import (
     matches,
     pods,
     pretty,
+    references,
     refuse,
     render,
     value_files,
@@ -116,41 +116,6 @@ def _templates_of(chart: str, values: Path, name: str) -> set[str]:
     return set()
 
 
-def _references(item: Any, path: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """(kind, name) of everything that an object names."""
-    found = []
-    if isinstance(item, list):
-        return [each for element in item for each in _references(element, path)]
-    if not isinstance(item, dict):
-        return []
-    for key, value in item.items():
-        if key in ("secretKeyRef", "secretRef"):
-            found.append(("Secret", value["name"]))
-        elif key in ("configMapKeyRef", "configMapRef"):
-            found.append(("ConfigMap", value["name"]))
-        elif key == "secretName":
-            found.append(("Secret", value))
-        elif key == "configMap":
-            found.append(("ConfigMap", value["name"]))
-        elif key == "claimName":
-            found.append(("PersistentVolumeClaim", value))
-        elif key == "serviceAccountName":
-            found.append(("ServiceAccount", value))
-        elif key == "imagePullSecrets":
-            found += [("Secret", each["name"]) for each in value]
-        elif key in ("serviceName",):
-            found.append(("Service", value))
-        elif key == "backendRefs":
-            found += [("Service", each["name"]) for each in value]
-        elif key == "service" and "name" in value:
-            found.append(("Service", value["name"]))
-        elif key == "scaleTargetRef":
-            found.append((value["kind"], value["name"]))
-        else:
-            found += _references(value, (*path, key))
-    return found
-
-
 @every_case
 def test_h2_references_lead_somewhere(chart: str, values: Path) -> None:
     """Every secret, config, claim, account, service, port and selector that an object names exists."""
@@ -158,7 +123,7 @@ def test_h2_references_lead_somewhere(chart: str, values: Path) -> None:
     existing = {(item["kind"], item["metadata"]["name"]) for item in objects}
     keys = {item["metadata"]["name"]: set(item.get("data", {})) for item in objects if item["kind"] == "Secret"}
     for item in objects:
-        for kind, name in _references(item):
+        for kind, name in references(item):
             assert (kind, name) in existing or OUTSIDE.fullmatch(name), (item["metadata"]["name"], kind, name)
     for owner, pod in pods(objects):
         for container in containers(pod):

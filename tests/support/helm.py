@@ -28,7 +28,9 @@ CRDS: Final = {
 """Kinds of other projects, whose schemas Kubernetes doesn't have."""
 
 
-def helm(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def helm(
+    *arguments: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run helm; what it prints about symbolic links is left out."""
     done = subprocess.run(
         [HELM, *arguments],
@@ -36,6 +38,7 @@ def helm(*arguments: str, environ: Mapping[str, str] | None = None) -> subproces
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
+        cwd=cwd,
         env={**os.environ, "HELM_NO_PLUGINS": "1", **(environ or {})},
     )
     done.stderr = "".join(line for line in done.stderr.splitlines(True) if "symbolic link" not in line)
@@ -67,7 +70,11 @@ def render_text(
 
 def render(chart: str, *files: Path, sets: tuple[str, ...] = (), release: str = "demo") -> list[Object]:
     """The objects of a chart."""
-    text = render_text(chart, files, sets, release)
+    return parse(render_text(chart, files, sets, release))
+
+
+def parse(text: str) -> list[Object]:
+    """The objects that helm printed."""
     return [item for item in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if item]
 
 
@@ -91,6 +98,41 @@ def pods(objects: list[Object]) -> Iterator[tuple[str, Object]]:
 def containers(pod: Object) -> list[Object]:
     """All containers of a pod, those that run before it included."""
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def references(item: Any) -> list[tuple[str, str]]:
+    """(kind, name) of everything that an object names."""
+    found = []
+    if isinstance(item, list):
+        return [each for element in item for each in references(element)]
+    if not isinstance(item, dict):
+        return []
+    for key, value in item.items():
+        if key in ("secretKeyRef", "secretRef"):
+            found.append(("Secret", value["name"]))
+        elif key in ("configMapKeyRef", "configMapRef"):
+            found.append(("ConfigMap", value["name"]))
+        elif key == "secretName":
+            found.append(("Secret", value))
+        elif key == "configMap":
+            found.append(("ConfigMap", value["name"]))
+        elif key == "claimName":
+            found.append(("PersistentVolumeClaim", value))
+        elif key == "serviceAccountName":
+            found.append(("ServiceAccount", value))
+        elif key == "imagePullSecrets":
+            found += [("Secret", each["name"]) for each in value]
+        elif key in ("serviceName",):
+            found.append(("Service", value))
+        elif key == "backendRefs":
+            found += [("Service", each["name"]) for each in value]
+        elif key == "service" and "name" in value:
+            found.append(("Service", value["name"]))
+        elif key == "scaleTargetRef":
+            found.append((value["kind"], value["name"]))
+        else:
+            found += references(value)
+    return found
 
 
 def labels(item: Object) -> dict[str, str]:
