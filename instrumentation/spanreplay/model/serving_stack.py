@@ -8,7 +8,7 @@ from typing import Any, Final
 
 __all__ = ["LIVE_NOTE", "STATED", "list_changed", "read_determinism", "split_line"]
 
-LIVE_NOTE: Final = "live answers are newly generated; they don't show what happened in the recorded run"
+LIVE_NOTE: Final = "fresh generation, not evidence: live answers don't show what happened in the recorded run"
 """Stands in every report of a replay in which a call was live."""
 
 STATED: Final = (

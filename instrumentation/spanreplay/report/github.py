@@ -62,15 +62,16 @@ def _annotate(cause: Divergence, folder: str) -> str:
 def render(verdict: Verdict, folder: str = "") -> str:
     """Workflow commands, one a line; `folder` is the agent's directory, relative to the repository."""
     found = causes(verdict) if verdict["verdict"] == "diverged" else []
+    live = [LIVE_NOTE] if verdict["counts"].get("live") else []
     changed = [_warn_unexercised(each, line, folder) for each, line in _unexercised(verdict)]
     if not found:
         level = _LEVEL.get(verdict["verdict"], "error")
         reasons = [shorten(str(r), LINE_CHARACTERS_MAX) for r in verdict["reasons"][:DIFFS_MAX]]
         hint = [f"hint: {shorten(str(verdict['hint']), LINE_CHARACTERS_MAX)}"] if verdict.get("hint") else []
-        live = [LIVE_NOTE] if verdict["counts"].get("live") else []
         message = "\n".join([text.render_verdict_line(verdict).plain, *live, *reasons, *hint])
         return _command(level, message, title=f"spanreplay: {verdict['verdict']}") + "\n" + "".join(changed)
     lines = [_annotate(cause, folder) for cause in found[:ANNOTATIONS_MAX]]
+    lines += [_command("notice", note, title="spanreplay: live calls") for note in live]
     if len(found) > ANNOTATIONS_MAX:
         more = plural(len(found) - ANNOTATIONS_MAX, "more divergence")
         lines.append(_command("notice", f"{more}, see the step summary", title="spanreplay"))
