@@ -30,16 +30,27 @@ GENERATED = re.compile(r'^(  [a-z-]+: )"?YT[E-H][A-Za-z0-9+/]{53}"?$', re.MULTIL
 """Secrets that a chart draws: base64 of `a1` and 40 characters."""
 
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
-_NAMED = {
-    "type": "array",
-    "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "minLength": 1}}},
+
+
+def _text(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern}
+
+
+def _map(values: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": values}
+
+
+_ITEM_NAME = {"type": "string", "minLength": 1, "pattern": r"^[A-Za-z0-9._-]*$"}
+_NAMED = {"type": "array", "items": {"type": "object", "required": ["name"], "properties": {"name": _ITEM_NAME}}}
+_LABEL = {**_text(r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"), "maxLength": 63}
+_QUANTITY = {
+    "type": ["string", "integer", "number"],
+    "pattern": r"^[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$",
+    "minimum": 0,
 }
-_STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
-_QUANTITY = {"type": ["string", "integer", "number"], "pattern": r"^[0-9.]+(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"}
-_QUANTITIES = {"type": "object", "additionalProperties": _QUANTITY}
-_SECRET_NAME = {"type": "string", "pattern": r"^[a-z0-9.-]*$"}
 _FREE: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("labels annotations podLabels podAnnotations nodeSelector matchLabels", _STRINGS),
+    ("labels podLabels nodeSelector matchLabels", _map(_LABEL)),
+    ("annotations podAnnotations", _map({"type": "string"})),
     ("affinity lifecycle", {"type": "object"}),
     ("tolerations topologySpreadConstraints extraObjects extraEnvFrom", _OBJECTS),
     ("agents clients viewers prometheus to", _OBJECTS),
@@ -50,15 +61,22 @@ _FREE: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "type": "object",
             "additionalProperties": False,
-            "properties": {"requests": _QUANTITIES, "limits": _QUANTITIES, "claims": _NAMED},
+            "properties": {"requests": _map(_QUANTITY), "limits": _map(_QUANTITY), "claims": _NAMED},
         },
     ),
-    ("digest", {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?$"}),
-    ("tag", {"type": ["string", "null"], "pattern": r"^[A-Za-z0-9._-]*$"}),
-    ("repository", {"type": "string", "pattern": r"^[a-z0-9./_-]+$"}),
-    ("size", {"type": "string", "pattern": r"^[0-9]+(Mi|Gi|Ti)$"}),
-    ("host", {"type": "string", "pattern": r"^[A-Za-z0-9._-]*$"}),
-    ("existingSecret tlsSecret tokensSecret dsnSecret", _SECRET_NAME),
+    ("digest", _text(r"^(sha256:[0-9a-f]{64})?$")),
+    ("tag", {**_text(r"^[A-Za-z0-9._-]*$"), "type": ["string", "null"]}),
+    ("registry imageRegistry", _text(r"^([A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[a-z0-9._-]+)*)?$")),
+    ("repository", _text(r"^[a-z0-9./_-]+$")),
+    ("size shmSize tmpSize", _text(r"^[0-9]+(Mi|Gi|Ti)$")),
+    ("host", _text(r"^[A-Za-z0-9._-]*$")),
+    ("collectorHost collectorGrpcHost replayHost phoenixHost", _text(r"^([*][.])?[a-z0-9.-]*$")),
+    ("url publicUrl", _text(r"^(https?://[^\s/]+\S*)?$")),
+    ("existingSecret tlsSecret tokensSecret dsnSecret", _text(r"^[a-z0-9.-]*$")),
+    ("storageClass className priorityClassName runtimeClassName", _text(r"^[a-z0-9.-]*$")),
+    ("fullnameOverride", _text(r"^([a-z]([a-z0-9-]*[a-z0-9])?)?$")),
+    ("key tokensKey dsnKey", _text(r"^[A-Za-z0-9._-]+$")),
+    ("maxUnavailable", {**_text(r"^[0-9]+%$"), "type": ["integer", "string"], "minimum": 0}),
 )
 FREE = {name: schema for names, schema in _FREE for name in names.split()}
 """Keys whose value is Kubernetes' own, or has a form of its own wherever it stands."""
@@ -106,9 +124,19 @@ def _describe(node: yaml.Node, values: Any, path: tuple[str, ...], lines: list[s
         if not meaning:
             raise SystemExit(f"values.yaml:{key.start_mark.line + 1}: {'.'.join(here)} has no `# --` line")
         rows.append(Row(".".join(here), json.dumps(values[name]), meaning))
-        schema = dict(free) if free is not None else _plain(value)
-        properties[name] = {"description": meaning, **schema, **extra}
+        schema = {**(free if free is not None else _plain(value)), **extra}
+        if free is None and (lacks := _what_is_open(schema)):
+            raise SystemExit(f"values.yaml:{key.start_mark.line + 1}: {'.'.join(here)} takes anything: @schema {lacks}")
+        properties[name] = {"description": meaning, **schema}
     return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _what_is_open(schema: dict[str, Any]) -> str:
+    """What a schema must say for bad values to be refused, if it doesn't; a rule for every key that is not in FREE."""
+    kind = schema["type"]
+    needed = {"string": ("enum", "pattern"), "integer": ("minimum",), "number": ("minimum",), "array": ("items",)}
+    wanted = needed.get(kind, ())
+    return "" if not wanted or any(word in schema for word in wanted) else " or ".join(wanted)
 
 
 def _plain(node: yaml.Node) -> dict[str, Any]:
@@ -120,7 +148,7 @@ def _plain(node: yaml.Node) -> dict[str, Any]:
 def _models(models: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """The schema of a map of models: what `defaults` may say, and what is a model's own."""
     own = {
-        "model": {"type": "string", "minLength": 1, "description": "Name on the hub, or a directory of the cache."},
+        "model": {**_text(r"^\S+$"), "description": "Name on the hub, or a directory of the cache."},
         "revision": {
             "type": "string",
             "pattern": "^([0-9a-f]{40}|local-[A-Za-z0-9._-]+)$",

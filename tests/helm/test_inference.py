@@ -56,6 +56,26 @@ BAD_MODELS = {
         "models.m.kernels.expectedLine needs kernels.plugin=true: vllm states no line by itself",
     ),
     "a startup of no time": (_with(startup={"maxSeconds": 1}), "Must be greater than or equal to 60"),
+    "shared memory that Kubernetes can't read": (_with(shmSize="8 GB"), "models.m.shmSize: Does not match pattern"),
+    "a product that no label says": (_with(gpuProduct="NVIDIA H200"), "models.m.gpuProduct: Does not match pattern"),
+    "a resource without domain": (_with(gpuResource="gpu"), "models.m.gpuResource: Does not match pattern"),
+    "no prompt to warm up with": (_with(startup={"warmUpTokens": []}), "warmUpTokens: Array must have at least 1 item"),
+    "a line of two lines": (_with(kernels={"expectedLine": "a\nb"}), "expectedLine: Does not match pattern"),
+    "a backend with a blank": (_with(attentionBackend="A B"), "models.m.attentionBackend: Does not match pattern"),
+    "a model with a blank": (_with(model="org/my model"), "models.m.model: Does not match pattern"),
+    "the name of helm's test": (
+        "models.test=" + json.dumps(GOOD),
+        "models.test: that name belongs",
+    ),
+    "transformers on two GPUs": (_with(engine="transformers", gpus=2), "models.m.gpus: transformers serves on one GPU"),
+    "transformers with another's attention": (
+        _with(engine="transformers", attentionBackend="FLASH_ATTN"),
+        "attentionBackend and maxModelLen are of vllm",
+    ),
+    "transformers with another's limit": (
+        _with(engine="transformers", maxModelLen=4096),
+        "models.m: attentionBackend and maxModelLen are of vllm",
+    ),
     "a name with capitals": ('models.Qwen={"model": "a"}', "Property name"),
 }
 
