@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from support.helm import CHARTS, helm, labels, value_files
+from support.helm import CHARTS, helm, labels, render, value_files
 from support.kube import KubeApi
 
 CHART = str(CHARTS / "spanreplay")
@@ -110,16 +111,28 @@ def test_h1_a_changed_migration_is_a_new_job(kube: KubeApi, run: Run) -> None:
     assert second != first
 
 
-KINDS = [path for path in value_files("spanreplay") if path.stem in ("external", "openshift", "phoenix-postgres")]
+CASES = [(chart, path) for chart in ("spanreplay", "spanreplay-inference") for path in value_files(chart)]
 
 
-@pytest.mark.parametrize("values", KINDS, ids=lambda path: path.stem)
-def test_h1_every_kind_of_store_installs_and_upgrades(kube: KubeApi, run: Run, values: Path) -> None:
-    """Files of values install and upgrade without a change."""
-    _apply(run, "install", "--values", str(values))
+@pytest.mark.parametrize(
+    ("chart", "values"), CASES, ids=[f"{chart}-{path.parent.name}-{path.stem}" for chart, path in CASES]
+)
+def test_h1_every_kind_of_store_installs_and_upgrades(kube: KubeApi, run: Run, chart: str, values: Path) -> None:
+    """Every file of values installs, upgrades without a change and with one on all objects, rolls back, uninstalls."""
+    source, chosen = str(CHARTS / chart), ("--values", str(values))
+    _apply(run, "install", *chosen, chart=source)
     first = _state(kube)
-    _apply(run, "upgrade", "--values", str(values))
+    assert {(item["kind"], item["metadata"]["name"]) for item in render(chart, values, release="mine")} >= set(first)
+    _apply(run, "upgrade", *chosen, chart=source)
     assert _state(kube) == first
+    _apply(run, "upgrade", *chosen, "--set", "global.labels.changed=yes", chart=source)
+    untouched = [name for name, item in _state(kube).items() if "changed" not in item["labels"]]
+    extra = (yaml.safe_load(values.read_text(encoding="utf-8")) or {}).get("extraObjects", [])
+    assert len(untouched) == len(extra), untouched  # what a user adds has labels of its own
+    run("rollback", "mine", "1")
+    assert _state(kube) == first
+    run("uninstall", "mine")
+    assert {kind for kind, _ in _state(kube)} <= {"Secret", "PersistentVolumeClaim"}
 
 
 def test_h1_an_existing_secret_is_left_alone(kube: KubeApi, run: Run) -> None:

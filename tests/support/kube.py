@@ -37,7 +37,12 @@ KINDS: Final[dict[str, dict[str, str]]] = {
     "networking.k8s.io/v1": {"Ingress": "ingresses", "NetworkPolicy": "networkpolicies"},
     "policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "autoscaling/v2": {"HorizontalPodAutoscaler": "horizontalpodautoscalers"},
+    "monitoring.coreos.com/v1": {"ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"},
+    "gateway.networking.k8s.io/v1": {"HTTPRoute": "httproutes", "GRPCRoute": "grpcroutes"},
+    "clickhouse.com/v1alpha1": {"ClickHouseCluster": "clickhouseclusters", "KeeperCluster": "keeperclusters"},
+    "clickhouse.altinity.com/v1": {"ClickHouseInstallation": "clickhouseinstallations"},
 }
+"""Kinds of Kubernetes, then those that operators bring: here they are installed."""
 IMMUTABLE: Final = {
     "Deployment": (("spec", "selector"),),
     "StatefulSet": (("spec", "selector"), ("spec", "serviceName"), ("spec", "volumeClaimTemplates")),
