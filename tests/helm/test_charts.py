@@ -8,6 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -31,6 +32,7 @@ from support.helm import (
 )
 
 CHART = "spanreplay"
+COMPONENT = "app.kubernetes.io/component"
 INSTALLABLE = sorted(path.parent.name for path in CHARTS.glob("*/values.yaml"))
 CASES = [(chart, path) for chart in INSTALLABLE for path in value_files(chart)]
 VERSIONS = ("1.28", "1.31", "1.34", "1.37")
@@ -152,12 +154,10 @@ def test_h2_references_lead_somewhere(chart: str, values: Path) -> None:
 
 def _edges(objects: list[Object]) -> set[tuple[str, str, int]]:
     """(from, to, port) that the policies allow: both sides must."""
-    policies = {
-        labels(item)["app.kubernetes.io/component"]: item["spec"] for item in objects if item["kind"] == "NetworkPolicy"
-    }
+    policies = {labels(item)[COMPONENT]: item["spec"] for item in objects if item["kind"] == "NetworkPolicy"}
     for component, spec in policies.items():
         assert set(spec["policyTypes"]) == {"Ingress", "Egress"}, component
-    known = [(labels(pod).get("app.kubernetes.io/component", ""), pod) for _, pod in pods(objects)]
+    known = [(labels(pod).get(COMPONENT, ""), pod) for _, pod in pods(objects)]
 
     def peers(rule: Object, key: str) -> set[str]:
         if key not in rule:
@@ -232,9 +232,48 @@ def test_h2_two_releases_share_a_namespace(chart: str) -> None:
     long = "a-release-whose-name-has-exactly-fifty-three-letters-"
     first, second = (render(chart, values, release=long[:52] + each) for each in "12")
     assert not _names(first) & _names(second)
+    others = [*second, *(pod for _, pod in pods(second))]
+    kinds = set()
     for item in first:
-        if item["kind"] == "Service":
-            assert not any(matches(item["spec"]["selector"], pod) for _, pod in pods(second))
+        for selector in _selectors(item):
+            kinds.add(item["kind"])
+            assert not any(matches(selector, other) for other in others), (
+                item["kind"],
+                item["metadata"]["name"],
+                selector,
+            )
+    assert kinds >= {"Service", "Deployment", "NetworkPolicy"}
+    assert kinds >= {item["kind"] for item in first if "selector" in item.get("spec", {})}
+
+
+@every_case
+def test_h2_a_workload_selects_its_own_pods_alone(chart: str, values: Path) -> None:
+    """Within a release no Deployment, StatefulSet, Job or budget selects the pods of another."""
+    objects = render(chart, values)
+    for item in objects:
+        if item["kind"] in ("Deployment", "StatefulSet", "PodDisruptionBudget", "Service"):
+            selector = _flat(item["spec"]["selector"])
+            selected = {labels(pod)[COMPONENT] for _, pod in pods(objects) if matches(selector, pod)}
+            assert selected == {labels(item)[COMPONENT]}, item["metadata"]["name"]
+
+
+def _flat(selector: Object) -> dict[str, str]:
+    return dict(selector.get("matchLabels", selector))
+
+
+def _selectors(item: Any) -> list[dict[str, str]]:
+    """Every selector of labels in an object that means pods or services of its own namespace."""
+    if isinstance(item, list):
+        return [each for element in item for each in _selectors(element)]
+    if not isinstance(item, dict):
+        return []
+    found = [_flat(item["spec"]["selector"])] if item.get("kind") == "Service" else []
+    for key, value in item.items():
+        if key == "matchLabels":
+            found.append(value)
+        elif not (key == "podSelector" and "namespaceSelector" in item):
+            found += _selectors(value)
+    return found
 
 
 @pytest.mark.parametrize("chart", INSTALLABLE)
@@ -252,7 +291,7 @@ def test_h2_names_of_53_characters_fit(chart: str) -> None:
 def test_what_is_switched_off_is_not_there() -> None:
     """Each part can be left out, and leaves nothing of itself behind."""
     off = render(CHART, sets=("replay.enabled=false", "collector.enabled=false", "migrate.enabled=false"))
-    assert {labels(item)["app.kubernetes.io/component"] for item in off} == {"clickhouse", "auth", "all"}
+    assert {labels(item)[COMPONENT] for item in off} == {"clickhouse", "auth", "all"}
     assert not [
         item for item in render(CHART, sets=("networkPolicy.enabled=false",)) if item["kind"] == "NetworkPolicy"
     ]
