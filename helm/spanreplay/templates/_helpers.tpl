@@ -201,3 +201,8 @@ storageClassName: {{ . }}
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* "yes" where there is a pod of `helm test`: it has no client certificate. */}}
+{{- define "spanreplay.hasTest" -}}
+{{- if and .Values.collector.enabled .Values.replay.enabled (not .Values.tls.clientCa) }}yes{{ end -}}
+{{- end }}
