@@ -107,7 +107,13 @@ NAMES: Final = {
             "w1_bias", "w2_bias", "gemm1_clamp_limit",
         )),
         "vllm.model_executor.layers.fused_moe.config:FusedMoEParallelConfig.use_ep",
-        *(f"vllm.entrypoints.*.cli_args:{name}" for name in ("middleware", "fingerprint_mode", "fingerprint_value")),
+        *(f"vllm.entrypoints.*.cli_args:{name}" for name in (
+            "host", "port", "middleware", "fingerprint_mode", "fingerprint_value",
+        )),
+        *(f"vllm.engine.arg_utils:EngineArgs.{name}" for name in (
+            "model", "revision", "tokenizer_revision", "served_model_name", "seed", "dtype", "tensor_parallel_size",
+            "max_model_len", "attention_backend",
+        )),
     ),
     "sglang": (
         *(f"sglang.srt.arg_groups.choices:{name}" for name in (
@@ -117,7 +123,8 @@ NAMES: Final = {
         *(f"sglang.srt.plugins.hook_registry:HookType.{name}" for name in ("AROUND", "BEFORE", "REPLACE")),
         "sglang.srt.entrypoints.http_server:app",
         *(f"sglang.srt.arg_groups.fields.*:{name}" for name in (
-            "enable_deterministic_inference", "attention_backend", "prefill_attention_backend",
+            "model_path", "revision", "served_model_name", "host", "port", "random_seed", "dtype", "tp_size",
+            "context_length", "enable_deterministic_inference", "attention_backend", "prefill_attention_backend",
             "decode_attention_backend", "enable_lora", "lora_paths", "speculative_algorithm", "quantization",
             "kv_cache_dtype", "dllm_algorithm", "rl_on_policy_target", "disaggregation_mode",
             "enable_two_batch_overlap", "enable_dp_attention", "tokenizer_worker_num", "dp_size", "pp_size", "ep_size",
@@ -125,7 +132,8 @@ NAMES: Final = {
         )),
     ),
 }  # fmt: skip
-"""module:name or module:Class.member → whether it is there; with `*` in the module, anywhere in those modules."""
+"""module:name or module:Class.member → whether it is there; with `*` in the module, anywhere in those modules. The
+fields of `EngineArgs`, `cli_args` and `arg_groups.fields` are the flags that the chart sets, by their own names."""
 
 IMPORTED: Final = {"vllm": _BI, "sglang": _OPS}
 """Of these modules' functions: who imports them by name, at the top of a module."""

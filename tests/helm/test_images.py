@@ -167,6 +167,38 @@ def test_h3_the_kernels_are_one_pure_wheel_on_a_path(root: Path) -> None:
     assert Path(origin).is_relative_to(copied)
 
 
+@pytest.mark.slow
+def test_h3_the_probe_starts_where_the_charts_start_it(root: Path) -> None:
+    """Without torch: in the image of `helm test`, and from the init container's directory under an engine's Python.
+
+    Each verb of the rendered commands ends with its one line on a server that is not there.
+    """
+    copied = root / "kernels"
+    engine = {"PYTHONPATH": str(copied), "PYTHONDONTWRITEBYTECODE": "1"}
+    bare = root / "engine"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    started = set()
+    for name, pod in pods(render("spanreplay-inference", ROOT / "helm" / "spanreplay-inference" / "ci" / "all.yaml")):
+        (container,) = pod["spec"]["containers"]
+        probes = [
+            container[f"{each}Probe"]["exec"]["command"] for each in ("startup", "readiness") if name[:3] != "Pod"
+        ]
+        for command in probes or [[*container["command"], *container["args"]]]:
+            python = (
+                root / "opt" / "spanreplay" / "bin" / "python" if name.startswith("Pod/") else bare / "bin" / "python"
+            )
+            words = [re.sub(r"^--url=.*", "--url=http://127.0.0.1:1", word) for word in command[1:]]
+            environ = {"PATH": "/usr/bin:/bin", "HOME": str(root), **({} if name.startswith("Pod/") else engine)}
+            done = subprocess.run(
+                [str(python), *words], env=environ, cwd=root, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 1, done.stderr
+            assert done.stderr.endswith("http://127.0.0.1:1 does not answer: ConnectionRefusedError\n"), done.stderr
+            assert done.stderr.count("\n") == 1
+            started.add(words[2])
+    assert started == {"warm-up", "ready", "invariance"}
+
+
 def _services() -> dict[str, Any]:
     services: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     return services

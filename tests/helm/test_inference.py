@@ -1,4 +1,4 @@
-"""The chart of inference pods, and the probe that its pods run."""
+"""The chart of inference pods: what it refuses, what its pods are told, and the life of a release."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import importlib
 import inspect
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spanreplay_kernels import probe
 from spanreplay_kernels.engines import sglang, vllm
-from support.helm import CHARTS, ROOT, Object, containers, helm, labels, matches, pods, refuse, render
+from support.helm import CHARTS, ROOT, Object, containers, helm, labels, matches, pods, refuse, render, value_files
 from support.kube import KubeApi
 
 CHART = "spanreplay-inference"
@@ -136,6 +133,29 @@ def test_h3_a_pod_has_its_startup_budget_and_is_ready_by_a_completion() -> None:
     assert expected == "kernels=0.1.0; engine=transformers-5.23.0"
 
 
+@pytest.mark.parametrize("values", value_files(CHART), ids=lambda path: path.stem)
+def test_h3_the_pod_of_helm_test_asks_what_the_probe_understands(values: Path) -> None:
+    """Its arguments parse, ask the model's own Service by the name that it serves, and expect the line that pods do."""
+    objects = render(CHART, values)
+    services = {
+        f"http://{i['metadata']['name']}:{i['spec']['ports'][0]['port']}" for i in objects if i["kind"] == "Service"
+    }
+    ready = {}
+    for deployment in _deployments(values).values():
+        options = probe._parse(_engine(deployment)["readinessProbe"]["exec"]["command"][3:])
+        ready[options.model] = (options.header, options.expect)
+    asked = {}
+    for owner, pod in pods(objects):
+        if owner.startswith("Pod/"):
+            (container,) = containers(pod)
+            assert container["command"] == ["python", "-m", probe.__spec__.name]
+            options = probe._parse(container["args"])
+            assert (options.check, options.prompts) == (probe.check_invariance, 50)
+            asked[options.url] = (options.model, options.header, options.expect)
+    assert asked.keys() == services
+    assert {model: rest for model, *rest in asked.values()} == {model: [*line] for model, line in ready.items()}
+
+
 def test_h3_everything_written_lies_on_the_cache_or_in_memory() -> None:
     """Home, weights and compiled kernels are on the volume; shared memory is memory; the root is read-only."""
     for deployment in _deployments(ALL).values():
@@ -167,6 +187,48 @@ def test_h3_engines_are_told_to_be_deterministic() -> None:
     assert flags
     assert all(f'"{flag}"' in known for flag in flags)
     assert not any("revision" in word for word in ours["args"]), "a directory has no commit"
+
+
+FLAGS = {
+    "vllm": r"vllm\.(engine\.arg_utils:EngineArgs\.|entrypoints\.\*\.cli_args:)",
+    "sglang": r"sglang\..+\.fields\.\*:",
+}
+"""Where the flags of an engine stand among the names of tests/kernels/engines/releases.json."""
+
+
+@pytest.mark.parametrize(("engine", "plugin"), [("vllm", vllm), ("sglang", sglang)], ids=["vllm", "sglang"])
+def test_h3_every_flag_is_one_that_the_engine_has(engine: str, plugin: ModuleType) -> None:
+    """Whatever flag a file of values makes the chart set is a field of each release that the plug-in covers."""
+    source = ROOT / "tests" / "kernels" / "engines" / "releases.json"
+    releases = json.loads(source.read_text(encoding="utf-8"))[engine]
+    everything = ("models.x=" + json.dumps({**GOOD, "engine": engine, "maxModelLen": 4096}),)
+    plain = (
+        "models.x="
+        + json.dumps({**GOOD, "engine": engine, "attentionBackend": "triton", "kernels": {"plugin": False}}),
+    )
+    cases = [render(CHART, path) for path in value_files(CHART)] + [render(CHART, sets=s) for s in (everything, plain)]
+    args = [
+        word
+        for objects in cases
+        for item in objects
+        if item["kind"] == "Deployment" and _annotation(item, "engine") == engine
+        for word in _engine(item)["args"]
+    ]
+    flags = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in args if word.startswith("--")}
+    assert len(flags) > 8
+    for release, facts in releases.items():
+        if tuple(map(int, release.split(".")))[: len(plugin.RELEASES[0])] < plugin.RELEASES[0]:
+            continue
+        known = {
+            re.split(r"[:.]", name)[-1]
+            for name, is_there in facts["names"].items()
+            if is_there and re.match(FLAGS[engine], name)
+        }
+        assert flags - known - {"override_generation_config"} == set(), release  # that one is a user's
+
+
+def _annotation(deployment: Object, name: str) -> str:
+    return str(deployment["spec"]["template"]["metadata"]["annotations"][f"spanreplay.dev/{name}"])
 
 
 def test_h3_engines_are_asked_for_the_plug_in_as_it_wants_to_be() -> None:
@@ -266,98 +328,3 @@ def test_h1_inference_install_upgrade_rollback_uninstall(tmp_path: Path) -> None
         assert {name: dict(item["spec"]) for name, item in kube.find("Deployment").items()} == before
         run("uninstall", "mine")
         assert kube.find("Deployment") == {}
-
-
-Answer = Callable[[dict[str, Any]], tuple[int, bytes, str]]
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Answer], str]]:
-    """A server of completions that answers as it is told; its address."""
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(answer: Answer) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *args: object) -> None:
-                """Nothing on standard error."""
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status, content, line = answer(body) if self.path == "/v1/completions" else (404, b"", "")
-                self.send_response(status)
-                if line:
-                    self.send_header(probe.HEADER, line)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def _completion(text: str = "three") -> bytes:
-    return json.dumps({"choices": [{"text": text}]}).encode()
-
-
-NOT_READY: dict[str, tuple[Answer, list[str], str]] = {
-    "an error": (lambda body: (500, b"", "x"), [], "answers 500"),
-    "no completion": (lambda body: (200, b"{}", "x"), [], "no completion"),
-    "no line": (lambda body: (200, _completion(), ""), ["--header"], "the kernels are not at work"),
-    "another line": (lambda body: (200, _completion(), "plan=2"), ["--expect=plan=1"], "expected 'plan=1'"),
-}
-
-
-@pytest.mark.parametrize("case", NOT_READY)
-def test_h3_a_pod_is_not_ready(case: str, serve: Callable[[Answer], str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that answers wrongly, or by other kernels, is not ready; one line says why."""
-    answer, options, message = NOT_READY[case]
-    assert probe.main(["ready", f"--url={serve(answer)}", "--model=m", *options]) == 1
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
-
-
-def test_h3_a_pod_is_ready_when_the_line_is_the_expected_one(serve: Callable[[Answer], str]) -> None:
-    """One completion of one token, greedy and seeded, with the right line; a server that is away is not ready."""
-    asked: list[dict[str, Any]] = []
-
-    def answer(body: dict[str, Any]) -> tuple[int, bytes, str]:
-        asked.append(body)
-        return 200, _completion(), "plan=1"
-
-    url = serve(answer)
-    assert probe.main(["ready", f"--url={url}", "--model=m", "--header", "--expect=plan=1"]) == 0
-    assert [(body["model"], body["max_tokens"], body["temperature"]) for body in asked] == [("m", 1, 0)]
-    assert probe.main(["warm-up", f"--url={url}", "--model=m", "--tokens=1,16,128"]) == 0
-    assert [len(body["prompt"].split()) for body in asked[1:]] == [1, 16, 128]
-    assert probe.main(["ready", "--url=http://127.0.0.1:1", "--model=m"]) == 1
-
-
-@pytest.mark.parametrize("is_invariant", [True, False], ids=["one completion", "two completions"])
-def test_h3_the_test_of_a_release_sees_an_answer_that_depends_on_the_load(
-    is_invariant: bool, serve: Callable[[Answer], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Equal prompts among neighbours: one deviating completion of many is found."""
-    equal: list[str] = []
-
-    def answer(body: dict[str, Any]) -> tuple[int, bytes, str]:
-        if body["prompt"] == probe.PROMPT:
-            equal.append("x")
-            if not is_invariant and len(equal) == 7:
-                return 200, _completion("four"), "plan=1"
-        return 200, _completion("three"), "plan=1"
-
-    status = probe.main(
-        ["invariance", f"--url={serve(answer)}", "--model=m", "--prompts=20", "--header", "--parallel=1"]
-    )
-    assert len(equal) == 20
-    assert status == (0 if is_invariant else 1)
-    said = capsys.readouterr()
-    assert re.search("one completion" if is_invariant else r"20 equal prompts have 2 completions", said.out + said.err)
