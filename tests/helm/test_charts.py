@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -207,16 +208,43 @@ def _selectors(item: Any) -> list[dict[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("chart", INSTALLABLE)
-def test_h2_names_of_53_characters_fit(chart: str) -> None:
-    """With the longest release name every name and label is one that Kubernetes takes, those of pods included."""
-    for item in render(chart, CHARTS / chart / "ci" / "all.yaml", release="r" * 53):
+MODELS = ("m" * 20, "7", "on", "1e3")
+SUBJECT = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+"""What Kubernetes takes as the name of most objects; a Service's begins with a letter."""
+
+
+@pytest.mark.parametrize("release", ["r" * 53, "1" * 53, "my.release", "2nd", "123", "on"])
+@pytest.mark.parametrize(
+    ("chart", "stem"),
+    [(CHART, "all"), (CHART, "operator-official"), (CHART, "operator-altinity"), ("spanreplay-inference", "all")],
+)
+def test_h2_names_of_53_characters_fit(chart: str, stem: str, release: str) -> None:
+    """With every release name that Helm takes each name and label is legal, those that operators make included.
+
+    The models have the longest name, and names that YAML reads as a number or as true.
+    """
+    model = json.dumps({"model": "a", "revision": "0" * 40, "gpuProduct": "p"})
+    sets = tuple(f"models.{name}={model}" for name in MODELS) if chart != CHART else ()
+    for item in render(chart, CHARTS / chart / "ci" / f"{stem}.yaml", release=release, sets=sets):
         name = item["metadata"]["name"]
-        # A StatefulSet's pods carry its name, a dash and a hash of ten characters as a label
-        limit = 52 if item["kind"] == "StatefulSet" else 63
+        # A StatefulSet's pods carry its name, a dash and a hash of ten characters as a label; an operator makes a
+        # StatefulSet and Services whose names go on for up to 20 characters behind the resource's
+        limit = 52 if item["kind"] == "StatefulSet" else 36 if "clickhouse" in item["apiVersion"] else 63
         assert len(name) <= limit, name
-        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name), name
-        assert all(len(value) <= 63 for value in labels(item).values()), pretty(labels(item))
+        assert re.fullmatch(f"(?=[a-z]){SUBJECT}" if item["kind"] == "Service" else SUBJECT, name), name
+        texts = [*labels(item).values(), *(value for each in _selectors(item) for value in each.values())]
+        assert {type(value) for value in texts} <= {str}, pretty(texts)
+        assert max(map(len, texts), default=0) <= 63, pretty(texts)
+    for _, pod in pods(render(chart, CHARTS / chart / "ci" / f"{stem}.yaml", release=release, sets=sets)):
+        stores = [v["value"] for c in containers(pod) for v in c.get("env", []) if v["name"] == "SPANREPLAY_STORE"]
+        assert all(len(urlsplit(store).hostname or "") <= 63 for store in stores), stores
+
+
+@pytest.mark.parametrize("chart", INSTALLABLE)
+def test_h2_names_that_become_alike_stay_apart(chart: str) -> None:
+    """A release with a dot and one with a dash in its place share no name."""
+    values = CHARTS / chart / "ci" / "all.yaml"
+    assert not _names(render(chart, values, release="a.b")) & _names(render(chart, values, release="a-b"))
 
 
 def test_what_is_switched_off_is_not_there() -> None:

@@ -1,6 +1,7 @@
 {{/*
 Names. Objects of two releases never collide, however long their names are: what is too long is cut and
-ends with a hash of the whole. 40 characters leave room for "-clickhouse", an ordinal and the hash that
+ends with a hash of the whole. A Service's name begins with a letter and has no dot, which release names may:
+what is changed for that ends with a hash, too. 40 characters leave room for "-clickhouse", an ordinal and the hash that
 Kubernetes adds to the labels of a StatefulSet's pods (63 at most).
 */}}
 {{- define "common.fullname" -}}
@@ -8,12 +9,15 @@ Kubernetes adds to the labels of a StatefulSet's pods (63 at most).
 {{- if not $name -}}
 {{- $name = ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (contains .Chart.Name .Release.Name) -}}
 {{- end -}}
-{{- include "common.shorten" (dict "name" $name "max" 40) -}}
+{{- $legal := $name | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $legal }}{{ $legal = printf "r%s" $legal }}{{ end -}}
+{{- if ne $legal $name }}{{ $legal = printf "%s-%s" $legal ($name | sha256sum | trunc 6) }}{{ end -}}
+{{- include "common.shorten" (dict "name" $legal "max" 40) -}}
 {{- end }}
 
 {{- define "common.shorten" -}}
 {{- if gt (len .name) (int .max) -}}
-{{- printf "%s-%s" (.name | trunc (int (sub .max 7)) | trimSuffix "-" | trimSuffix ".") (.name | sha256sum | trunc 6) -}}
+{{- printf "%s-%s" (.name | trunc (int (sub .max 7)) | trimSuffix "-") (.name | sha256sum | trunc 6) -}}
 {{- else -}}
 {{- .name -}}
 {{- end -}}
@@ -26,8 +30,8 @@ Kubernetes adds to the labels of a StatefulSet's pods (63 at most).
 {{/* Selectors are for ever: nothing in them may change with a version or with a user's values. */}}
 {{- define "common.selectorLabels" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .component | quote }}
 {{- end }}
 
 {{- define "common.labels" -}}

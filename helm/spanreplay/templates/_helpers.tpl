@@ -9,8 +9,14 @@
 {{- .Values.phoenix.auth.existingSecret | default (include "common.name" (dict "root" . "component" "phoenix")) -}}
 {{- end }}
 
+{{/* Name of ClickHouse's objects; of an operator's resource shorter, since what the operator makes goes on behind it. */}}
+{{- define "spanreplay.clickhouseName" -}}
+{{- $max := ternary 36 63 (eq .Values.clickhouse.mode "operator") -}}
+{{- include "common.shorten" (dict "name" (include "common.name" (dict "root" . "component" "clickhouse")) "max" $max) -}}
+{{- end }}
+
 {{- define "spanreplay.clickhouseHost" -}}
-{{- $name := include "common.name" (dict "root" . "component" "clickhouse") -}}
+{{- $name := include "spanreplay.clickhouseName" . -}}
 {{- if eq .Values.clickhouse.mode "external" -}}
 {{ .Values.clickhouse.external.host }}
 {{- else if eq .Values.clickhouse.mode "demo" -}}
