@@ -108,6 +108,49 @@ def test_h3_a_deployment_has_one_product_and_no_spare_gpu() -> None:
         assert strategy["type"] == "Recreate" or strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
+OTHER_BITS: dict[str, dict[str, Any]] = {
+    "the commit": {"revision": "1" * 40},
+    "the engine": {"engine": "sglang"},
+    "the type": {"dtype": "float16"},
+    "the number of GPUs": {"gpus": 2},
+    "the product": {"gpuProduct": "NVIDIA-L40S"},
+    "the plug-in": {"kernels": {"plugin": False}},
+    "an argument": {"extraArgs": ["--enforce-eager"]},
+    "a variable": {"extraEnv": [{"name": "VLLM_X", "value": "1"}]},
+    "the length": {"maxModelLen": 4096},
+}
+SAME_BITS: dict[str, dict[str, Any]] = {
+    "memory": {"resources": {"limits": {"memory": "80Gi"}}},
+    "a label": {"podLabels": {"a": "b"}},
+    "a toleration": {"tolerations": [{"key": "gpu", "operator": "Exists"}]},
+    "the time of a start": {"startup": {"maxSeconds": 3600}},
+}
+
+
+@pytest.mark.parametrize("change", [*OTHER_BITS, *SAME_BITS])
+def test_h3_an_update_never_serves_two_kinds_of_answers(change: str) -> None:
+    """A Service asks pods of one kind: what changes the bits leaves the old pods unasked, what doesn't asks both."""
+    before, after = (
+        render(CHART, sets=(_with(strategy="OneByOne", replicas=2, **more),))
+        for more in ({}, {**OTHER_BITS, **SAME_BITS}[change])
+    )
+    old, new = ({item["kind"]: item for item in objects} for objects in (before, after))
+    assert old["Deployment"]["spec"]["selector"] == new["Deployment"]["spec"]["selector"]
+    for mine, other in ((old, new), (new, old)):
+        selector = mine["Service"]["spec"]["selector"]
+        assert matches(selector, mine["Deployment"]["spec"]["template"])
+        assert matches(selector, other["Deployment"]["spec"]["template"]) == (change in SAME_BITS)
+
+
+def test_h3_another_image_is_another_kind_of_answers() -> None:
+    """The engine's image and that of the kernels count as well."""
+    selectors = [
+        next(i["spec"]["selector"] for i in render(CHART, sets=(_with(), *more)) if i["kind"] == "Service")
+        for more in ((), ('images.vllm.tag="v0.32.0"',), ('images.kernels.tag="0.1.1"',))
+    ]
+    assert len({json.dumps(each) for each in selectors}) == 3
+
+
 def test_h3_a_pod_has_its_startup_budget_and_is_ready_by_a_completion() -> None:
     """Loading has the seconds that it was given; readiness asks for a completion, with its line where there is one."""
     deployments = _deployments(ALL)

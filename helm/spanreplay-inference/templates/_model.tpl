@@ -42,6 +42,18 @@ command:
 {{- end }}
 {{- end }}
 
+{{/*
+What the bits of an answer depend on, hashed: images, command, environment, GPUs. A pod carries it as a label, and a
+Service asks pods of its own hash: an update one by one never serves two kinds of answers. No selector of a
+Deployment holds it: that one is for ever.
+*/}}
+{{- define "inference.answers" -}}
+{{- $container := (fromYaml (include "inference.pod" .)).container -}}
+{{- $images := list (include "common.image" (dict "root" .root "image" (get .root.Values.images .m.engine) "where" (printf "images.%s" .m.engine))) -}}
+{{- if eq .m.kernels.from "initContainer" }}{{ $images = append $images (include "common.image" (dict "root" .root "image" .root.Values.images.kernels "where" "images.kernels")) }}{{ end -}}
+{{- list $images $container.command $container.args $container.env .m.extraArgs .m.extraEnv .m.extraEnvFrom .m.gpuProduct .m.gpuResource | toJson | sha256sum | trunc 16 -}}
+{{- end }}
+
 {{- define "inference.pod" -}}
 {{- $m := .m }}
 {{- $commit := regexMatch "^[0-9a-f]{40}$" $m.revision }}
