@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from spanreplay.model.how_to_install import install_command
 from support.helm import CHARTS, helm, labels, render, value_files
 from support.kube import KubeApi
 
@@ -65,7 +66,7 @@ def test_h1_install_upgrade_rollback_uninstall(kube: KubeApi, run: Run) -> None:
     Parts are switched off in between: a rollback must find again what was kept of them.
     """
     notes = _apply(run, "install", "--values", DEMO)
-    assert "spanreplay replay latest -- python agent.py" in notes
+    assert notes.index(install_command("client")) < notes.index("spanreplay replay latest -- python agent.py")
     first, secrets = _state(kube), _secrets(kube)
     assert set(secrets) == {f"mine-spanreplay-{each}" for each in ("auth", "clickhouse", "phoenix")}
     values = [base64.b64decode(value).decode() for each in secrets.values() for value in each.values()]
