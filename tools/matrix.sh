@@ -60,8 +60,8 @@ run_kernels() {
     tools/kernels.sh "$1" &&
         env -u TRITON_INTERPRET "$python" -m spanreplay_kernels aot --sample --arch sm_90 &&
         env -u TRITON_INTERPRET "$python" kernels/bench/run.py --device cpu --quick &&
-        "$python" -m pytest "${options[@]}" tests/kernels/ops tests/kernels/engines/test_transformers.py \
-            tests/kernels/test_bench.py tests/kernels/test_demo.py tests/kernels/test_versions.py
+        "$python" -m pytest "${options[@]}" tests/kernels/ops tests/kernels/engines \
+            tests/kernels/test_{audit,bench,custom_ops,demo,mode,stance,versions}.py
 }
 
 for end in oldest newest; do

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         if (error.name or "").startswith("spanreplay_kernels"):
             raise
         # serve needs what an engine's server is made of, which nothing else here does
-        hint = "pip install 'spanreplay[serve]'"
+        hint = "pip install 'spanreplay[serve] @ git+https://github.com/spanreplay/spanreplay'"
         sys.stderr.write(f"{arguments[0]} needs {error.name}, which is not installed; {hint}\n")
         return 2
     return int(module.main(arguments[1:]))

@@ -36,8 +36,10 @@ def test_k11_both_ends_differ_from_what_the_tests_run_with() -> None:
 
 @pytest.mark.parametrize("end", ["oldest", "newest"])
 def test_k11_matrix_tries_each_end(end: str) -> None:
-    """`make matrix` compiles for sm_90 and runs the benchmark's quick form in that environment."""
+    """`make matrix` compiles for sm_90, runs the benchmark's quick form, and the tests that docs/kernels.md names."""
     text = (ROOT / "tools" / "matrix.sh").read_text()
+    for tried in ("tests/kernels/ops", "tests/kernels/engines", "audit", "custom_ops", "mode", "stance"):
+        assert tried in text.partition("run_kernels() {")[2].partition("\n}")[0]
     assert re.search(rf"for end in .*\b{end}\b", text)
     assert 'run_kernels "$end"' in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Iterator
 from typing import Any, Final
@@ -32,7 +33,9 @@ def model(request: pytest.FixtureRequest) -> Iterator[PreTrainedModel]:
 def manager_of(model: PreTrainedModel, *, do_sample: bool = False, **batching: Any) -> Any:
     """A manager that has not been started."""
     config = GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=do_sample, eos_token_id=-1, pad_token_id=0)
-    options = {"auto_switch_to_flash": False, "num_blocks": 64, "max_batch_tokens": 64, **batching}
+    options = {"num_blocks": 64, "max_batch_tokens": 64, **batching}
+    if "auto_switch_to_flash" in inspect.signature(ContinuousBatchingConfig).parameters:
+        options["auto_switch_to_flash"] = False  # of transformers 5.18 and later; before, nothing switches
     return model.init_continuous_batching(
         generation_config=config, continuous_batching_config=ContinuousBatchingConfig(**options)
     )
