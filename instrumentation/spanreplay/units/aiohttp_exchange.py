@@ -198,7 +198,7 @@ class RecordedExchange(Exchange):
 
     def note_request(self, request: Any) -> None:
         """The request begins."""
-        factory.look_at_baggage(self._run, request._message.raw_headers)
+        factory.look_at_caller(self._run, request._message.raw_headers)
         described = describe_request(request)
         parts = list(getattr(self.reader, "_buffer", ()))
         is_here = bool(parts) and self.reader.is_eof()
