@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -140,12 +140,21 @@ class SpoolCatalog:
 
         Raises: RunNotFound, AmbiguousRun, DamagedRecording, NewerSchema.
         """
+        return next(self.iter_exports([run_id]))
+
+    def iter_exports(self, run_ids: Iterable[str]) -> Iterator[bytes]:
+        """Each of these runs as `export` gives it, in their order; the directory is looked through once.
+
+        Raises: RunNotFound, AmbiguousRun, DamagedRecording, NewerSchema.
+        """
         with self._lock:
             files = self._refresh()
-            whole_id = self._resolve(run_id, files)
-            # A record may lie here twice: as recorded and in a file that was imported.
-            payloads = dict.fromkeys(self._iter_payloads(whole_id, files[whole_id]))
-        return bundle_file.pack(whole_id, payloads)
+        for run_id in run_ids:
+            with self._lock:
+                whole_id = self._resolve(run_id, files)
+                # A record may lie here twice: as recorded and in a file that was imported.
+                payloads = dict.fromkeys(self._iter_payloads(whole_id, files[whole_id]))
+            yield bundle_file.pack(whole_id, payloads)
 
     def import_bundle(self, bundle: bytes, *, to_ship: bool = False) -> Imported:
         """Take in a `.replay` file; importing the same one twice changes nothing.
