@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,10 +38,12 @@ from spanreplay.seams.telemetry import providers
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from spanreplay.activate.suites import Order
     from spanreplay.redact.processor import RedactingSpanProcessor
     from spanreplay.replayer.resolve.session import Session
     from spanreplay.replayer.sandbox.native_writes import NativeWrites
     from spanreplay.replayer.sandbox.world import World
+    from spanreplay.runtime.emit import Emitter
     from spanreplay.seams.installed import InstalledSeams
     from spanreplay.seams.table import Seam
 
@@ -50,7 +52,6 @@ EXIT_SUSPENDED = 7
 _SIGNALLED = 128
 """What a shell adds to the number of the signal that a program died of."""
 _STARTER, _OURS = "starter", "spanreplay"
-_FOLDERS = "SPANREPLAY_REPLAY_FOLDERS"
 _leave = os._exit  # not the one that an installation patches
 
 
@@ -66,16 +67,22 @@ class Installation:
         self.units: InstalledSeams | None = None
         self.groups: PatchGroups | None = None
         self.session: Session | None = None
+        self.suite: Order | None = None
+        self.is_dividing = False
+        """Whether this process forks for the units of a suite, as a part of its replay."""
+        self.send_verdict: Callable[[str], object] | None = None
+        """Takes the verdict as JSON; None: it goes to the file that the settings name."""
         self.is_started_by_us = providers.is_starter_ours(sys.modules)
         """Whether `spanreplay record` started the agent; in a replay, whether it did so then."""
         self._exit_status: int | None = None
         self._pid = os.getpid()
         self._spool: Any = None
         self._not_recorded = ""
-        self._world: World | None = None
+        self.world: World | None = None
         self._denied: NativeWrites | None = None
         self._target = read_target()
         self._is_shared = False
+        self._folders: dict[str, str] = {}
         self._data_dir = Path()
         self._resource: Any = None
 
@@ -85,7 +92,12 @@ class Installation:
 
         self.level = level_of(is_server=starts_server())
         if self.mode == "replay":
-            self.session = self._load_session()
+            from spanreplay.activate.sessions import load_session, read_folders
+            from spanreplay.activate.suites import read_order
+
+            self.suite = read_order()
+            self._folders = read_folders(list(sys.argv))
+            self.session = load_session(self._folders, is_start=self.suite is not None)
             self.level = level_of_recording(self.session.recording.root)
             self.is_started_by_us = self.session.recording.root.env.get(_STARTER) == _OURS
             if self.session.plan.dap:
@@ -101,34 +113,6 @@ class Installation:
             provider = providers.make_provider()
         self._start_run(provider)
         self._patch()
-
-    def _load_session(self) -> Session:
-        from spanreplay.recording.source import load_beside, load_newest, load_source
-        from spanreplay.replayer.resolve.extent import Extent
-        from spanreplay.replayer.resolve.plan import read_plan
-        from spanreplay.replayer.resolve.session import Session
-        from spanreplay.replayer.resolve.warm_up import WarmUp
-        from spanreplay.units.earlier import count_before, with_earlier
-        from spanreplay.units.start import with_start
-
-        source = config.read_setting("SPANREPLAY_REPLAY_SOURCE")
-        if source:
-            recording = load_source(source)
-        else:
-            app = config.read_app_name(sys.argv[0] if sys.argv else "")
-            recording = load_newest(app)
-            guard.write_stderr(f"spanreplay: replaying the newest run of {app}, {recording.run_id}")
-        plan = read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN"))
-        started = with_start(recording, lambda run_id: load_beside(source, run_id))
-        earlier = [each for each in config.read_setting("SPANREPLAY_REPLAY_WARM").split(",") if each]
-        warm = with_earlier(started.recording, earlier, lambda run_id: load_beside(source, run_id))
-        session = Session(warm.recording, plan, _read_folders(list(sys.argv)))
-        session.completeness = warm.completeness
-        session.tampering = session.tampering or started.tampering or warm.tampering
-        warm_up = WarmUp(session, warm.units, warm.clock, count_before(recording)) if earlier else None
-        extent = Extent(session, started.in_flight, is_start_lost=started.is_start_lost, warm_up=warm_up)
-        session.extent = extent if started.is_unit else None
-        return session
 
     def _start_run(self, provider: TracerProvider) -> None:
         from spanreplay.runtime.process.environment import describe_environment
@@ -178,31 +162,29 @@ class Installation:
         finish = None if self.session is None else self._finish_unit
         process = factory.Process(run, self._resource, data_dir, lambda: load_redactor(data_dir), shipper, finish)
         process.forked_from = forked_from
+        if self.suite is not None:
+            from spanreplay.activate.suites import Division
+
+            process.divide = Division(self, self.suite, self._folders).divide
         factory.offer(process)
 
     def _finish_unit(self, status: int) -> None:
         """The replay of a unit is over, and with it the process."""
         self.finish(status)
-        if self._world is not None:
-            self._world.forget()
+        if self.world is not None:
+            self.world.forget()
 
     def _make_run(
         self, run_id: str, redactor: Any, environment: Mapping[str, Any]
     ) -> tuple[Run, RedactingSpanProcessor]:
         """A run of this process and where its spans go; its spool holds nothing yet."""
-        from spanreplay.redact.processor import RedactingSpanProcessor
-        from spanreplay.runtime.emit import Emitter
-
         run_id = run_id or ids.new_run_id()
         app = config.read_app_name(sys.argv[0] if sys.argv else "")
-        run_resource = _run_resource(run_id, app, self.session)
-        resource = self._resource.merge(run_resource)
-        self._spool = self._open_spool(run_id)
-        recorded = RedactingSpanProcessor(redactor, [self._spool], run_resource=run_resource)
+        recorded, emitter = self._make_way_out(run_id, app, redactor)
         self.run = run = Run(
             app=app,
             run_id=run_id,
-            emitter=Emitter([recorded], resource),
+            emitter=emitter,
             redactor=redactor,
             session=self.session,
             user_id=config.read_setting("SPANREPLAY_USER_ID"),
@@ -215,6 +197,26 @@ class Installation:
         reads_and_files.attach_reads(run)
         reads_and_files.attach_files(run)
         return run, recorded
+
+    def _make_way_out(self, run_id: str, app: str, redactor: Any) -> tuple[RedactingSpanProcessor, Emitter]:
+        from spanreplay.redact.processor import RedactingSpanProcessor
+        from spanreplay.runtime.emit import Emitter
+
+        run_resource = _run_resource(run_id, app, self.session)
+        self._spool = self._open_spool(run_id)
+        recorded = RedactingSpanProcessor(redactor, [self._spool], run_resource=run_resource)
+        return recorded, Emitter([recorded], self._resource.merge(run_resource))
+
+    def become_unit(self, session: Session, run: Run, send_verdict: Callable[[str], object]) -> None:
+        """Go on in a process that was forked for one unit of a suite: with a run of its own, and a verdict."""
+        self._pid, self.suite, self.send_verdict = os.getpid(), None, send_verdict
+        run_id = ids.new_run_id()
+        recorded, emitter = self._make_way_out(run_id, run.app, run.redactor)
+        recorded.listener = run.who.look_at_span
+        run.restart(run_id, emitter)
+        if run.others is not None:
+            run.others.follow(run, recorded.on_end)
+        self._offer_units(run)
 
     def _open_spool(self, run_id: str) -> Any:
         from spanreplay.recording.spool import Shipper, SpoolWriter
@@ -251,8 +253,8 @@ class Installation:
             from spanreplay.replayer.sandbox import kernel_guard, native_writes, world
 
             self.session.guard = kernel_guard.enter(self.session.plan)
-            self._world = world.install(self.session, self.run, self.patches)
-            self.run.overlay = self._world.files
+            self.world = world.install(self.session, self.run, self.patches)
+            self.run.overlay = self.world.files
             self._denied = native_writes.watch(self.session, self.run, self.patches)
         self.seams = InstalledSeams(self._seam_failed if is_replay else self._seam_missed, self.level)
         self.seams.register()
@@ -305,11 +307,22 @@ class Installation:
         patches.wrap(os, "_exit", leave_at_once)  # it runs no atexit function
 
     def _forked_parent(self) -> None:
-        if family.starting.is_now:
+        if family.starting.is_now or self.is_dividing:
             return
         if os.getpid() == self._pid and self.run is not None and not self.run.is_ended:
             self.run.forks += 1
             self.run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
+
+    def finish_start(self) -> None:
+        """End a replay that had a start to make, and no unit: without a verdict."""
+        if self.run is not None:
+            self.run.finish()
+        self._spool.shutdown()
+        if self.world is not None:
+            self.world.forget()
+        for stream in (sys.stdout, sys.stderr):
+            guard.guarded("standard output", stream.flush)
+        _leave(0)
 
     def _forked_child(self) -> None:
         if self.session is not None:
@@ -455,20 +468,12 @@ class Installation:
             ended_ns=ids.now_ns(),
         )
         path = config.read_setting("SPANREPLAY_REPLAY_REPORT")
-        if path:
+        if self.send_verdict is not None:
+            self.send_verdict(json.dumps(verdict))
+        elif path:
             Path(path).write_text(json.dumps(verdict), encoding="utf-8")
         else:
             guard.write_stderr(f"spanreplay: {verdict['verdict']} ({verdict['counts']})")
-
-
-def _read_folders(argv: list[str]) -> dict[str, str]:
-    """Where the agent lies in this replay; the processes that it starts may work elsewhere, and are told."""
-    from spanreplay.runtime.process.environment import find_folders
-
-    stated = config.read_setting(_FOLDERS)
-    folders: dict[str, str] = json.loads(stated) if stated else find_folders(argv)
-    family.settings[_FOLDERS] = json.dumps(folders)
-    return folders
 
 
 def _run_resource(run_id: str, app: str, session: Session | None) -> Any:

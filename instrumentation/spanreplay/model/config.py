@@ -126,6 +126,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("SPANREPLAY_REPLAY_SOURCE", "", "what to replay: a run id, a `.replay` file or a spool file"),
     Setting("SPANREPLAY_REPLAY_PLAN", "", "the plan of the replay, as JSON"),
     Setting("SPANREPLAY_REPLAY_WARM", "", "run ids of earlier units that are replayed first, separated by commas"),
+    Setting("SPANREPLAY_REPLAY_SUITE", "", "JSON file with the units that one start of the application is to replay"),
     Setting("SPANREPLAY_REPLAY_FOLDERS", "", "where the agent lies in the replay, as JSON; set for its processes"),
     Setting("SPANREPLAY_REPLAY_REPORT", "", "file that the verdict is written to, as JSON"),
     Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),

@@ -137,6 +137,13 @@ class Run:
         self._is_started = self.is_member  # the root record is the first process's
         self.is_ended = False
 
+    def restart(self, run_id: str, emitter: Emitter) -> None:
+        """Go on as another run, in a process that was forked for it; the clock and the lanes go on."""
+        self._lock = threading.RLock()
+        self.run_id, self.emitter, self.start_ns = run_id, emitter, ids.now_ns()
+        self.span_context = SpanContext(ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=_SAMPLED)
+        self._reset()
+
     @property
     def is_continued(self) -> bool:
         """Whether this run goes on with a recorded one, whose calls become its own."""

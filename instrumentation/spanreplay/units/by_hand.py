@@ -232,6 +232,7 @@ def _replaying() -> Run | None:
     if is_within(lane, LANE) or is_earlier(lane):
         return None
     if find_unit(current.session.recording.root.env) is not None:
+        factory.divide("units by hand lie between other work of their program, which a fork can't leave out")
         return current
     if has_units(current.session.recording):
         raise current.session.stop(UNITS_APART)

@@ -32,6 +32,7 @@ __all__ = [
     "OF_CALLER",
     "Process",
     "begin_units",
+    "divide",
     "end_start",
     "inside_unit",
     "look_at_caller",
@@ -61,6 +62,11 @@ class Process:
     shipper: Shipper | None = None
     finish: Callable[[int], object] | None = None
     """In a replay: ends it, with an exit status."""
+    divide: Callable[[str], object] | None = None
+    """In the replay of a suite: comes back in forks of this process, one for each unit; never in this one.
+
+    Given a reason why it must not fork, it says so and ends the process.
+    """
     start: Start | None = None
     forked_from: Run | None = None
     """The run of the process that this one was forked from, as it was then."""
@@ -111,6 +117,16 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def divide(why_not: str = "") -> None:
+    """The start of a replayed process is over: where it has a suite, go on in a fork for each unit.
+
+    `why_not`: why each unit needs a process of its own, if it does.
+    """
+    process = _process
+    if process is not None and process.divide is not None:
+        process.divide(why_not)
 
 
 def end_start(run: Run) -> Start:

@@ -203,6 +203,7 @@ def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any
         end_replay()
     with contextlib.suppress(ReplayMiss):  # the session knows
         factory.end_start(run)
+        factory.divide()
         with inside_lane(Lane(LANE)):
             given = call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input)
             try:

@@ -82,6 +82,7 @@ def iter_units(run: Run, first_call: str) -> Iterator[str]:
     The caller gives the unit while it has the lane; what comes of it is noted then. A unit whose first call is another
     boundary than `first_call` came into the process by another way, and is left out.
     """
+    factory.divide()
     session = run.session
     if session is None or session.extent is None:
         raise AssertionError("only a replay plays a unit")

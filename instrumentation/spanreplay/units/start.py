@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model.call import CallRecord, Kind, Recording
 from spanreplay.model.errors import DamagedRecording, SourceError
 from spanreplay.model.json_text import dump
+from spanreplay.model.levels import MEMBER
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, call_async, finish_sync
 from spanreplay.runtime.calls.open_call import Crossing
@@ -29,7 +30,7 @@ from spanreplay.units.stated import MAIN, Start, find_unit
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
-__all__ = ["Started", "end_start", "has_units", "look_at_forked", "with_start"]
+__all__ = ["Started", "end_start", "has_units", "look_at_forked", "only_start", "with_start"]
 
 _NAME: Final = "start"
 ORDER: Final = "order"
@@ -156,6 +157,14 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]
     joined = _join(unit, numbered, start, order if isinstance(order, Mapping) else {}, lost, reads)
     return Started(joined, find_tampering(unit) or find_tampering(process), frozenset(in_flight.values()))
+
+
+def only_start(unit: Recording) -> Recording:
+    """A unit without its calls: with the start of its process it is what all units of that process have in common."""
+    stated = unit.root.manifest
+    kept: dict[str, Any] = {name: {} for name in ("timers", VARIABLES) if isinstance(stated.get(name), Mapping)}
+    level = {MEMBER: stated[MEMBER]} if MEMBER in stated else {}
+    return Recording(replace(unit.root, manifest={"calls": 0, **kept, **level}), ())
 
 
 def _move(call: CallRecord, root: str) -> CallRecord:

@@ -65,6 +65,10 @@ class Findings:
         self._known_messages: set[str] = set()
         self._explained = 0
 
+    def follow(self, recording: Recording, index: RecordingIndex) -> None:
+        """Look at a longer recording from now on; what was found stays."""
+        self._recording, self._index = recording, index
+
     def note_call(
         self,
         crossing: Crossing,

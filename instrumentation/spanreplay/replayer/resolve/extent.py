@@ -29,8 +29,8 @@ class Extent:
     ) -> None:
         """`in_flight`: lane, boundary and number of calls that were under way when the start was over."""
         self._session = session
-        self._is_start_lost = is_start_lost
-        self._in_flight = in_flight
+        self.is_start_lost = is_start_lost
+        self.in_flight = in_flight
         self._is_open = "timers" not in level_of_recording(session.recording.root)
         self.warm_up = warm_up
         """The units that are replayed before the one that is judged; None if there are none."""
@@ -67,11 +67,11 @@ class Extent:
         slot = (lane, crossing.boundary, crossing.index)
         if is_earlier(lane) and not is_within(lane, self.lane):  # a task that an earlier unit has left behind
             return self._session.index.find_exact(slot, crossing.key_hex, crossing.spec.call_id) is None
-        if self.is_outside(lane) or slot in self._in_flight:
+        if self.is_outside(lane) or slot in self.in_flight:
             return True
         if crossing.index and self.may_run_on(lane) and self._session.index.at(*slot) is None:
             return True
-        if self._is_start_lost and not is_within(lane, UNIT_LANE):
+        if self.is_start_lost and not is_within(lane, UNIT_LANE):
             self._session.has_reached_frontier = self._session.is_stopped = True
             return True
         return self.is_over and self._session.index.at(*slot) is None

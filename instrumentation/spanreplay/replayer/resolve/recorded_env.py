@@ -184,6 +184,12 @@ class RecordedEnv:
         self._differing = [name for name, _, _ in changed if name not in hidden]
         return self._differing
 
+    def follow(self, before: RecordedEnv, redactor: RunRedactor) -> None:
+        """Take the place of that of a shorter recording, while the agent runs."""
+        before.take_back()
+        self._files.update(before._files)
+        self.give(redactor)
+
     def take_back(self) -> None:
         """Remove what was given and is still there: the process goes on."""
         for name, value in self.given.items():

@@ -61,8 +61,22 @@ class ReadFeed:
         self._unseal = unseal
         self._owns = owns
         self._queues = {key: _Queue(values) for key, values in collect(texts, left_of(recording.root.manifest)).items()}
-        self._shifts: dict[str, int] = {_WALL: recording.root.start_ns - start_ns if recording.root.start_ns else 0}
+        self._first_shift = recording.root.start_ns - start_ns if recording.root.start_ns else 0
+        self._shifts: dict[str, int] = {_WALL: self._first_shift}
         self._is_live: dict[str, bool] = {}
+        self._lock = threading.RLock()
+
+    def extend(self, start_ns: int) -> None:
+        """The session has a longer recording now: its values come behind those that have been read."""
+        recording = self._session.recording
+        texts = (call.reads for call in recording.calls if call.reads)
+        for key, values in collect(texts, left_of(recording.root.manifest)).items():
+            before, queue = self._queues.get(key), _Queue(values)
+            if before is not None:
+                queue.at, queue.is_reported = before.at, before.is_reported
+            self._queues[key] = queue
+        if self._shifts[_WALL] == self._first_shift and recording.root.start_ns:
+            self._shifts[_WALL] = recording.root.start_ns - start_ns
         self._lock = threading.RLock()
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:

@@ -7,6 +7,8 @@ and what a test runner does for itself, is none of its business.
 from __future__ import annotations
 
 import os
+import posix  # getpid of os is a recorded read
+import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spanreplay.model import config
-from spanreplay.replayer.sandbox import beginning, hermetic, native_calls, overlay
+from spanreplay.replayer.sandbox import beginning, hermetic, native_calls, open_files, overlay
 from spanreplay.replayer.sandbox.going_live import is_live
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.surroundings import Surroundings, made_by
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _SHARED = ("spanreplay-run-", "pymp-")
 """What names in the folder for temporary files begin with that the processes of one run share: ours, and Python's."""
+_FORK = ".fork-"
 _OWN_SETTINGS = ("SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REDACT_KEY")
 
 
@@ -40,15 +43,41 @@ def own_paths() -> list[str]:
     return [str(config.read_data_dir()), *own_files()]
 
 
+def _of_fork(root: str, pid: int) -> str:
+    """The folder of a process that was forked from the one with this folder."""
+    return f"{root}{_FORK}{pid}"
+
+
 class World:
     """The files of one replay and the guard around them, until it is removed."""
 
-    def __init__(self, files: overlay.Overlay, sandbox: hermetic.Sandbox, patches: Patches) -> None:
+    def __init__(self, session: Session, files: overlay.Overlay, sandbox: hermetic.Sandbox, patches: Patches) -> None:
+        self._session = session
         self.files = files
         self._sandbox = sandbox
         self._patches = patches
         # At the latest when the process ends
         self._forget = weakref.finalize(self, files.scratch.forget)
+
+    def find_shared(self) -> str:
+        """Why forks of this process can't each have files of their own; empty if they can."""
+        return open_files.find_shared(self.files.scratch.root)
+
+    def move(self, run: Run) -> None:
+        """Have a copy of all that was written so far, in a process that was forked for a longer recording."""
+        scratch, surroundings = self.files.scratch, Surroundings()
+        before, scratch.root = scratch.root, _of_fork(scratch.root, posix.getpid())
+        shutil.copytree(before, scratch.root, symlinks=True)
+        open_files.reopen(before, scratch.root)
+        recording = self._session.recording
+        for path in made_by(recording.root.manifest, surroundings):
+            scratch.hide(path)
+        beginning.lay(scratch, recording, surroundings, partial(self._session.hidden.open_state, run.redactor))
+        self._session.recorded_env.lay(scratch)
+
+    def forget_fork(self, pid: int) -> None:
+        """Remove what a process has left that was forked from this one, and has ended."""
+        shutil.rmtree(_of_fork(self.files.scratch.root, pid), ignore_errors=True)
 
     def remove(self) -> None:
         """Take the replaced functions back; what the replay wrote can still be read, until `forget`."""
@@ -80,8 +109,8 @@ def install(
     beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened, with_reads=with_reads)
     session.recorded_env.lay(made.scratch)
     overlay.install(made, patches)
-    allowed = (root + os.sep, *shared, *(os.path.realpath(each) for each in own))
+    allowed = (root + os.sep, root + _FORK, *shared, *(os.path.realpath(each) for each in own))
     sandbox = hermetic.install(session, run, lambda path: path == root or path.startswith(allowed), is_outside)
     native_calls.hear_fork_exec(patches, sandbox.hear_program)
     native_calls.hear_kept_symbols(patches, sandbox.hear_symbol)
-    return World(made, sandbox, patches)
+    return World(session, made, sandbox, patches)

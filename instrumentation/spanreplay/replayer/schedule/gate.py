@@ -39,6 +39,11 @@ _NO_CALL: Final = -1
 _FROM_POOL: Final = "/px:"
 _SHARED_POLL_S: Final = 0.002
 """How often to look whether another process has gone on; nothing wakes us there."""
+_OF_RECORDING: Final = (
+    *("lane_ends", "timers", "handed_over", "steps", "waits", "cancelled"),
+    *("_threads", "_events", "_joint", "_seqs", "_is_covered"),
+)
+"""What a gate has from its recording alone."""
 HANG_MS: Final = 5_000
 """How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
 HANG_DAEMONS_MS: Final = 60_000
@@ -170,6 +175,15 @@ class OrderGate:
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
+
+    def extend(self, longer: OrderGate, clock: int) -> None:
+        """Take the completions of a longer recording behind this clock, in a process that was just forked."""
+        for name in _OF_RECORDING:
+            setattr(self, name, getattr(longer, name))
+        self._pid, self._head, self._gone = posix.getpid(), 0, set()
+        is_open, stalled = self._is_open, self.stalled
+        self.restart(clock + 1)
+        self._is_open, self.stalled = is_open, stalled
 
     def _advance(self) -> None:
         events, gone, is_covered, shared = self._events, self._gone, self._is_covered, self._shared

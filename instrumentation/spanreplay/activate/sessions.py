@@ -1,0 +1,69 @@
+"""The session of a process that replays: its recording with the start of its process, and units that come before it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from spanreplay.model import config, guard
+from spanreplay.model.call import Recording
+from spanreplay.recording.source import load_beside, load_newest, load_source
+from spanreplay.replayer.resolve.extent import Extent
+from spanreplay.replayer.resolve.plan import Plan, read_plan
+from spanreplay.replayer.resolve.session import Session
+from spanreplay.replayer.resolve.warm_up import WarmUp
+from spanreplay.runtime import processes as family
+from spanreplay.runtime.process.environment import find_folders
+from spanreplay.units.earlier import count_before, with_earlier
+from spanreplay.units.start import only_start, with_start
+
+__all__ = ["load_session", "make_session", "read_folders"]
+
+_FOLDERS: Final = "SPANREPLAY_REPLAY_FOLDERS"
+
+
+def load_session(folders: Mapping[str, str], *, is_start: bool = False) -> Session:
+    """What the settings name; `is_start`: of a unit only the start of its process, as all its units have it.
+
+    Raises: SpanreplayError.
+    """
+    source = config.read_setting("SPANREPLAY_REPLAY_SOURCE")
+    if source:
+        recording = load_source(source)
+    else:
+        app = config.read_app_name(sys.argv[0] if sys.argv else "")
+        recording = load_newest(app)
+        guard.write_stderr(f"spanreplay: replaying the newest run of {app}, {recording.run_id}")
+    plan = read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN"))
+    return make_session(only_start(recording) if is_start else recording, source, plan, folders)
+
+
+@lru_cache(maxsize=1)
+def _load_process(source: str, run_id: str) -> Recording:
+    """The run of a process; one that forks for its units has read it by then."""
+    return load_beside(source, run_id)
+
+
+def make_session(recording: Recording, source: str, plan: Plan, folders: Mapping[str, str]) -> Session:
+    """The session of a recording that came from `source`. Raises: SpanreplayError."""
+    started = with_start(recording, lambda run_id: _load_process(source, run_id))
+    earlier = [each for each in config.read_setting("SPANREPLAY_REPLAY_WARM").split(",") if each]
+    warm = with_earlier(started.recording, earlier, lambda run_id: load_beside(source, run_id))
+    session = Session(warm.recording, plan, folders)
+    session.completeness = warm.completeness
+    session.tampering = session.tampering or started.tampering or warm.tampering
+    warm_up = WarmUp(session, warm.units, warm.clock, count_before(recording)) if earlier else None
+    extent = Extent(session, started.in_flight, is_start_lost=started.is_start_lost, warm_up=warm_up)
+    session.extent = extent if started.is_unit else None
+    return session
+
+
+def read_folders(argv: list[str]) -> dict[str, str]:
+    """Where the agent lies in this replay; the processes that it starts may work elsewhere, and are told."""
+    stated = config.read_setting(_FOLDERS)
+    folders: dict[str, str] = json.loads(stated) if stated else find_folders(argv)
+    family.settings[_FOLDERS] = json.dumps(folders)
+    return folders

@@ -1,0 +1,42 @@
+"""A replay that has made the start of a process becomes, in a fork of that process, the replay of one of its units.
+
+The session stays the same object: all that was installed knows it. What it has from its recording is that of the
+longer one, which begins with the same calls; what it has found so far stays.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from spanreplay.replayer.resolve.extent import Extent
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.run import Run
+
+__all__ = ["extend"]
+
+_OF_RECORDING: Final = (
+    *("recording", "completeness", "tampering", "index", "relocation", "directions", "hidden", "recorded_env"),
+    *("ended_workers", "_repeats"),
+)
+"""What a session has from its recording alone."""
+
+
+def extend(session: Session, longer: Session, run: Run, clock: int) -> None:
+    """Let `session`, which stands at this clock, go on with the recording of `longer`, which was made for it."""
+    longer.index.used |= session.index.used
+    longer.index.covered |= session.index.covered
+    longer.hidden.withheld += session.hidden.withheld
+    longer.hidden.unreadable.update(session.hidden.unreadable)
+    longer.recorded_env.follow(session.recorded_env, run.redactor)
+    session.findings.follow(longer.recording, longer.index)
+    for name in _OF_RECORDING:
+        setattr(session, name, getattr(longer, name))
+    session._lock = threading.RLock()
+    session.is_forked = False
+    session.gate.extend(longer.gate, clock)
+    if longer.extent is not None:
+        session.extent = Extent(session, longer.extent.in_flight, is_start_lost=longer.extent.is_start_lost)
+        session.extent.has_started = True

@@ -1,0 +1,190 @@
+"""Replays each unit of a suite in a fork of the process that has started the application.
+
+A fork gets through by itself: it has the loop, the files and the sandbox of its own, and tells its verdict through a
+pipe. One that crashes, ends the process or hangs takes no other with it. Only the thread that forks lives on in the
+child, so a process with other threads is not divided.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posix  # past the functions that a replay replaces
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from spanreplay.model import guard
+from spanreplay.runtime.order.loops import running_loop
+from spanreplay.units import idle_threads, loop_fork
+
+__all__ = ["APART", "Apart", "Forks"]
+
+APART: Final = "apart"
+"""Member of a report: why a unit, or each unit, needs a process of its own."""
+
+_OURS: Final = "spanreplay-"
+"""How the names of threads begin that begin anew in a forked process."""
+_CHUNK_BYTES: Final = 1 << 16
+_LOOK_MS: Final = 5
+"""How often to look for the end of a process that has told its verdict."""
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALLED: Final = 128
+_FAILED: Final = 1
+
+
+class Apart(Exception):
+    """A unit can't be replayed in a fork; the text says why."""
+
+
+@dataclass
+class _Fork:
+    """A process that replays one unit."""
+
+    unit: str
+    pid: int
+    pipe: int
+    began: float
+    is_late: bool = False
+    told: bytearray = field(default_factory=bytearray)
+
+
+class Forks:
+    """The forks of one process, each for a unit."""
+
+    def __init__(
+        self,
+        units: Sequence[str],
+        jobs: int,
+        timeout_s: float,
+        become: Callable[[str, Callable[[str], object]], None],
+        tell: Callable[[Mapping[str, Any]], None],
+        clean: Callable[[int], None],
+    ) -> None:
+        """`become` makes a fork the replay of a unit, and is given what takes its verdict.
+
+        `tell` takes what became of a unit, `clean` removes what the process with an id has left.
+        """
+        self._left = deque(units)
+        self._jobs, self._timeout_s = jobs, timeout_s
+        self._become, self._tell, self._clean = become, tell, clean
+        self._working: dict[int, _Fork] = {}
+
+    def find_obstacle(self) -> str:
+        """Why this process can't be divided; empty if it can."""
+        here = threading.current_thread()
+        others = [t for t in threading.enumerate() if t is not here and not t.name.startswith(_OURS)]
+        busy = idle_threads.await_idle(others)
+        if busy:
+            return f"its start leaves a thread running ({busy[0].name}), which no fork would have"
+        return loop_fork.find_obstacle()
+
+    def divide(self) -> bool:
+        """Replay all units; True in a fork, at once, False in this process at the end."""
+        loop = running_loop()
+        for stream in (sys.stdout, sys.stderr):
+            guard.guarded("standard output", stream.flush)
+        with self._ended_by_signals():
+            while self._left or self._working:
+                while self._left and len(self._working) < self._jobs:
+                    if self._fork(self._left.popleft(), loop):
+                        return True
+                self._look()
+        return False
+
+    @contextmanager
+    def _ended_by_signals(self) -> Iterator[None]:
+        """A signal that ends this process ends its forks too; a fork has the application's handlers."""
+        before = {number: signal.signal(number, self._end) for number in _ENDING}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end(self, number: int, frame: object) -> NoReturn:
+        for fork in self._working.values():
+            posix.kill(fork.pid, signal.SIGKILL)
+        posix._exit(_SIGNALLED + number)
+
+    def _fork(self, unit: str, loop: Any) -> bool:
+        reading, writing = posix.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that were found to be idle, or native
+            pid = posix.fork()
+        if pid:
+            posix.close(writing)
+            self._working[reading] = _Fork(unit, pid, reading, time.monotonic())
+            return False
+        for pipe in (reading, *self._working):
+            posix.close(pipe)
+        self._working.clear()
+
+        def send(verdict: str) -> None:
+            content = memoryview(verdict.encode())
+            while content:
+                content = content[posix.write(writing, content) :]
+
+        try:
+            loop_fork.renew(loop)
+            idle_threads.forget()
+            self._become(unit, send)
+        except BaseException as exc:  # noqa: BLE001 -- fail closed, whatever it is
+            send(_describe_failure(exc))
+            posix._exit(_FAILED)
+        return True
+
+    def _look(self) -> None:
+        """Wait until a fork has told something, has ended, or has had its time."""
+        poll = select.poll()
+        for pipe in self._working:
+            poll.register(pipe, select.POLLIN)
+        first = min(fork.began for fork in self._working.values()) + self._timeout_s
+        for pipe, _ in poll.poll(max(0.0, first - time.monotonic()) * 1000):
+            fork = self._working[pipe]
+            chunk = posix.read(pipe, _CHUNK_BYTES)
+            fork.told += chunk
+            if not chunk:
+                self._settle(fork)
+        now = time.monotonic()
+        for fork in [each for each in self._working.values() if now - each.began >= self._timeout_s]:
+            self._settle(fork)
+
+    def _settle(self, fork: _Fork) -> None:
+        """A fork has closed its pipe, or is late: tell what became of it."""
+        ended, status = posix.waitpid(fork.pid, posix.WNOHANG)
+        while not ended:
+            if time.monotonic() - fork.began >= self._timeout_s:
+                fork.is_late = True
+                posix.kill(fork.pid, signal.SIGKILL)
+                ended, status = posix.waitpid(fork.pid, 0)
+            else:
+                select.poll().poll(_LOOK_MS)
+                ended, status = posix.waitpid(fork.pid, posix.WNOHANG)
+        posix.close(fork.pipe)
+        del self._working[fork.pipe]
+        self._clean(fork.pid)
+        self._tell(
+            {
+                "unit": fork.unit,
+                "status": os.waitstatus_to_exitcode(status),
+                "is_late": fork.is_late,
+                "verdict": fork.told.decode("utf-8", "replace"),
+                "duration_ms": int((time.monotonic() - fork.began) * 1000),
+            }
+        )
+
+
+def _describe_failure(exc: BaseException) -> str:
+    if isinstance(exc, Apart):
+        return json.dumps({APART: str(exc)})
+    failed = {"schema": "divergence/1", "verdict": "error", "error": str(exc), "hint": getattr(exc, "hint", "")}
+    return json.dumps(failed)
