@@ -11,6 +11,7 @@ import pytest
 from spanreplay.model.call import Recording
 from support.provider import Provider
 from support.replaying import Workplace
+from support.suites import replay_suite
 
 HEAD: Final = """
 import asyncio, random, time
@@ -99,6 +100,19 @@ def test_p3_p4_decorated_calls_are_runs_and_replay_alone(name: str, provider: Pr
     place.write("agent.py", agent.read_text().replace('"again": ', '"more": '))
     changed = place.replay(agent, source=units[5].run_id)
     assert changed.causes() == [("changed_call", "compute:output")]
+
+
+def test_p4_units_by_hand_are_replayed_in_a_process_each(provider: Provider, place: Workplace) -> None:
+    """A suite of units by hand: each is identical, in a process of its own, and the reason is said."""
+    agent = place.write("agent.py", HEAD + PROGRAMS["threads"])
+    place.record(agent)
+    provider.stop()
+    _, units = split(place)
+    named = [word for unit in units[:2] for word in ("--run", unit.run_id)]
+    suite = replay_suite(place, str(agent), options=named)
+    assert suite.status == 0, suite.stderr
+    assert suite.words() == {unit.run_id: "identical" for unit in units[:2]}
+    assert "each unit is replayed in a process of its own: units by hand lie between other work" in suite.stderr
 
 
 def test_p3_a_block_is_a_run(provider: Provider, place: Workplace) -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.provider import Provider
 from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Replayed, Workplace
+from support.suites import replay_suite
 from support.units import trace_of
 from support.workers import RQ_APP, input_of, units_of
 
@@ -80,6 +81,18 @@ def test_p3_p4_each_job_is_a_run_and_replays_alone(name: str, count: int, provid
         replayed = replay(place, name, port, unit.run_id)
         assert replayed.status == 0, replayed.stderr
         assert replayed.verdict["verdict"] == "identical"
+
+
+def test_p4_jobs_replay_in_one_start(provider: Provider, place: Workplace) -> None:
+    """All jobs of a worker, of several functions: each replays in a fork of the one that was started."""
+    with a_redis(place.path) as port:
+        record(place, "SimpleWorker", port, 5)
+    provider.stop()
+    units = [*units_of(place, "shop.answer"), *units_of(place, "shop.note")]
+    suite = replay_suite(place, *describe_worker("SimpleWorker", port), options=["--process", units[0].run_id])
+    assert suite.status == 0, suite.stderr
+    assert suite.words() == {unit.run_id: "identical" for unit in units}
+    assert suite.report["starts"] == 1, suite.stderr
 
 
 def replay(place: Workplace, name: str, port: int, run_id: str) -> Replayed:

@@ -158,11 +158,17 @@ def refuse(recording: Recording) -> Verdict:
 
 
 def run_agent(
-    agent: Agent, found: Source, settings: dict[str, str], folder: Path, *, stdout: int | None = None
+    agent: Agent,
+    found: Source,
+    settings: dict[str, str],
+    folder: Path,
+    *,
+    stdout: int | None = None,
+    timeout_s: float | None = None,
 ) -> tuple[Verdict, int]:
     """Replay in a process of its own; the verdict and how the process ended. Raises: SpanreplayError.
 
-    `stdout`: a file descriptor that takes the agent's standard output.
+    `stdout`: a file descriptor that takes the agent's standard output; for `timeout_s` see `run_child`.
     """
     report_path = folder / "verdict.json"
     told = {
@@ -173,7 +179,8 @@ def run_agent(
         **settings,
     }
     seed = recorded_hash_seed(found.recording)
-    status = run_child(agent.argv, build_environ(os.environ, told, is_replay=True, hash_seed=seed), stdout=stdout)
+    environ = build_environ(os.environ, told, is_replay=True, hash_seed=seed)
+    status = run_child(agent.argv, environ, stdout=stdout, timeout_s=timeout_s)
     return _read_verdict(report_path, status), status
 
 

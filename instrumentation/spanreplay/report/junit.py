@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 from xml.etree import ElementTree as ET
 
@@ -13,7 +14,7 @@ from spanreplay.report.place import causes, downstream, find_place
 from spanreplay.report.shape import Divergence, Verdict
 from spanreplay.report.words import MEANING, describe_message, describe_place, describe_unexercised, facts, plural
 
-__all__ = ["render"]
+__all__ = ["render", "render_all"]
 
 CASES_MAX: Final = 100
 DOWNSTREAM_MAX: Final = 50
@@ -124,7 +125,23 @@ def _properties(verdict: Verdict) -> dict[str, object]:
 
 def render(verdict: Verdict) -> str:
     """The XML document, with the text report as the suite's output."""
-    time_s = f"{verdict.get('duration_ms', 0) / 1000:.3f}"
+    return render_all([verdict])
+
+
+def render_all(verdicts: Sequence[Verdict]) -> str:
+    """One XML document with a suite for each verdict."""
+    root = ET.Element("testsuites", {"name": "spanreplay"})
+    suites = [_build_suite(verdict) for verdict in verdicts]
+    for name in suites[0].keys() if suites else ():
+        if name not in ("name", "time"):
+            root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    root.set("time", f"{sum(verdict.get('duration_ms', 0) for verdict in verdicts) / 1000:.3f}")
+    root.extend(suites)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _build_suite(verdict: Verdict) -> ET.Element:
     suite = ET.Element("testsuite", {"name": _safe(f"spanreplay {verdict.get('app') or ''}".strip())})
     properties = ET.SubElement(suite, "properties")
     for name, value in _properties(verdict).items():
@@ -138,11 +155,7 @@ def render(verdict: Verdict) -> str:
         f"{tag}s" if tag != "skipped" else tag: len(suite.findall(f"testcase/{tag}"))
         for tag in ("failure", "error", "skipped")
     }
-    root = ET.Element("testsuites", {"name": "spanreplay"})
-    for element in (root, suite):
-        for name, count in totals.items():
-            element.set(name, str(count))
-        element.set("time", time_s)
-    root.append(suite)
-    ET.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+    for name, count in totals.items():
+        suite.set(name, str(count))
+    suite.set("time", f"{verdict.get('duration_ms', 0) / 1000:.3f}")
+    return suite

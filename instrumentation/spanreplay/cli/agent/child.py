@@ -64,10 +64,13 @@ def _forwarding() -> Iterator[_Forwarder]:
             signal.signal(number, handler)
 
 
-def run_child(argv: Sequence[str], environ: Mapping[str, str], *, stdout: int | None = None) -> int:
+def run_child(
+    argv: Sequence[str], environ: Mapping[str, str], *, stdout: int | None = None, timeout_s: float | None = None
+) -> int:
     """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError.
 
-    `stdout` is a file descriptor that takes the place of standard output.
+    `stdout` is a file descriptor that takes the place of standard output. A child that takes longer than `timeout_s`
+    is killed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -77,7 +80,11 @@ def run_child(argv: Sequence[str], environ: Mapping[str, str], *, stdout: int | 
         except OSError as exc:
             raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
         forwarder.pass_to(process)
-        return process.wait()
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
 
 def as_shell_status(status: int) -> int:

@@ -1,0 +1,145 @@
+"""Replays the units of one process in forks of an application that is started once, or each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from spanreplay.cli.agent.child import describe_end, run_child
+from spanreplay.cli.agent.launch import Agent, build_environ, recorded_hash_seed
+from spanreplay.cli.agent.settle import settle
+from spanreplay.cli.replay import Source, run_agent
+from spanreplay.cli.runs.units import Unit
+from spanreplay.cli.terminal import say
+from spanreplay.model.call import Completeness, Recording
+from spanreplay.model.errors import SpanreplayError
+from spanreplay.report import suite as report
+from spanreplay.report.json import parse
+from spanreplay.report.shape import Verdict
+from spanreplay.report.words import plural
+
+__all__ = ["Terms", "replay_units"]
+
+_APART: Final = '{"apart":'
+_OF_START: Final = ("diverged", "tampered", "error")
+"""Verdicts of a start that hold for all units; that it was as recorded says nothing of any."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the units of one process are replayed."""
+
+    agent: Agent
+    jobs: int
+    timeout_s: float
+    stdout: int | None
+    """A file descriptor that takes the application's standard output; None: it stays."""
+
+
+def replay_units(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> tuple[list[Verdict], int]:
+    """The verdicts of the units of one process, and how many times the application was started."""
+    told, status = _start(sources, terms, folder)
+    apart = next((line["apart"] for line in told if "apart" in line), "")
+    if apart:
+        say(f"each unit is replayed in a process of its own: {apart}")
+        return _replay_apart(sources, terms, folder), len(sources)
+    own = {line["unit"]: line for line in told if "unit" in line}
+    common = next((line for line in told if line.get("verdict") in _OF_START), None)
+    if common is not None or len(own) < len(sources):
+        say(f"the application {describe_end(status)}, and has come to {len(own)} of {len(sources)} units")
+    why = f"no verdict: the application {describe_end(status)} before this unit"
+    found: dict[str, Verdict] = {}
+    apart_from: dict[str, list[tuple[Unit, str]]] = {}
+    for unit, path in sources:
+        line = own.get(path, {})
+        reason = _find_apart(line)
+        if reason:
+            apart_from.setdefault(reason, []).append((unit, path))
+        elif line:
+            found[path] = _read(unit, line, terms)
+        elif common is not None:  # the start was another one, and no unit was begun
+            found[path] = parse(json.dumps({**common, "run_id": unit.run_id, "app": unit.root.app}))
+        else:
+            found[path] = report.make_error(unit.run_id, unit.root.app, why, "see its output above")
+    for reason, left in apart_from.items():
+        say(f"{plural(len(left), 'unit')} replayed in a process of its own: {reason}")
+        found |= zip((path for _, path in left), _replay_apart(left, terms, folder), strict=True)
+    return [found[path] for _, path in sources], 1 + sum(map(len, apart_from.values()))
+
+
+def _find_apart(line: dict[str, Any]) -> str:
+    """Why a unit could not be replayed in a fork; empty if it could."""
+    text = str(line.get("verdict", ""))
+    found = json.loads(text) if text.startswith(_APART) else {}
+    return str(found.get("apart", ""))
+
+
+def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Start the application for its units; what its process reports, and how it ended."""
+    order, told = folder / "suite.json", folder / "report.jsonl"
+    units = [path for _, path in sources]
+    order.write_text(json.dumps({"units": units, "jobs": terms.jobs, "timeout_s": terms.timeout_s}), encoding="utf-8")
+    settings = {
+        "SPANREPLAY_MODE": "replay",
+        "SPANREPLAY_REPLAY_SOURCE": units[0],
+        "SPANREPLAY_REPLAY_SUITE": str(order),
+        "SPANREPLAY_REPLAY_REPORT": str(told),
+        "SPANREPLAY_REPLAY_PID": "",
+    }
+    seed = recorded_hash_seed(Recording(sources[0][0].root, ()))
+    environ = build_environ(os.environ, settings, is_replay=True, hash_seed=seed)
+    status = run_child(terms.agent.argv, environ, stdout=terms.stdout)
+    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    return [json.loads(line) for line in lines if line], status
+
+
+def _read(unit: Unit, line: dict[str, Any], terms: Terms) -> Verdict:
+    """The verdict of one unit, from what its process told and how it ended."""
+    if line["is_late"]:
+        why = f"no verdict after {terms.timeout_s:g} s: the unit was ended"
+        return report.make_error(unit.run_id, unit.root.app, why, "--timeout SECONDS gives it longer")
+    if not line["verdict"]:
+        why = f"no verdict: the unit {describe_end(line['status'])} before it finished"
+        return report.make_error(unit.run_id, unit.root.app, why, "see its output above")
+    try:
+        verdict = parse(line["verdict"])
+    except SpanreplayError as exc:
+        return report.make_error(unit.run_id, unit.root.app, str(exc), exc.hint)
+    if verdict["verdict"] == "error" and not verdict.get("run_id"):
+        return report.make_error(unit.run_id, unit.root.app, str(verdict.get("error")), str(verdict.get("hint", "")))
+    return _settle(verdict, line["status"])
+
+
+def _settle(verdict: Verdict, status: int) -> Verdict:
+    return settle(verdict, status, Completeness(verdict["verdict"] != "incomplete"))
+
+
+def _replay_apart(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> list[Verdict]:
+    """Replay each unit in a process of its own."""
+
+    def replay(each: tuple[Unit, str]) -> Verdict:
+        unit, path = each
+        own = folder / unit.run_id
+        own.mkdir()
+        try:
+            verdict, status = run_agent(
+                terms.agent,
+                Source(path, Recording(unit.root, ())),
+                {"SPANREPLAY_REPLAY_SUITE": ""},
+                own,
+                stdout=terms.stdout,
+                timeout_s=terms.timeout_s,
+            )
+        except SpanreplayError as exc:
+            return report.make_error(unit.run_id, unit.root.app, str(exc), exc.hint)
+        return _settle(verdict, status)
+
+    if terms.jobs == 1:
+        return [*map(replay, sources)]
+    with ThreadPoolExecutor(terms.jobs) as pool:
+        return [*pool.map(replay, sources)]

@@ -1,0 +1,168 @@
+"""`spanreplay suite`: replay many units of an application that is started once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from spanreplay.cli.agent.launch import check_not_isolated, find_agent
+from spanreplay.cli.export import ELSEWHERE
+from spanreplay.cli.one_start import Terms, replay_units
+from spanreplay.cli.replay import STDERR, report_verdict, work_folder
+from spanreplay.cli.reports import check_files
+from spanreplay.cli.runs import runs
+from spanreplay.cli.runs.times import time_option
+from spanreplay.cli.runs.units import Selection, Unit, check_one_application, group_by_process, select
+from spanreplay.cli.terminal import echo, say
+from spanreplay.model import config
+from spanreplay.model.errors import ConfigError, SourceError
+from spanreplay.recording.catalog import Catalog, RunQuery
+from spanreplay.recording.whole_file import write_atomically
+from spanreplay.report import suite as report
+from spanreplay.report.shape import EXIT_STATUS, Verdict
+
+UNITS_MAX: Final = 10_000
+UNITS: Final = 1_000
+TIMEOUT_S: Final = 60.0
+_CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@click.command("suite")
+@click.argument("command", metavar="-- CMD...", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.option("--run", "named", multiple=True, metavar="RUN", help="This unit; a run id or a .replay file.")
+@click.option("--process", default="", metavar="RUN", help="Units of this process, by its run or by one of its units.")
+@click.option("--user", "user_id", default="", help="Units of this user.")
+@click.option("--session", "session_id", default="", help="Units of this session.")
+@click.option("--app", default="", help="Units of this application.")
+@click.option("--tool", default="", help="Units that called this tool.")
+@click.option("--status", type=click.Choice(["ok", "error", "incomplete"]), help="How the unit ended.")
+@click.option("--since", type=time_option, metavar="TIME", help="Started at or after this time; 2h and 7d are ago.")
+@click.option("--until", type=time_option, metavar="TIME", help="Started at or before this time.")
+@click.option(
+    "--limit", type=click.IntRange(1, UNITS_MAX), default=UNITS, show_default=True, help="The newest so many units."
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Units at a time, at most one a core."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="End a unit that takes longer.",
+)
+@click.option("--json", "json_file", metavar="FILE", help="Write all verdicts as JSON; - is standard output.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write them as JUnit XML.")
+@click.pass_context
+def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options: Any) -> None:
+    """Replay many units (requests, jobs) of an application that is started once.
+
+    CMD starts the application, as for `spanreplay replay`. It makes the recorded start of its process; then each
+    unit is replayed in a fork of the started application, with a verdict, files and a sandbox of its own. Where the
+    application can't be forked, each unit gets a process, and the reason is said.
+
+    \b
+    spanreplay suite --since 1h -- python -m uvicorn app:app
+    spanreplay suite --app app:app --user ann --jobs 4 --junit units.xml -- gunicorn app:app
+    spanreplay suite --run 0192f3a4b5c67 --run 0192f3a4b5d01 -- python -m uvicorn app:app
+
+    Units of several processes need one start for each process. A unit that needs what earlier units left behind
+    diverges here: `spanreplay replay RUN --warm all` replays it.
+
+    Exit status: 0 all identical, else that of the worst unit: 1 error, 5 tampered, 3 diverged, 4 incomplete; 2 is wrong
+    usage.
+    """
+    files = {name: options[f"{name}_file"] for name in ("json", "junit")}
+    check_files(files)
+    agent = find_agent(command)
+    check_not_isolated(agent)
+    aside = STDERR if "-" in files.values() else None
+    terms = Terms(agent, min(options["jobs"], _CORES), options["timeout_s"], aside)
+    began = time.monotonic()
+    verdicts: list[Verdict] = []
+    starts = 0
+    with runs.open_catalog() as catalog:
+        units = _select(catalog, options)
+        for process, group in group_by_process(units).items():
+            with work_folder() as folder:
+                sources = _write_files(catalog, process, group, folder)
+                found, count = replay_units(sources, terms, folder)
+            starts += count
+            for verdict in found:
+                say(report.describe(verdict))
+            verdicts += found
+    duration_ms = int((time.monotonic() - began) * 1000)
+    say(report.describe_all(verdicts, starts, duration_ms))
+    _write(files, verdicts, starts, duration_ms)
+    if config.read_setting("SPANREPLAY_ENDPOINT"):
+        for verdict in verdicts:
+            if verdict["verdict"] != "error":
+                report_verdict(verdict)
+    ctx.exit(EXIT_STATUS[report.decide(verdicts)])
+
+
+def _select(catalog: Catalog, options: dict[str, Any]) -> list[Unit]:
+    """The units that the options name. Raises: UsageError, SpanreplayError."""
+    query = RunQuery(
+        user_id=options["user_id"],
+        session_id=options["session_id"],
+        app=options["app"],
+        tool=options["tool"],
+        status=options["status"] or "",
+        since_ns=options["since"] or 0,
+        until_ns=options["until"] or 0,
+        limit=options["limit"],
+    )
+    chosen = [options["process"], replace(query, limit=0) != RunQuery(limit=0)]
+    if not options["named"] and not any(chosen):
+        raise click.UsageError("Say which units: --run RUN, --process RUN, or --app, --since and other options of ls.")
+    if options["named"] and any(chosen):
+        raise click.UsageError("--run stands alone: leave out the options that look for units.")
+    units = select(catalog, Selection(options["named"], options["process"], query))
+    try:
+        check_one_application(units)
+    except ConfigError as exc:
+        raise click.UsageError(f"{exc}; {exc.hint}") from exc
+    return units
+
+
+def _write_files(catalog: Catalog, process: str, units: Sequence[Unit], folder: Path) -> list[tuple[Unit, str]]:
+    """Each unit as a file that a replay finds, with the run of their process beside it."""
+    here = [unit for unit in units if not unit.file]
+    for unit, content in zip(here, _iter_exports(catalog, [unit.run_id for unit in here]), strict=True):
+        (folder / f"{unit.run_id}.replay").write_bytes(content)
+    with suppress(SourceError):  # the replay says what is not here
+        (folder / f"{process}.replay").write_bytes(catalog.export(process))
+    return [(unit, unit.file or str(folder / f"{unit.run_id}.replay")) for unit in units]
+
+
+def _iter_exports(catalog: Catalog, run_ids: Sequence[str]) -> Iterator[bytes]:
+    """Each run as a file; a directory is looked through once for all of them."""
+    from spanreplay.recording.spool import SpoolCatalog
+
+    if isinstance(catalog, SpoolCatalog):
+        yield from catalog.iter_exports(run_ids)
+    else:
+        yield from map(catalog.export, run_ids)
+
+
+def _write(files: dict[str, str | None], verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> None:
+    """Each report to its file, - is standard output. Raises: ConfigError."""
+    renders: dict[str, Callable[[], str]] = {
+        "json": lambda: report.render_json(verdicts, starts, duration_ms),
+        "junit": lambda: report.render_junit(verdicts),
+    }
+    for name, file in files.items():
+        if file == "-":
+            echo(renders[name](), nl=False)
+        elif file:
+            write_atomically(Path(file), renders[name]().encode(), hint=ELSEWHERE)

@@ -1,0 +1,44 @@
+"""Suites of units, replayed as a user does: `spanreplay suite`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from support.replaying import BIN, Workplace
+
+TIMEOUT_S: Final = 3600
+"""A thousand units take their time."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite that has ended: what it said, the exit status, what is in its JSON."""
+
+    stderr: str
+    status: int
+    report: dict[str, Any]
+
+    def words(self) -> dict[str, str]:
+        """Run id → its verdict."""
+        return {unit["run_id"]: unit["verdict"] for unit in self.report["units"]}
+
+
+def replay_suite(place: Workplace, *command: str, options: Sequence[str]) -> Suite:
+    """`spanreplay suite` with these options; `command` are the words behind the Python that is started."""
+    report = place.path / "suite.json"
+    report.unlink(missing_ok=True)
+    done = subprocess.run(
+        [str(BIN / "spanreplay"), "suite", *options, "--json", str(report), "--", str(place.python), *command],
+        cwd=place.path,
+        env=place.environ,
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+    return Suite(done.stderr, done.returncode, found)
