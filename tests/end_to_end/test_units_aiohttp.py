@@ -334,6 +334,28 @@ def test_p5_a_server_of_aiohttp_that_stops_cancels_its_units(provider: Provider,
     assert replayed.status == 0, replayed.stderr
 
 
+SABOTAGE: Final = {
+    "factory": ("factory", "open_unit"),
+    "site": ("servers._aiohttp", "_note_service"),
+    "request": ("aiohttp_web.exchange", "describe_request"),
+    "response": ("aiohttp_web.exchange", "encode_headers"),
+    "end": ("unit_run", "UnitRun.end"),
+}
+
+
+@pytest.mark.parametrize("part", SABOTAGE)
+def test_p2_an_error_of_ours_lets_a_request_of_aiohttp_through(part: str, place: Workplace) -> None:
+    """Whatever of the recording fails, the client gets what the application sends."""
+    module, name = SABOTAGE[part]
+    broken = f"import spanreplay.units.{module} as ours\ndef broken(*args, **kwargs): raise ValueError\n"
+    place.write("app.py", f"{APP}\n{broken}ours.{name} = broken\n")
+    with serve(place, command=RUN.command, at=RUN.at) as server:
+        answer = httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
+        server.stop()
+    assert answer.status_code == 200
+    assert answer.json()["reply"].endswith("You asked: hello")
+
+
 ROOM: Final = """
 ROOM = []
 
@@ -381,7 +403,8 @@ SECRET: Final = "sk-proj-" + "Zq3vT8mK2wLx9RbN4cYd7HsJ" * 2
 
 
 def test_p2_units_of_aiohttp_are_redacted(provider: Provider, place: Workplace) -> None:
-    """A credential of a header in whatever letters, and one in a body that came in parts, is in no file; it replays."""
+    """A credential of a header in whatever letters, one in a body that came in parts, and one in a compressed response
+    are in no file; the unit replays."""
 
     def cut() -> Iterator[bytes]:
         for at in range(0, len(SECRET), 10):
@@ -392,20 +415,25 @@ def test_p2_units_of_aiohttp_are_redacted(provider: Provider, place: Workplace) 
         headers = {"AuthoriZation": f"Bearer {SECRET}", "cookie": f"session={SECRET}"}
         answer = httpx.post(f"{server.url}/login", headers=headers, content=cut(), timeout=TIMEOUT_S)
         assert answer.text == f"Bearer {SECRET} {SECRET}"
+        assert answer.headers["content-encoding"]
         await_true(lambda: [unit.root.outcome for unit in server.units()] == ["ok"])
         server.stop()
     provider.stop()
     kept = [file for file in (place.path / ".spanreplay").rglob("*") if file.is_file()]
     assert kept
     assert not [file for file in kept if SECRET.encode() in file.read_bytes()]
-    replayed = place.replay(*RUN.command, "1")
+    (unit,) = server.units()
+    assert response_of(unit)["body"]["text"].startswith("Bearer ")
+    replayed = place.replay(*RUN.command, "1", source=unit.run_id)
     assert replayed.status == 0, replayed.stderr
 
 
 LOGIN: Final = """
 @routes.post("/login")
 async def login(request):
-    return web.Response(text=request.headers["authorization"] + " " + (await request.text()))
+    response = web.Response(text=request.headers["authorization"] + " " + (await request.text()))
+    response.enable_compression()
+    return response
 
 """
 

@@ -22,9 +22,9 @@ from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.process.own_ports import was_asked
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
-from spanreplay.units.aiohttp_exchange import RecordedExchange, find_exchange, find_exchange_of
-from spanreplay.units.aiohttp_replay import ReplayedExchange, replay_request_of
-from spanreplay.units.aiohttp_websocket import take_over
+from spanreplay.units.aiohttp_web.exchange import RecordedExchange, find_exchange, find_exchange_of
+from spanreplay.units.aiohttp_web.replay import ReplayedExchange, replay_request_of
+from spanreplay.units.aiohttp_web.websocket import take_over
 from spanreplay.units.http_exchange import PART
 from spanreplay.units.play import end_replay, is_replay, is_replay_of_unit, play_each
 from spanreplay.units.start import has_units
@@ -70,8 +70,12 @@ async def _open(wrapped: Any, site: Any, args: Any, kwargs: Any) -> Any:
         if is_main and _is_played(runner):
             return await _open_none(site)
     elif is_main:
-        _services[runner.server] = runner._handle_signals
+        guard.guarded(PART, _note_service, runner)
     return await wrapped(*args, **kwargs)
+
+
+def _note_service(runner: Any) -> None:
+    _services[runner.server] = runner._handle_signals
 
 
 def _is_played(runner: Any) -> bool:
@@ -106,7 +110,8 @@ async def _handle(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(exchange, ReplayedExchange):
         return await exchange.serve(wrapped, *args, **kwargs)
     request = args[0]
-    run = guard.guarded(PART, factory.open_unit, _name()) if _is_unit(protocol, request) else None
+    is_unit = guard.guarded(PART, _is_unit, protocol, request)
+    run = guard.guarded(PART, factory.open_unit, _name()) if is_unit else None
     if run is None:
         return await wrapped(*args, **kwargs)
     recorded = RecordedExchange(run, protocol)
@@ -157,9 +162,9 @@ def _lose(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
 
 
 async def _prepare_headers(wrapped: Any, response: Any, args: Any, kwargs: Any) -> Any:
-    exchange = find_exchange(response._req.protocol)
+    exchange = find_exchange(getattr(response._req, "protocol", None))
     if exchange is not None:
-        exchange.is_dated_by_server = "Date" not in response.headers
+        exchange.answer, exchange.is_dated_by_server = response, "Date" not in response.headers
     return await wrapped(*args, **kwargs)
 
 

@@ -12,8 +12,8 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
-from spanreplay.units.aiohttp_exchange import PARTS_TAKEN, Exchange
-from spanreplay.units.aiohttp_values import IS_BODY_HERE, Connection, build_head
+from spanreplay.units.aiohttp_web.exchange import PARTS_TAKEN, Exchange
+from spanreplay.units.aiohttp_web.values import IS_BODY_HERE, Connection, build_head
 from spanreplay.units.asgi import await_left
 from spanreplay.units.asgi_messages import cut_body
 from spanreplay.units.http_exchange import BODY, CANCELLED, DISCONNECT, KIND, REQUEST

@@ -23,8 +23,8 @@ from spanreplay.model.call import Outcome
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
-from spanreplay.units.aiohttp_values import IS_BODY_HERE, describe_request, encode_headers
-from spanreplay.units.aiohttp_websocket import record_end
+from spanreplay.units.aiohttp_web.values import IS_BODY_HERE, describe_request, encode_headers
+from spanreplay.units.aiohttp_web.websocket import record_end
 from spanreplay.units.http_exchange import CANCELLED, DISCONNECT, PART, REQUEST, ReceivedBody, Response, read_in
 from spanreplay.units.unit_run import UnitRun
 
@@ -70,6 +70,8 @@ class Exchange:
         self.is_websocket = False
         self.is_dated_by_server = False
         """Whether the response's date is not the application's choice."""
+        self.answer: Any = None
+        """The application's response, once its headers are made."""
         self._has_begun = False
         self._stated: BaseException | None = None
         _exchanges[id(protocol)] = self
@@ -146,6 +148,8 @@ class Exchange:
     def _complete(self, chunk: Any) -> None:
         if self.response.is_complete:
             return
+        if len(chunk) and getattr(self.answer, "_compressed_body", None) is chunk:
+            chunk = self.answer._body  # a secret in it can't be found once the server has compressed it
         if len(chunk):
             self.response.add(bytes(chunk))
         if not self.is_gone:
