@@ -10,7 +10,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S
-from support.units import prepare, serve
+from support.units import prepare, response_of, serve
 
 FASTAPI: Final = """
 import os
@@ -29,7 +29,7 @@ app.mount("/static", StaticFiles(directory=os.environ["DATA"]))
 def answer(request: Request, response: Response):
     request.session["seen"] = True
     response.set_cookie("plain", "x", expires=3600)
-    return {"answer": "y" * 100}
+    return {"answer": "y" * 100, "api_key": "kept-in-the-open-4711"}
 
 @app.get("/report")
 def report():
@@ -54,3 +54,16 @@ def test_p2_p4_what_starlette_does_for_a_request_is_the_request_s(
     (data / "report.txt").unlink()
     replayed = place.replay("-m", "uvicorn", "app:app", source=unit.run_id, DATA=str(data))
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+def test_r1_a_secret_in_a_compressed_response_is_redacted(provider: Provider, tmp_path: Path) -> None:
+    """What a middleware of the application compresses is recorded as it was before."""
+    place = prepare(tmp_path, provider, FASTAPI)
+    with serve(place, DATA=str(tmp_path)) as server:
+        answer = httpx.get(f"{server.url}/ask", timeout=TIMEOUT_S)
+        server.stop()
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.json()["api_key"] == "kept-in-the-open-4711"
+    (unit,) = server.units()
+    assert '"answer":"yyy' in response_of(unit)["body"]["text"].replace(" ", "")
+    assert "kept-in-the-open-4711" not in response_of(unit)["body"]["text"]

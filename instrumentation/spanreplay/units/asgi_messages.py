@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import zlib
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ Message = MutableMapping[str, Any]
 _TEXTS: Final = ("type", "http_version", "method", "scheme", "path", "root_path")
 _BYTES: Final = ("raw_path", "query_string")
 _PLACES: Final = ("client", "server")
+_PACKED: Final = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "deflate": b"\x78"}
+"""Encodings that are unpacked → how they begin."""
 TEXT, BASE64, PARTS, BYTES, SHA256 = "text", "base64", "parts", "bytes", "sha256"
 
 
@@ -92,15 +95,36 @@ class Body:
         """The bytes of each part."""
         return [len(part) for part in self._parts]
 
-    def describe(self) -> dict[str, Any]:
-        """The content, or what tells it from another."""
-        if not self.is_kept:
+    def describe(self, encoding: str = "") -> dict[str, Any]:
+        """The content, or what tells it from another.
+
+        `encoding`: the Content-Encoding of a body that nobody needs again as it was sent. It is unpacked, since
+        redaction finds no secret in what is compressed; of one that can't be, only size and hash are kept.
+        """
+        whole = _unpack(b"".join(self._parts), encoding) if self.is_kept else None
+        if whole is None:
             return {BYTES: self.size, SHA256: self._hash.hexdigest()}
-        whole = b"".join(self._parts)
         try:
             return {TEXT: whole.decode("utf-8")}
         except UnicodeDecodeError:
             return {BASE64: base64.b64encode(whole).decode("ascii")}
+
+
+def _unpack(content: bytes, encoding: str) -> bytes | None:
+    """What was compressed, also a beginning of it; None for an encoding or a size that is not unpacked here."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return content
+    if encoding not in _PACKED:
+        return None
+    if not content.startswith(_PACKED[encoding]):
+        return content  # whoever compresses it is behind us
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    try:
+        found = unpacking.decompress(content, config.BODY_BYTES_MAX + 1)
+    except zlib.error:
+        return None
+    return None if len(found) > config.BODY_BYTES_MAX or unpacking.unused_data else found
 
 
 def cut_body(described: Mapping[str, Any]) -> list[bytes]:

@@ -119,7 +119,8 @@ class Response:
         if self._status is not None:
             found |= {"status": self._status, "headers": self._headers}
         if self._body.count:
-            found["body"] = self._body.describe()
+            encodings = [each["content-encoding"] for each in self._headers if "content-encoding" in each]
+            found["body"] = self._body.describe(", ".join(encodings))
         if self._body.count > 1 and not self.is_cut_by_server:
             found[PARTS] = self._body.count
         if self._others:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
+from typing import Any, Final
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,3 +64,41 @@ def test_p2_a_body_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         described.append(body.describe())
     assert described[0]["bytes"] == described[1]["bytes"] == 9
     assert described[0]["sha256"] != described[1]["sha256"]
+
+
+PLAIN: Final = b'{"answer": 7}' * 20
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "found"),
+    [
+        (gzip.compress(PLAIN), "gzip", {"text": PLAIN.decode()}),
+        (gzip.compress(PLAIN), "X-GZIP ", {"text": PLAIN.decode()}),
+        (zlib.compress(PLAIN), "deflate", {"text": PLAIN.decode()}),
+        (PLAIN, "gzip", {"text": PLAIN.decode()}),
+        (PLAIN, "identity", {"text": PLAIN.decode()}),
+        (b"\x0b\x02\x80", "br", {"bytes": 3}),
+        (gzip.compress(PLAIN), "gzip, gzip", {"bytes": len(gzip.compress(PLAIN))}),
+        (gzip.compress(b"a" * 100_000_000), "gzip", {"bytes": len(gzip.compress(b"a" * 100_000_000))}),
+        (b"\x1f\x8b damaged", "gzip", {"bytes": 10}),
+        (gzip.compress(PLAIN) + gzip.compress(PLAIN), "gzip", {"bytes": 2 * len(gzip.compress(PLAIN))}),
+    ],
+    ids=["gzip", "x-gzip", "deflate", "not yet", "identity", "br", "twice", "bomb", "damaged", "two members"],
+)
+def test_r1_a_compressed_body_is_unpacked_or_only_its_hash_is_kept(
+    content: bytes, encoding: str, found: dict[str, Any]
+) -> None:
+    """Redaction sees all of what is kept."""
+    body = Body()
+    body.add(content)
+    described = body.describe(encoding)
+    assert {name: value for name, value in described.items() if name != "sha256"} == found
+    assert ("sha256" in described) == ("bytes" in found)
+
+
+def test_r1_the_beginning_of_a_compressed_body_is_unpacked() -> None:
+    """Of a stream that was cut what came is kept, as its text."""
+    packing = zlib.compressobj(wbits=31)
+    body = Body()
+    body.add(packing.compress(PLAIN) + packing.flush(zlib.Z_SYNC_FLUSH))
+    assert body.describe("gzip") == {"text": PLAIN.decode()}
