@@ -49,6 +49,9 @@ say '── 1,000 requests, replayed in one start'
 SPANREPLAY_TEST_SUITE=1000 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_suite.py \
     -k test_p4_many_units_replay_in_one_start || failed+=('the suite of units')
 
+say '── the charts and the Dockerfile under checkov'
+tools/checkov.sh || failed+=('checkov: fix what it names, or say in .checkov.yaml why it is meant to be so')
+
 say '── every kernel for every architecture'
 tools/kernels.sh && env -u TRITON_INTERPRET SPANREPLAY_TEST_MATRIX=1 .venvs/kernels/bin/python -m pytest \
     "${options[@]}" tests/kernels/test_aot.py || failed+=('the kernels')
