@@ -400,3 +400,39 @@ def test_p7_no_deadline_passes_while_a_thread_computes(workplace: Workplace) -> 
     replayed = workplace.replay(agent)
     assert replayed.stdout == process.stdout
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+SLOW = """
+import select
+import anyio, anyio.to_thread
+from anyio._backends import _asyncio
+from spanreplay import boundary
+
+begin = _asyncio.WorkerThread.run
+
+def run(thread):
+    select.select([], [], [], 0.25)  # as on a busy machine
+    begin(thread)
+
+_asyncio.WorkerThread.run = run
+
+@boundary("tool", effect="read")
+def ask():
+    return "answer"
+
+async def main():
+    with anyio.move_on_after(60) as scope:
+        print(await anyio.to_thread.run_sync(ask))
+    print(scope.cancel_called)
+
+anyio.run(main)
+"""
+
+
+def test_p7_no_deadline_passes_before_a_thread_has_begun(workplace: Workplace) -> None:
+    """A call that a loop has given to a thread is under way, also where the thread takes its time to start."""
+    agent = workplace.write("slow.py", SLOW)
+    assert workplace.record(agent, SPANREPLAY_LEVEL="calls").stdout == "answer\nFalse\n"
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == "answer\nFalse\n"
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

@@ -124,9 +124,13 @@ def test_p3_p4_each_tool_call_served_is_a_run_and_replays_alone(provider: Provid
         assert replayed.stdout == ""
 
 
-def test_p3_a_tool_call_over_http_stays_in_its_request(provider: Provider, place: Workplace) -> None:
-    """No run within a run: the request's unit has the model calls of the tool, and replays alone."""
-    app = "server.streamable_http_app(stateless_http=True, json_response=True)"
+@pytest.mark.parametrize("is_json", [True, False], ids=["json", "events"])
+def test_p3_a_tool_call_over_http_stays_in_its_request(is_json: bool, provider: Provider, place: Workplace) -> None:
+    """No run within a run: the request's unit has the model calls of the tool, and replays alone.
+
+    Beside events the server sends pings by a timer.
+    """
+    app = f"server.streamable_http_app(stateless_http=True, json_response={is_json})"
     place.write("app.py", f"from server import server\napp = {app}\n")
 
     async def use(url: str) -> Any:

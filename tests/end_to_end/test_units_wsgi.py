@@ -152,6 +152,8 @@ def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Pr
     with serve(place, command=kind.command, at=kind.at) as server:
         with ThreadPoolExecutor(COUNT) as pool:
             answers = list(pool.map(lambda number: _ask(server.url, number), range(COUNT)))
+        # A client has its answer a moment before the server closes it
+        await_true(lambda: sum(unit.completeness().is_complete for unit in server.units()) == COUNT)
         server.stop()
     provider.stop()
     units = server.units()

@@ -48,7 +48,7 @@ class IdleThreads(deque[Any]):
             return len(self) > 0
         if work.is_placed:
             return False  # none is too old: that was a matter of time
-        work.is_placed = True
+        work.place()
         known = _find_known(work)
         thread = None if known is None else known[0].threads.get(known[1])
         if known is None or (thread is not None and thread not in self):
@@ -114,7 +114,7 @@ def lend(cache: Any, make: Callable[[Any], Any], gate: Order, start: Callable[..
     if work is None or known is None:
         start(*job)
         return
-    work.is_placed = True
+    work.place()
     recorded, number = known
     thread = recorded.threads.get(number)
     with _lock:

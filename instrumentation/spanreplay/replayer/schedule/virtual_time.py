@@ -87,6 +87,8 @@ class LoopClock(abc.ABC):
         self._head = (0, 0)
         self._reaction: Reaction | None = None
         self._others: Reaction | None = None
+        self._others_since = -1.0
+        self._moved: tuple[object, float] = (None, 0.0)
         self._live_since: float | None = None
         self._started: dict[int, float] = {}
 
@@ -218,10 +220,10 @@ class LoopClock(abc.ABC):
             self._count_poll()
             self._jump(timer)
             return None
-        is_at_work = others and timer is not None and self._are_others_at_work()
+        is_awaited = others and timer is not None and self._are_others_at_work(now)
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
             return POLL_S
-        if is_at_work:
+        if is_awaited:
             return POLL_S
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
@@ -230,10 +232,15 @@ class LoopClock(abc.ABC):
             return POLL_S
         return self._give_up(head)
 
-    def _are_others_at_work(self) -> bool:
-        """Whether other threads still compute since the loop is idle: no deadline passes before they had their time."""
-        if self._others is None or self._others.since != self._idle_since:
-            self._others = Reaction(STALL_MS / 1000, self._idle_since, is_patient=True)
+    def _are_others_at_work(self, now: float) -> bool:
+        """Whether other threads get on since the loop is idle: no deadline passes before they had their time.
+
+        They get on if a call of theirs has ended or begun, or if they compute.
+        """
+        moved = (self._gate.head, self._gate.crew.told_at)
+        if self._others is None or self._others_since != self._idle_since or moved != self._moved:
+            self._moved, self._others_since = moved, self._idle_since
+            self._others = Reaction(STALL_MS / 1000, now, is_patient=True)
         return not self._others.is_over(self._gate.crew.idle)
 
     def _wait_for_nothing(self) -> float | None:

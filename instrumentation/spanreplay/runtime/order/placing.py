@@ -20,6 +20,9 @@ class Offloaded(Protocol):
     def lane(self) -> str:
         """The path of its lane."""
 
+    def place(self) -> None:
+        """In a replay: it has a thread from here on."""
+
     def __call__(self, *args: Any) -> Any:
         """Make the call."""
 

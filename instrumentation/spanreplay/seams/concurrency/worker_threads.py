@@ -47,6 +47,7 @@ class Work:
         self._left = 2  # the thread, and the loop that is given the result
         self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)
         self.has_started = False
+        self._is_counted = False
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
 
@@ -55,11 +56,30 @@ class Work:
         """The path of its lane."""
         return self._lane.path
 
-    def __call__(self, *args: Any) -> Any:
-        self.has_started = True
-        if self._gate is not None:
+    def place(self) -> None:
+        """In a replay it has a thread now, at work from here on: the loop may look before the thread begins."""
+        self.is_placed = True
+        self._count()
+
+    def drop(self) -> None:
+        """Nobody waits for it any more: where its thread has not begun it is no work."""
+        with self._lock:
+            is_over = self._is_counted and not self.has_started
+            self._is_counted = self._is_counted and not is_over
+        if is_over and self._gate is not None:
+            self._gate.crew.ended()
+
+    def _count(self, *, has_started: bool = False) -> None:
+        with self._lock:
+            is_new = self._gate is not None and not self._is_counted
+            self._is_counted = self._is_counted or is_new
+            self.has_started = self.has_started or has_started
+        if is_new and self._gate is not None:
             self._gate.crew.started()
-            counted.is_here = True
+
+    def __call__(self, *args: Any) -> Any:
+        self._count(has_started=True)
+        counted.is_here = self._gate is not None
         try:
             with self._inside, self._carried:
                 pool_workers.begin_borrowed(self.run, self._lane)
@@ -94,6 +114,7 @@ async def offload(
         return await start(work)
     finally:
         placing.reset(token)
+        work.drop()
         is_known = gate is None or gate.timers is None or gate.is_open or work.end.name in gate.timers
         if can_abandon and work.has_started and not is_known and not work.end.is_inside:
             await _await_cancellation()
