@@ -117,7 +117,7 @@ def make_ordinary() -> bytes:
 
 
 LOADS: dict[str, tuple[Callable[[], bytes], int, int]] = {
-    "ordinary spans": (make_ordinary, 21_001, 230 * MIB),
+    "ordinary spans": (make_ordinary, 21_001, 320 * MIB),
     "tiny spans": (lambda: one_scope(b"".join(map(make_span, range(1, 120_001)))), 120_000, 96 * MIB),
 }
 """Requests, their spans, and what storing them may cost."""
