@@ -152,8 +152,7 @@ def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Pr
     with serve(place, command=kind.command, at=kind.at) as server:
         with ThreadPoolExecutor(COUNT) as pool:
             answers = list(pool.map(lambda number: _ask(server.url, number), range(COUNT)))
-        # A client has its answer a moment before the server closes it
-        await_true(lambda: sum(unit.completeness().is_complete for unit in server.units()) == COUNT)
+        server.await_ends()
         server.stop()
     provider.stop()
     units = server.units()
@@ -179,6 +178,7 @@ def test_p4_a_changed_response_of_a_wsgi_application_is_named(provider: Provider
     kind = KINDS["gunicorn-sync"]
     with serve(place, command=kind.command, at=kind.at) as server:
         httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
+        server.await_ends()
         server.stop()
     provider.stop()
     place.write("app.py", APP.replace('"reply": first', '"reply": first.upper()'))
@@ -193,6 +193,7 @@ def test_p4_p5_workers_that_are_forked_after_the_load_share_its_start(provider: 
     with serve(place, "--preload", command=kind.command, at=kind.at) as server:
         _ask(server.url, 0)
         _ask(server.url, 1)
+        server.await_ends()
         server.stop()
     provider.stop()
     loaded = next(each for each in place.recordings() if any("warm up" in call.request for call in each.calls))
@@ -218,6 +219,7 @@ def test_p5_a_worker_that_acts_before_its_first_request_says_so(provider: Provid
     place.write("gunicorn.conf.py", HOOKS)
     with serve(place, "--preload", command=kind.command, at=kind.at) as server:
         _ask(server.url, 0)
+        server.await_ends()
         server.stop()
     (unit,) = server.units()
     assert unit.completeness().reasons == (
@@ -276,6 +278,7 @@ def test_p1_p2_an_installed_application_replays(name: str, provider: Provider, t
     at = f"{kind.at.removesuffix('app:app')} farwell:app"
     with serve(place, command=command, at=at) as server:
         httpx.get(f"{server.url}/ask/x", timeout=TIMEOUT_S)
+        server.await_ends()
         server.stop()
     (unit,) = server.units()
     replayed = place.replay(*command, *at.format(port=1).split(), source=unit.run_id)
@@ -329,6 +332,7 @@ def test_p2_p4_what_a_framework_does_for_a_request_is_the_request_s(
     kind = Kind(("-m", "gunicorn", "app:app"), "--bind 127.0.0.1:{port}", "app:app")
     with serve(place, command=kind.command, at=kind.at) as server:
         answer = httpx.get(f"{server.url}/ask/", timeout=TIMEOUT_S)
+        server.await_ends()
         server.stop()
     assert "expires=" in answer.headers["set-cookie"].lower()
     (unit,) = server.units()
@@ -373,6 +377,7 @@ def test_p2_a_thread_that_a_library_starts_in_a_request_is_the_library_s(
     kind = KINDS[name]
     with serve(place, command=kind.command, at=kind.at) as server:
         assert httpx.get(f"{server.url}/tick", timeout=TIMEOUT_S).text == "ticked"
+        server.await_ends()
         server.stop()
     (unit,) = server.units()
     assert unit.root.manifest["reads"] == {"count": 0}
@@ -387,6 +392,7 @@ def test_p5_ended_units_are_whole_when_a_worker_is_killed(provider: Provider, pl
         await_true(lambda: all(unit.completeness().is_complete for unit in server.units()))
         os.kill(worker, signal.SIGKILL)
         await_true(lambda: httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).text != str(worker))
+        server.await_ends()
         server.stop()
     provider.stop()
     units = server.units()
@@ -456,6 +462,7 @@ def test_p2_what_passes_between_server_and_application_is_as_wsgi_says(provider:
     kind = KINDS["wsgiref"]
     with serve(place, command=kind.command, at=kind.at) as server:
         answer = httpx.post(server.url, content=b" and read", timeout=TIMEOUT_S)
+        server.await_ends()
         server.stop()
     assert (answer.status_code, answer.text) == (200, "written CLOSEDLENGTH and read")
     (unit,) = server.units()

@@ -49,6 +49,10 @@ class Server:
         (found,) = [each for each in self.workplace.recordings() if "unit" not in each.root.env]
         return found
 
+    def await_ends(self) -> None:
+        """Wait until all units have ended: a client has its answer a moment before the server closes it."""
+        await_true(lambda: all(unit.root.manifest for unit in self.units()))
+
     def stop(self) -> None:
         """End it as a service manager does."""
         self.process.send_signal(signal.SIGTERM)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,7 +73,10 @@ def test_n2_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch)
         reaction = Reaction(is_quick=True)
         looks = threading.Event()
         while reaction._used_ms <= patience.REACTION_MS / 2:
-            assert not reaction.is_over(())
+            is_over = reaction.is_over(())
+            # Where this thread was not let in for long, the other one has had all the time there is
+            is_late = (time.monotonic() - reaction.since) * 1000 >= patience.REACTION_LONG_MS
+            assert not is_over or is_late or reaction._used_ms >= patience.REACTION_CPU_MS
             computed_ns = cpu_ns(thread) + 3_000_000
             while cpu_ns(thread) < computed_ns:  # on a busy machine no processor may take it for a while
                 looks.wait(reaction.look_s)
