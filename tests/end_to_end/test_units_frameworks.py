@@ -13,7 +13,8 @@ from support.replaying import TIMEOUT_S
 from support.units import prepare, response_of, serve
 
 FASTAPI: Final = """
-import os
+import asyncio, os
+import aiofiles
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse
 from starlette.middleware.gzip import GZipMiddleware
@@ -31,13 +32,20 @@ def answer(request: Request, response: Response):
     response.set_cookie("plain", "x", expires=3600)
     return {"answer": "y" * 100, "api_key": "kept-in-the-open-4711"}
 
+@app.get("/limited")
+async def limited():
+    async def read():
+        async with aiofiles.open(os.environ["DATA"] + "/report.txt") as report:
+            return await report.read()
+    return await asyncio.wait_for(read(), 60)
+
 @app.get("/report")
 def report():
     return FileResponse(os.environ["DATA"] + "/report.txt")
 """
 
 
-@pytest.mark.parametrize("path", ["/ask", "/report", "/static/report.txt"])
+@pytest.mark.parametrize("path", ["/ask", "/limited", "/report", "/static/report.txt"])
 def test_p2_p4_what_starlette_does_for_a_request_is_the_request_s(
     path: str, provider: Provider, tmp_path: Path
 ) -> None:

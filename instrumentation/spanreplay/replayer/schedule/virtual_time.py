@@ -211,7 +211,8 @@ class LoopClock(abc.ABC):
 
     def _idle(self, head: Due | None, timer: float | None) -> float | None:
         # Nothing here can go on by itself: let other threads and real sockets move first
-        others = self._gate.working_threads > 1 or len(self._loop._selector.get_map()) > 1
+        is_any_waiting = timer is not None and self._gate.crew.is_any_waiting
+        others = self._gate.working_threads > 1 or is_any_waiting or len(self._loop._selector.get_map()) > 1
         now = float(self._real_time())
         if self._idle_since < 0:
             self._idle_since = now
