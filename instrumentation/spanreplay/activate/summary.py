@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from spanreplay.model import config, distributions, guard
 from spanreplay.model.escape import shorten
-from spanreplay.model.owners import LAUNCHERS, SERVERS, is_among
+from spanreplay.model.owners import SERVERS, is_among
 from spanreplay.recording.catalog import FORKED_FROM
 from spanreplay.recording.spool.directory import spool_directory
 from spanreplay.units import factory
+from spanreplay.units._table import starts_server
 
 if TYPE_CHECKING:
     from spanreplay.recording.spool.courier import ShipReport
@@ -90,7 +91,7 @@ def describe_process(run: Run) -> str:
     """Which process a run is of; '' for a program that is one process and serves nobody."""
     process = factory.offered()
     count = 0 if process is None else process.count
-    is_server = is_among(distributions.find_started(), (SERVERS, LAUNCHERS))
+    is_server = starts_server() or is_among(distributions.find_started(), (SERVERS,))
     who, what = (f"server process {os.getpid()}", "request") if is_server else (f"process {os.getpid()}", "unit")
     if count:
         units = f"1 {what} is a run of its own" if count == 1 else f"{count:,} {what}s are runs of their own"

@@ -11,7 +11,7 @@ from spanreplay.cli.agent.launch import Agent
 from spanreplay.model import config, owners
 from spanreplay.model import distributions as installed
 from spanreplay.model.how_to_install import install_command
-from spanreplay.units._table import UNITS
+from spanreplay.units._table import COMMANDS, UNITS
 
 __all__ = [
     "Finding",
@@ -98,7 +98,7 @@ def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]
 def is_server(agent: Agent) -> bool:
     """Whether a command starts a server or worker, which runs until somebody ends it."""
     program = _program(agent)
-    return program in _ROWS or owners.is_among(program, (owners.SERVERS, owners.LAUNCHERS))
+    return program in _ROWS or program in COMMANDS or owners.is_among(program, (owners.SERVERS,))
 
 
 def _program(agent: Agent) -> str:

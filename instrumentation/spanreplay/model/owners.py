@@ -79,7 +79,7 @@ SERVERS: Final = compile_row(
     """
 )
 """Distributions that run somebody else's code, for each request, job or cell."""
-LAUNCHERS: Final = compile_row("blacksheep-cli django fastapi fastapi-* flask litestar quart starlette")
+LAUNCHERS: Final = compile_row("django fastapi fastapi-* flask litestar quart starlette")
 """Web frameworks whose commands start an application under a server: what they do for a request is the request's, as
 any library's, and the program that was started is the application."""
 COMPUTE: Final = compile_row(

@@ -12,7 +12,7 @@ from typing import Final
 from spanreplay.model.distributions import find_start
 from spanreplay.seams.row import Seam
 
-__all__ = ["UNITS", "starts_server"]
+__all__ = ["COMMANDS", "UNITS", "starts_server"]
 
 
 def _http(name: str, distribution: str, triggers: tuple[str, ...], code: str, records: str, **fields: str) -> Seam:
@@ -152,7 +152,7 @@ UNITS: Final[tuple[Seam, ...]] = (
     ),
 )
 
-_COMMANDS: Final = frozenset({"fastapi", "flask", "waitress-serve"})
+COMMANDS: Final = frozenset({"fastapi", "flask", "waitress-serve"})
 """Programs that start one of these servers and are not named after it."""
 _VARIABLE: Final = "AWS_LAMBDA_RUNTIME_API"
 """Set in every process of AWS Lambda, whose runtimes start a script of their own."""
@@ -163,4 +163,4 @@ def starts_server(argv: list[str] | None = None) -> bool:
     if _VARIABLE in os.environ:
         return True
     name = PurePath(find_start(argv)[1]).name.partition(".")[0]
-    return name in _COMMANDS or any(name == row.triggers[0].partition(".")[0] for row in UNITS)
+    return name in COMMANDS or any(name == row.triggers[0].partition(".")[0] for row in UNITS)
