@@ -15,15 +15,16 @@ from contextlib import contextmanager
 from spanreplay.runtime.order.counted import SERVICE, counted, nothing
 
 
-def _is_counted() -> bool:
-    thread = threading.current_thread()
-    return counted.is_here or not (thread.daemon or hasattr(thread, SERVICE))
-
-
 class Crew:
-    """Counts under the condition of an order gate; `tell` is called with it held, whenever somebody goes to work."""
+    """Counts under the condition of an order gate; `tell` is called with it held, whenever somebody goes to work.
 
-    def __init__(self, condition: threading.Condition, tell: Callable[[], None], *, busy: int = 1) -> None:
+    `gate`: whose crew it is. Threads that were counted for another gate, whose replay has ended, never count here.
+    """
+
+    def __init__(
+        self, condition: threading.Condition, tell: Callable[[], None], *, gate: object | None = None, busy: int = 1
+    ) -> None:
+        self._gate = self if gate is None else gate
         self._condition = condition
         self._tell = tell
         self._busy = busy
@@ -72,9 +73,15 @@ class Crew:
 
     def join(self) -> None:
         """The calling thread counts from now on, if it can."""
-        if counted.may_join and not counted.is_here:
-            counted.is_here = True
+        if counted.joins is self._gate and counted.gate is None:
+            counted.gate = self._gate
             self.started()
+
+    def _has_counted_caller(self) -> bool:
+        if counted.gate is not None:
+            return counted.gate is self._gate
+        thread = threading.current_thread()
+        return counted.joins in (None, self._gate) and not (thread.daemon or hasattr(thread, SERVICE))
 
     @contextmanager
     def sleeping(self) -> Iterator[None]:
@@ -100,7 +107,7 @@ class Crew:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """A block in which the calling thread waits for its turn; the condition is held around it."""
-        thread, count = threading.get_native_id(), int(_is_counted())
+        thread, count = threading.get_native_id(), int(self._has_counted_caller())
         self._waiting += count
         self.waiters.add(thread)
         if self.working <= 0:
@@ -118,7 +125,7 @@ class Crew:
 
         Gives what another thread may call when that has come: until it wakes up, it is not one that waits.
         """
-        if not _is_counted():
+        if not self._has_counted_caller():
             yield nothing
             return
         waiting = [threading.get_native_id()]

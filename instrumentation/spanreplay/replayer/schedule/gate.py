@@ -28,7 +28,7 @@ from spanreplay.replayer.schedule.patience import LOOK_MS, REACTION_MS, STALL_MS
 from spanreplay.replayer.schedule.thread_waits import PENDING, cancel_rest, find_cancelled, read_waits
 from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.lanes import HANDED_OVER
-from spanreplay.runtime.order.counted import nothing
+from spanreplay.runtime.order.counted import TurnCondition, nothing
 from spanreplay.runtime.order.handovers import Handovers
 from spanreplay.runtime.order.loops import BEGUN, running_loop
 
@@ -103,9 +103,9 @@ class OrderGate:
         self._is_covered = is_covered
         self._head = 0
         self._gone: set[int] = set()
-        self._condition = threading.Condition()
+        self._condition = TurnCondition()
         self._listeners: list[Callable[[], None]] = []
-        self.crew = Crew(self._condition, self._state_working)
+        self.crew = Crew(self._condition, self._state_working, gate=self)
         self._moves = 0
         self._delivering = 0
         self._is_open = False
@@ -258,9 +258,9 @@ class OrderGate:
     def join(self, shared: Family, *, is_worker: bool) -> None:
         """Start anew in a process that was just started."""
         self._pid = posix.getpid()
-        self._condition = threading.Condition()
+        self._condition = TurnCondition()
         self._listeners = []
-        self.crew = Crew(self._condition, self._state_working, busy=0 if is_worker else 1)
+        self.crew = Crew(self._condition, self._state_working, gate=self, busy=0 if is_worker else 1)
         self._delivering = 0
         self.share(shared)
 
@@ -363,10 +363,6 @@ class OrderGate:
     def shut(self, threads: Iterable[threading.Thread]) -> None:
         """These threads of a pool take no more work: what they have taken too early is cancelled."""
         self.move(lambda: self._shut.update(threads))
-
-    def owns(self, condition: threading.Condition) -> bool:
-        """Whether this is the gate's own condition."""
-        return condition is self._condition
 
     def _block(self, clock: int, others_s: float) -> None:
         patience = Patience(self._head, self._look_ms)

@@ -41,10 +41,6 @@ class KeptOrder:
         self._gate.complete(self._gate.lane_ends.get(lane, -1))
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
-    def owns(self, condition: Any) -> bool:
-        """Whether it is the gate's condition."""
-        return self._gate.owns(condition)
-
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
         """The futures that were done when recorded, once they are."""
         with unwatched():

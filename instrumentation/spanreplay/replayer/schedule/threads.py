@@ -24,7 +24,7 @@ from typing import Any, Final
 from spanreplay.replayer.schedule import pool_workers
 from spanreplay.runtime.caller.caller import is_agent, is_ours
 from spanreplay.runtime.order.alarms import sleep_with_alarm
-from spanreplay.runtime.order.counted import SERVICE, counted, nothing
+from spanreplay.runtime.order.counted import SERVICE, TurnCondition, counted, nothing
 from spanreplay.runtime.order.lane_futures import when_told
 from spanreplay.runtime.order.loops import running_loop
 from spanreplay.runtime.order.order import Order
@@ -169,8 +169,8 @@ def _is_started_by_agent() -> bool:
     return is_agent(frame)
 
 
-def _count(*, is_here: bool, may_join: bool = False) -> None:
-    counted.is_here, counted.may_join = is_here, may_join
+def _count(gate: Order | None, joins: Order | None = None) -> None:
+    counted.gate, counted.joins = gate, joins
 
 
 def _start_within(thread: Any, start: Callable[[], Any], begin: Callable[[], None], end: Callable[[], None]) -> Any:
@@ -225,15 +225,15 @@ def install(gate: Order, patches: Patches) -> None:
             return wrapped(*args, **kwargs)  # their calls are counted
         if getattr(thread, "_target", None) is _POOL_WORKER:
             # Of a pool that a daemon asked first they are daemons too; their calls are counted all the same
-            return _start_within(thread, wrapped, lambda: _count(is_here=True), nothing)
+            return _start_within(thread, wrapped, lambda: _count(gate), nothing)
         is_counted = not thread.daemon or _is_started_by_agent()  # helpers of libraries never end
 
         def end() -> None:
             waiting.ended(thread)
-            if counted.is_here:
+            if counted.gate is gate:
                 gate.crew.ended()
 
-        begin = functools.partial(_count, is_here=is_counted, may_join=True)
+        begin = functools.partial(_count, gate if is_counted else None, gate)
         if not is_counted:
             return _start_within(thread, wrapped, begin, end)
         gate.crew.started()
@@ -258,7 +258,7 @@ def _install_waits(gate: Order, waiting: _Waiting, patches: Patches) -> None:
             return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
-        if gate.owns(condition) or not condition._is_owned():
+        if isinstance(condition, TurnCondition) or not condition._is_owned():
             return wrapped(*args, **kwargs)  # which raises
         return waiting.wait(condition, _timeout(*args, **kwargs))
 

@@ -7,13 +7,17 @@ from typing import Final
 
 
 class _Counted(threading.local):
-    is_here = False
-    """Whether what the calling thread does was announced by `Crew.started`."""
-    may_join = False
-    """Whether it will say so when it ends, and may so be counted from now on."""
+    gate: object | None = None
+    """The gate whose `Crew.started` announced what the calling thread does. A thread may outlive its replay."""
+    joins: object | None = None
+    """The gate that will be told when the thread ends, and by whose crew it may so be counted from now on."""
 
 
 counted: Final = _Counted()
+
+
+class TurnCondition(threading.Condition):
+    """The condition of an order gate, on which threads wait for their turn: no wait of the agent's."""
 
 
 def nothing() -> None:

@@ -59,10 +59,6 @@ class NotedOrder:
         """No-op: nobody waits for it here."""
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
-    def owns(self, condition: Any) -> bool:
-        """Never: a recording waits with no condition of its own."""
-        return False
-
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
         """Wait, and note which futures were done."""
         from spanreplay.runtime.order.lane_futures import ENDING  # which imports asyncio

@@ -181,9 +181,6 @@ class Order(Protocol):
     def shut(self, threads: Iterable[threading.Thread]) -> None:
         """These threads of a pool take no more work: what they have taken too early is cancelled."""
 
-    def owns(self, condition: threading.Condition) -> bool:
-        """Whether this is the gate's own condition."""
-
     def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
         """Block the calling thread until `is_free`; False if nothing else moves any more, or ordering has ended."""
 

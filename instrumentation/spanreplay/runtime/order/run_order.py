@@ -30,9 +30,6 @@ class RunOrder(Protocol):
         """A lane has ended, and others may have seen it."""
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
-    def owns(self, condition: Any) -> bool:
-        """Whether a condition is one that the order itself waits with."""
-
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
         """The result of `concurrent.futures.wait` for futures of known lanes; `limits` are its timeout and its end."""
 

@@ -25,6 +25,7 @@ from spanreplay.model import guard
 from spanreplay.runtime.caller import caller as origin
 from spanreplay.runtime.calls.returning import note_return
 from spanreplay.runtime.lanes import Lane, current_place, has_lane, is_plumbing_here
+from spanreplay.runtime.order.counted import TurnCondition
 from spanreplay.runtime.order.lane_end import LaneEnd
 from spanreplay.runtime.order.lane_futures import LaneFuture
 from spanreplay.runtime.order.noted_order import lanes_of
@@ -237,7 +238,7 @@ def meet(wrapped: Any, barrier: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _lane_of(run: Run, instance: Any, frame: FrameType) -> Lane | None:
-    return None if run.order.owns(instance) else _lane_here(run, frame)
+    return None if isinstance(instance, TurnCondition) else _lane_here(run, frame)
 
 
 # ── sleeps ──────────────────────────────────────────────────────────────────────────────────────────

@@ -79,13 +79,13 @@ class Work:
 
     def __call__(self, *args: Any) -> Any:
         self._count(has_started=True)
-        counted.is_here = self._gate is not None
+        counted.gate = self._gate
         try:
             with self._inside, self._carried:
                 pool_workers.begin_borrowed(self.run, self._lane)
                 return self._function(*args)
         finally:
-            counted.is_here = False
+            counted.gate = None
             if self._gate is not None:
                 self._gate.deliver()
             setattr(threading.current_thread(), LANE_END, self.end)

@@ -227,3 +227,45 @@ def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: p
 
     monkeypatch.setattr(posix, "read", read)
     assert not patience._is_any_runnable(())
+
+
+def test_n2_thread_of_an_earlier_replay_does_not_count_in_the_next() -> None:
+    """A replay may leave threads behind, which still wait for their turn or for what never comes."""
+    earlier, later, may_pass, never = OrderGate([], lambda seq: False), OrderGate([], lambda seq: False), [], []
+    is_started, item, before = threading.Barrier(3), threading.Condition(), Patches()
+
+    def wait_for_turn() -> None:
+        is_started.wait()
+        earlier.wait_until(lambda: bool(may_pass), may_be_long=True)
+
+    def wait_for_item() -> None:
+        is_started.wait()
+        with item:
+            item.wait_for(lambda: bool(never), timeout=60)
+
+    threads.install(earlier, before)
+    left = [threading.Thread(target=wait, daemon=True) for wait in (wait_for_turn, wait_for_item)]
+    for thread in left:
+        thread.start()
+    before.undo()
+    is_started.wait()
+    after = Patches()
+    threads.install(later, after)
+    seen = []
+    try:
+        with item:
+            item.notify_all()  # it waits again, through what the later replay has patched
+        ends = time.monotonic() + 0.5  # ten looks of the other
+        while time.monotonic() < ends:
+            seen.append((later.crew.working, later.crew.size, later.crew.idle))
+            threading.Event().wait(0.01)
+    finally:
+        never.append(True)
+        with item:
+            item.notify_all()
+        earlier.move(lambda: may_pass.append(True))
+        for thread in left:
+            thread.join(10)
+        after.undo()
+    assert {(working, size) for working, size, _ in seen} == {(1, 1)}
+    assert not any(idle & {thread.native_id for thread in left} for _, _, idle in seen)
