@@ -38,6 +38,7 @@ from spanreplay.units.http_exchange import (
     BODY,
     CANCELLED,
     DISCONNECT,
+    ENCODING,
     KIND,
     OF_BODIES,
     PART,
@@ -119,6 +120,8 @@ class _Recorded:
         """The request begins."""
         headers = scope.get("headers") or ()
         self._has_body = any(bytes(name).lower() in OF_BODIES for name, _ in headers)
+        encodings = [bytes(value).decode("latin-1") for name, value in headers if bytes(name).lower() == ENCODING]
+        self._body.encoding = ", ".join(encodings)
         factory.look_at_caller(self._run, headers)
         read_in(REQUEST, describe_scope(scope))
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import zlib
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 from spanreplay.model import config
+from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.wire.packing import PACKED, find_packing, pack, unpack
 
 __all__ = ["Body", "Message", "Scope", "build_scope", "describe_headers", "describe_scope", "read_headers"]
 
@@ -21,8 +22,6 @@ Message = MutableMapping[str, Any]
 _TEXTS: Final = ("type", "http_version", "method", "scheme", "path", "root_path")
 _BYTES: Final = ("raw_path", "query_string")
 _PLACES: Final = ("client", "server")
-_PACKED: Final = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "deflate": b"\x78"}
-"""Encodings that are unpacked → how they begin."""
 TEXT, BASE64, PARTS, BYTES, SHA256 = "text", "base64", "parts", "bytes", "sha256"
 
 
@@ -101,36 +100,49 @@ class Body:
         `encoding`: the Content-Encoding of a body that nobody needs again as it was sent. It is unpacked, since
         redaction finds no secret in what is compressed; of one that can't be, only size and hash are kept.
         """
-        whole = _unpack(b"".join(self._parts), encoding) if self.is_kept else None
-        if whole is None:
-            return {BYTES: self.size, SHA256: self._hash.hexdigest()}
-        try:
-            return {TEXT: whole.decode("utf-8")}
-        except UnicodeDecodeError:
-            return {BASE64: base64.b64encode(whole).decode("ascii")}
+        whole = unpack(b"".join(self._parts), encoding) if self.is_kept else None
+        return self._describe_size() if whole is None else _describe_content(whole)
+
+    def describe_packed(self, encoding: str) -> dict[str, Any]:
+        """The content of a body that a replay has to give again as it was sent, with how to compress it again.
+
+        Of one in an encoding that can't be unpacked here only size and hash are kept.
+        """
+        content = b"".join(self._parts) if self.is_kept else None
+        if content is None or not encoding:
+            return self.describe()
+        plain = unpack(content, encoding)
+        if plain == content:
+            return _describe_content(content)
+        found = None if plain is None else find_packing(content, plain)
+        if plain is not None and found is not None:
+            return {**_describe_content(plain), PACKED: found}
+        described = _describe_content(content)
+        return described if TEXT in described else self._describe_size()
+
+    def _describe_size(self) -> dict[str, Any]:
+        return {BYTES: self.size, SHA256: self._hash.hexdigest()}
 
 
-def _unpack(content: bytes, encoding: str) -> bytes | None:
-    """What was compressed, also a beginning of it; None for an encoding or a size that is not unpacked here."""
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
-        return content
-    if encoding not in _PACKED:
-        return None
-    if not content.startswith(_PACKED[encoding]):
-        return content  # whoever compresses it is behind us
-    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+def _describe_content(content: bytes) -> dict[str, Any]:
     try:
-        found = unpacking.decompress(content, config.BODY_BYTES_MAX + 1)
-    except zlib.error:
-        return None
-    return None if len(found) > config.BODY_BYTES_MAX or unpacking.unused_data else found
+        return {TEXT: content.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {BASE64: base64.b64encode(content).decode("ascii")}
 
 
 def cut_body(described: Mapping[str, Any]) -> list[bytes]:
-    """A described body in the parts that it came in; hidden values that are not to be had change the last one."""
+    """A described body in the parts that it came in; hidden values that are not to be had change the last one.
+
+    Raises: ReplayMiss where it does not say how to compress it as `describe_packed` does.
+    """
     text = described.get(TEXT)
     whole = text.encode("utf-8") if isinstance(text, str) else base64.b64decode(described.get(BASE64, ""))
+    if PACKED in described:
+        try:
+            whole = pack(whole, described[PACKED])
+        except (ValueError, TypeError, LookupError) as exc:
+            raise ReplayMiss("the recorded body does not say how it was compressed: the recording is damaged") from exc
     lengths = described.get(PARTS, ())
     parts, at = [], 0
     for length in lengths[:-1]:

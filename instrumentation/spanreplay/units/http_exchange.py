@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
-from spanreplay.units.asgi_messages import PARTS, Body, describe_headers
+from spanreplay.units.asgi_messages import BYTES, PARTS, Body, describe_headers
 
 if TYPE_CHECKING:
     from spanreplay.units.unit_run import UnitRun
@@ -20,6 +20,7 @@ __all__ = [
     "BODY",
     "CANCELLED",
     "DISCONNECT",
+    "ENCODING",
     "FIRST_CALL",
     "KIND",
     "OF_BODIES",
@@ -37,6 +38,7 @@ KIND: Final = Kind.HTTP.value
 FIRST_CALL: Final = f"{KIND}:{REQUEST}"
 PART: Final = "a request"
 """What is named where something of ours fails."""
+ENCODING: Final = b"content-encoding"
 OF_BODIES: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
 """Headers of a request that has a body, or may have one."""
 
@@ -49,6 +51,8 @@ class ReceivedBody:
         self._body = Body()
         self._calls_before = -1
         self.is_noted = False
+        self.encoding = ""
+        """The Content-Encoding of the request."""
 
     @property
     def size(self) -> int:
@@ -70,9 +74,11 @@ class ReceivedBody:
         if self.is_noted or not self._body.count:
             return
         self.is_noted = True
-        described = self._body.describe()
+        described = self._body.describe_packed(self.encoding)
         if not self._body.is_kept:
             self._run.count("truncated")
+        elif BYTES in described:
+            self._run.hole(f"the request's body is compressed ({self.encoding}): only its size and hash are kept")
         if self._run.calls != self._calls_before:
             self._run.hole("calls were made while the request's body was coming in: a replay has all of it before them")
         read_in(BODY, {**described, PARTS: self._body.lengths, **({} if is_complete else {"is_complete": False})})

@@ -159,6 +159,7 @@ class _Recorded:
         factory.look_at_caller(
             self.run, [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in told if value]
         )
+        self._body.encoding = str(self._environ.get("HTTP_CONTENT_ENCODING") or "")
         read_in(REQUEST, described)
         if "wsgi.input" in self._environ and (
             self._environ.get("CONTENT_LENGTH") or "HTTP_TRANSFER_ENCODING" in self._environ

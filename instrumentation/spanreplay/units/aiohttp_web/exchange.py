@@ -204,6 +204,7 @@ class RecordedExchange(Exchange):
         """The request begins."""
         factory.look_at_caller(self._run, request._message.raw_headers)
         described = describe_request(request)
+        self._body.encoding = request._message.headers.get("Content-Encoding", "")
         parts = list(getattr(self.reader, "_buffer", ()))
         is_here = bool(parts) and self.reader.is_eof()
         read_in(REQUEST, {**described, IS_BODY_HERE: True} if is_here else described)

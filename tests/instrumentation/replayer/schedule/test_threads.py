@@ -231,7 +231,9 @@ def test_n2_thread_that_ends_while_it_is_looked_at_is_not_at_work(monkeypatch: p
 
 def test_n2_thread_of_an_earlier_replay_does_not_count_in_the_next() -> None:
     """A replay may leave threads behind, which still wait for their turn or for what never comes."""
-    earlier, later, may_pass, never = OrderGate([], lambda seq: False), OrderGate([], lambda seq: False), [], []
+    earlier, later = OrderGate([], lambda seq: False), OrderGate([], lambda seq: False)
+    may_pass: list[bool] = []
+    never: list[bool] = []
     is_started, item, before = threading.Barrier(3), threading.Condition(), Patches()
 
     def wait_for_turn() -> None:

@@ -1,0 +1,112 @@
+"""Requests whose bodies are compressed: nothing secret in them is kept, and applications get the same bytes again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from spanreplay.model.call import Recording
+from support.ports import free_port
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace
+from support.units import Server, prepare, serve, serve_with
+
+SECRET: Final = "kept-in-the-open-4711"
+QUESTION: Final = json.dumps({"question": "sell " * 500, "api_key": SECRET}).encode()
+FASTAPI: Final = """
+import gzip, hashlib, json, zlib
+from fastapi import FastAPI, Request
+
+app = FastAPI()
+
+@app.post("/ask")
+async def ask(request: Request):
+    packed = await request.body()
+    unpack = {"gzip": gzip.decompress, "deflate": zlib.decompress}.get(request.headers["content-encoding"], bytes)
+    return {"bytes": hashlib.sha256(packed).hexdigest(), "length": len(unpack(packed))}
+"""
+WSGI: Final = """
+import gzip, json
+from wsgiref.simple_server import make_server
+import sys
+
+def app(environ, start):
+    question = json.loads(gzip.decompress(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [question["question"].encode()]
+
+if __name__ == "__main__":
+    make_server("127.0.0.1", int(sys.argv[1]), app).serve_forever()
+"""
+
+
+def pack_otherwise(plain: bytes) -> bytes:
+    """As a compressor whose levels are not zlib's."""
+    packing = zlib.compressobj(2, zlib.DEFLATED, 31)
+    return packing.compress(plain) + packing.flush()
+
+
+def body_of(unit: Recording) -> dict[str, Any]:
+    """The recorded body of a request."""
+    found: dict[str, Any] = next(
+        json.loads(call.response)["value"] for call in unit.calls if call.boundary == "http:body"
+    )
+    return found
+
+
+def post(server: Server, content: bytes, encoding: str) -> httpx.Response:
+    """Send a compressed body."""
+    headers = {"content-encoding": encoding}
+    return httpx.post(f"{server.url}/ask", content=content, headers=headers, timeout=TIMEOUT_S)
+
+
+def test_r1_p4_a_compressed_request_holds_no_secret_and_replays(provider: Provider, tmp_path: Path) -> None:
+    """What the application computes of the bytes as they were sent is the same, where nothing was hidden."""
+    place = prepare(tmp_path, provider, FASTAPI)
+    clean = QUESTION.replace(SECRET.encode(), b"")
+    with serve(place) as server:
+        for encoding, pack in (("gzip", gzip.compress), ("deflate", zlib.compress)):
+            for content in (clean, QUESTION):
+                assert post(server, pack(content), encoding).json()["length"] == len(content)
+        server.stop()
+    bodies = {unit.run_id: json.loads(body_of(unit)["text"]) for unit in server.units()}
+    assert [body["question"] for body in bodies.values()] == ["sell " * 500] * 4
+    assert SECRET not in str(bodies)
+    (gzipped, deflated) = (run_id for run_id, body in bodies.items() if not body["api_key"])
+    for run_id in (gzipped, deflated):
+        replayed = place.replay("-m", "uvicorn", "app:app", source=run_id)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+def test_r1_an_encoding_that_is_not_unpacked_is_not_kept(provider: Provider, tmp_path: Path) -> None:
+    """Nobody can look into it: the run says that it is incomplete, and why."""
+    place = prepare(tmp_path, provider, FASTAPI)
+    with serve(place) as server:
+        content = b"\x1b\xff" + QUESTION
+        assert post(server, content, "br").json()["length"] == len(content)
+        server.stop()
+    (unit,) = server.units()
+    body = body_of(unit)
+    assert body["bytes"] == len(content)
+    assert "text" not in body
+    assert "base64" not in body
+    assert any("compressed (br)" in hole for hole in unit.root.manifest["holes"])
+
+
+def test_p4_a_request_of_another_compressor_has_its_length_again(workplace: Workplace) -> None:
+    """An application under WSGI reads no more than it was told."""
+    (workplace.path / "app.py").write_text(WSGI)
+    port = free_port()
+    with serve_with(workplace, port, "app.py", str(port)) as server:
+        answer = post(server, pack_otherwise(QUESTION), "gzip")
+        assert answer.text == "sell " * 500
+        server.await_ends()
+        server.stop()
+    (unit,) = server.units()
+    replayed = workplace.replay("app.py", str(port), source=unit.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
