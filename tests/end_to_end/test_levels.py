@@ -436,3 +436,34 @@ def test_p7_no_deadline_passes_before_a_thread_has_begun(workplace: Workplace) -
     replayed = workplace.replay(agent)
     assert replayed.stdout == "answer\nFalse\n"
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+CALLS_ON = """
+import asyncio, select
+from spanreplay import boundary
+
+@boundary("tool", effect="read")
+def ask(number):
+    return number
+
+def work():
+    total = 0
+    for number in range(8):
+        select.select([], [], [], 0.45)  # neither computes nor waits for anything that a replay sees
+        total += ask(number)
+    return total
+
+async def main():
+    print(await asyncio.wait_for(asyncio.to_thread(work), 60))
+
+asyncio.run(main())
+"""
+
+
+def test_p7_no_deadline_passes_while_a_thread_makes_calls(workplace: Workplace) -> None:
+    """Each call of a thread says that it gets on, however little it computes between them."""
+    agent = workplace.write("calls_on.py", CALLS_ON)
+    assert workplace.record(agent, SPANREPLAY_LEVEL="calls").stdout == "28\n"
+    replayed = workplace.replay(agent)
+    assert replayed.stdout == "28\n"
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
