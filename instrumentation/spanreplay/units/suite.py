@@ -34,6 +34,8 @@ APART: Final = "apart"
 _OURS: Final = "spanreplay-"
 """How the names of threads begin that begin anew in a forked process."""
 _CHUNK_BYTES: Final = 1 << 16
+VERDICT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A fork that tells more is ended: what it says is held in memory."""
 _LOOK_MS: Final = 5
 """How often to look for the end of a process that has told its verdict."""
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,6 +45,13 @@ _FAILED: Final = 1
 
 class Apart(Exception):
     """A unit can't be replayed in a fork; the text says why."""
+
+
+class _TooLong(Exception):
+    """A fork has told more than a verdict may have."""
+
+    def __str__(self) -> str:
+        return f"the verdict of this unit has more than {VERDICT_BYTES_MAX >> 20} MiB"
 
 
 @dataclass
@@ -152,7 +161,11 @@ class Forks:
             fork = self._working[pipe]
             chunk = posix.read(pipe, _CHUNK_BYTES)
             fork.told += chunk
-            if not chunk:
+            if len(fork.told) > VERDICT_BYTES_MAX:
+                posix.kill(fork.pid, signal.SIGKILL)
+                fork.told[:] = _describe_failure(_TooLong()).encode()
+                self._settle(fork)
+            elif not chunk:
                 self._settle(fork)
         now = time.monotonic()
         for fork in [each for each in self._working.values() if now - each.began >= self._timeout_s]:

@@ -1,0 +1,31 @@
+"""Forks of a suite: what each may do to the process that waits for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import json, os
+from spanreplay.units import suite
+
+suite.VERDICT_BYTES_MAX = 2 << 20
+
+def become(unit, send):
+    send("{}" if unit == "short" else "x" * 50_000_000)
+    os._exit(0)
+
+reports = []
+suite.Forks(["long", "short"], 2, 60, become, lambda report: reports.append(dict(report)), lambda pid: None).divide()
+print(json.dumps(reports))
+"""
+
+
+def test_p5_a_fork_that_tells_without_end_is_ended() -> None:
+    """The process that waits keeps no more than a verdict may have, and goes on with the others."""
+    found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60)
+    reports = {report["unit"]: report for report in json.loads(found.stdout)}
+    assert reports["short"]["verdict"] == "{}"
+    assert reports["long"]["status"] < 0
+    assert "more than 2 MiB" in json.loads(reports["long"]["verdict"])["error"]
