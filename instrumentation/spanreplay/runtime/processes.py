@@ -92,6 +92,8 @@ class Family:
     def __init__(self, folder: Path, number: int = 0) -> None:
         self.folder = folder
         self.number = number
+        self.is_worker = False
+        """Whether this is a worker of a pool, which waits for items until its pool tells it to end."""
         self._pid = posix.getpid()
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(folder / "clock", flags, 0o600)
@@ -242,7 +244,11 @@ class Family:
         return parts
 
     def close(self) -> None:
-        """Release the shared memory; the first process removes the folder with it."""
+        """Release the shared memory; the first process removes the folder with it.
+
+        It works no more: processes that are left and wait for it would wait for ever.
+        """
+        self.state_working(0)
         self._memory.close()
         os.close(self._descriptor)
         if self._gone is not None:

@@ -185,6 +185,7 @@ class Run:
         self.run_id, self.is_member, self.is_ended = ticket.run_id, True, False
         self._is_helper, self._member_pid = ticket.is_helper, os.getpid()
         self.family = Family(Path(ticket.folder), ticket.number)
+        self.family.is_worker = ticket.is_worker
         owner = RemoteCrossing(ticket.owner, self.root_lane) if ticket.owner >= 0 else None
         self.root_lane = Lane(ticket.lane, owner)
         self.family.lanes_here.append(ticket.lane)

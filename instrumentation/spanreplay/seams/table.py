@@ -44,6 +44,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
             "multiprocessing.connection",
             "multiprocessing.util",
             "multiprocessing.pool",
+            "multiprocessing.synchronize",
             "concurrent.futures.process",
         ),
         "spanreplay.seams.concurrency.multiprocessing",

@@ -125,10 +125,10 @@ class Crew:
 
         Gives what another thread may call when that has come: until it wakes up, it is not one that waits.
         """
-        if not self._has_counted_caller():
+        waiting = [threading.get_native_id()]
+        if not self._has_counted_caller() or waiting[0] in self.waiters:  # a wait may be made of others
             yield nothing
             return
-        waiting = [threading.get_native_id()]
 
         def end() -> None:
             with self._condition:

@@ -6,6 +6,8 @@ pools see `process_pools.py`.
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,8 +29,13 @@ _ARGV_CHARACTERS_MAX: Final = 8_000
 def install(module: Any, patches: Patches) -> None:
     """Patch a module of `multiprocessing`."""
     if module.__name__ == "multiprocessing.connection":
-        for name in ("recv", "recv_bytes", "poll"):
-            patches.wrap(module._ConnectionBase, name, _wait)
+        for name in ("recv", "recv_bytes"):
+            patches.wrap(module._ConnectionBase, name, _receive)
+        patches.wrap(module._ConnectionBase, "poll", _poll)
+        return
+    if module.__name__ == "multiprocessing.synchronize":
+        patches.wrap(module.SemLock, "_make_methods", _make_lock)
+        patches.wrap(module.SemLock, "__enter__", _enter_lock)
         return
     if module.__name__ == "multiprocessing.util":
         patches.wrap(module, "spawnv_passfds", _spawn_helper)
@@ -172,13 +179,59 @@ def _enter(run: Run, ticket: Ticket, process: Any) -> None:
         _process_pools.enter(run, process, ticket.worker)
 
 
-def _wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay, say that this thread waits for another process."""
+def _receive(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
+    """In a replay, say that this thread waits for another process, and look whether anything can still come."""
+    run = active_run()
+    if run is None or run.session is None:
+        return wrapped(*args, **kwargs)
+    with run.session.gate.crew.waiting_elsewhere():
+        if _waits_for_ever(run) and not connection.closed and connection.readable:
+            run.session.gate.wait_long(connection._poll)
+        return wrapped(*args, **kwargs)
+
+
+def _poll(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
+    timeout = args[0] if args else kwargs.get("timeout", 0.0)
+    if timeout is None:
+        return _receive(wrapped, connection, args, kwargs)
     run = active_run()
     if run is None or run.session is None:
         return wrapped(*args, **kwargs)
     with run.session.gate.crew.waiting_elsewhere():
         return wrapped(*args, **kwargs)
+
+
+def _make_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> None:
+    """Locks, semaphores, events and conditions of processes are all made of this one."""
+    wrapped(*args, **kwargs)
+    run = active_run()
+    if run is not None and run.session is not None:
+        lock.acquire = functools.partial(_take, lock._semlock)
+
+
+def _enter_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> Any:
+    run = active_run()
+    return wrapped(*args, **kwargs) if run is None or run.session is None else _take(lock._semlock)
+
+
+def _take(semlock: Any, block: bool = True, timeout: float | None = None) -> bool:
+    """In a replay, say that this thread waits for another process, and look whether anything can still come."""
+    run = active_run()
+    if not block or run is None or run.session is None:
+        return bool(semlock.acquire(block, timeout))
+    if semlock.acquire(False):
+        return True
+    gate = run.session.gate
+    with gate.crew.waiting_elsewhere():
+        if timeout is not None or not _waits_for_ever(run):
+            return bool(semlock.acquire(block, timeout))
+        gate.wait_long(lambda seconds: bool(semlock.acquire(True, seconds)))
+        return True
+
+
+def _waits_for_ever(run: Run) -> bool:
+    """Whether what the calling thread waits for may never come, and its process could not end then."""
+    return run.family is not None and not run.family.is_worker and not threading.current_thread().daemon
 
 
 def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
@@ -190,8 +243,19 @@ def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
 def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     """The same for a process that is waited for; one that has ended does nothing more, however it did."""
-    result = _wait(wrapped, process, args, kwargs)
     run, ticket = active_run(), process.__dict__.get(_TICKET)
-    if run is not None and ticket is not None and process.exitcode is not None:
+    if run is None or run.session is None:
+        return wrapped(*args, **kwargs)
+    gate, timeout = run.session.gate, args[0] if args else kwargs.get("timeout")
+
+    def has_ended(seconds: float) -> bool:
+        wrapped(seconds)
+        return process.exitcode is not None
+
+    with gate.crew.waiting_elsewhere():
+        if timeout is None and ticket is not None and _waits_for_ever(run):
+            gate.wait_long(has_ended)
+        wrapped(*args, **kwargs)
+    if ticket is not None and process.exitcode is not None:
         _state_starting(run, ticket, False)
-    return result
+    return None
