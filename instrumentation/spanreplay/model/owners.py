@@ -38,8 +38,8 @@ FRAMEWORKS: Final = compile_row(
 """Distributions whose reads of the clock and of random sources are compared one by one, as the agent's own are."""
 PASSES: Final = compile_row(
     """
-    attr attrs dataset docx fpdf fpdf2 icalendar openpyxl pandas peewee pptx pydantic pydantic-core pypdf python-docx
-    python-pptx reportlab sqlalchemy sqlite-utils wrapt xlsxwriter
+    attr attrs blockbuster dataset docx fpdf fpdf2 icalendar openpyxl pandas peewee pptx pydantic pydantic-core pypdf
+    python-docx python-pptx reportlab sqlalchemy sqlite-utils wrapt xlsxwriter
     """
 )
 """Distributions that only carry out what their caller wants: the caller is who asks. Some put the time, or something

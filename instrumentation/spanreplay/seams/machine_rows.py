@@ -97,6 +97,18 @@ MACHINE: Final[tuple[Seam, ...]] = (
         omits="UUIDs that a library makes for itself",
     ),
     Seam(
+        "uuid_utils",
+        "uuid-utils",
+        ("uuid_utils", "uuid_utils.compat"),
+        "spanreplay.seams.machine.clock.uuids",
+        "UUIDs that the agent's code and frameworks make in native code (LangChain's ids of runs and messages)",
+        kind="`random`, as reads before the lane's next call",
+        effect="`read`",
+        lanes="the lane of the code that reads",
+        versions=">=0.9",
+        omits="UUIDs that a library makes for itself",
+    ),
+    Seam(
         "human",
         "python",
         ("builtins", "getpass"),

@@ -37,6 +37,15 @@ SEAMS: Final[tuple[Seam, ...]] = (
         versions=">=0.17",
     ),
     Seam(
+        "blockbuster",
+        "blockbuster",
+        ("blockbuster.blockbuster",),
+        "spanreplay.seams.concurrency.blockbuster",
+        "no calls; what the recorder writes does not count as the agent's blocking calls",
+        lanes="none",
+        versions=">=1.5",
+    ),
+    Seam(
         "multiprocessing",
         "python",
         (

@@ -26,6 +26,7 @@ WITHOUT_CASE: Final = {
     "own-servers": "it records nothing (test_own_servers.py)",
     "threads": "it records no calls (end_to_end/test_meetings.py)",
     "returns": "it records no calls (end_to_end/test_returns.py)",
+    "blockbuster": "it records no calls (end_to_end/test_units_background.py)",
     "stdin": "it needs a process with an input of its own (test_stdin.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",
     "uvloop-steps": "it records no calls (test_uvloop.py)",

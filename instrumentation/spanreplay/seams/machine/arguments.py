@@ -218,12 +218,13 @@ _ORDERS: Final = "only keeps lanes and their order"
 _MISSES: Final = "only notes I/O that no other seam sees: such a run is incomplete, and its replay denies the I/O"
 
 INSIDE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("clock", "logging", "random", "temporary", "entropy", "machine", "numpy", "uuid", "human", "stdin",
-                     "looks", "environ"), _READS),
+    **dict.fromkeys(("clock", "logging", "random", "temporary", "entropy", "machine", "numpy", "uuid", "uuid_utils",
+                     "human", "stdin", "looks", "environ"), _READS),
     **dict.fromkeys(("threads", "uvloop", "uvloop-steps", "multiprocessing", "langgraph", "trio", "anyio", "returns"),
                     _ORDERS),
     "own-servers": "requests to the agent's own process",
     "mcp-transports": "the session's requests are recorded above it",
+    "blockbuster": "it changes nothing but whose calls may block",
     "leaks": _MISSES,
     "native-files": "writes are compared by the content of the file; those of DuckDB by its statements",
 }  # fmt: skip
