@@ -1,4 +1,4 @@
-"""Servers whose event loop is watched for blocking calls."""
+"""Servers whose requests are done by a task of the process, and whose event loop is watched for blocking calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import httpx
 
 from support.provider import Provider
-from support.units import prepare, serve
+from support.units import prepare, response_of, serve
 
 BLOCKING: Final = """
 import time
@@ -44,6 +44,48 @@ async def ask(text: str):
     made = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return {"slept": slept, "read": read, "reply": made.choices[0].message.content}
 """
+QUEUE: Final = """
+import asyncio, time, uuid
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+PENDING = []
+
+async def work():
+    polls = 0
+    while True:
+        await asyncio.sleep(0.02)
+        polls += 1
+        now = time.time()
+        for created, done in [job for job in PENDING if job[0] < now]:
+            PENDING.remove((created, done))
+            done.set_result(f"created {created}")
+        if polls == 100:
+            print("has polled", flush=True)
+
+@asynccontextmanager
+async def lifespan(app):
+    working = asyncio.create_task(work())
+    yield
+    working.cancel()
+
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/wait")
+async def wait():
+    done = asyncio.get_running_loop().create_future()
+    PENDING.append((time.time(), done))
+
+    async def parts():
+        while not done.done():
+            await asyncio.wait([done], timeout=0.5)
+            yield "" if done.done() else "still waiting\\n"
+        yield done.result()
+
+    return StreamingResponse(parts(), media_type="text/plain")
+"""
 
 
 def test_p2_p4_blocking_calls_are_found_and_ours_are_not(provider: Provider, tmp_path: Path) -> None:
@@ -59,5 +101,21 @@ def test_p2_p4_blocking_calls_are_found_and_ours_are_not(provider: Provider, tmp
     assert unit.completeness().is_complete, unit.completeness().reasons
     assert [call.kind for call in unit.calls if call.kind == "llm"] == ["llm"]
     provider.stop()
+    replayed = workplace.replay("-m", "uvicorn", "app:app", source=unit.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+def test_p4_a_task_of_the_process_does_in_a_replay_what_a_request_waits_for(provider: Provider, tmp_path: Path) -> None:
+    """It looks at the clock of the request, and not at what it has read while the process waited for the first one."""
+    workplace = prepare(tmp_path, provider, QUEUE)
+    with serve(workplace) as server:
+        assert server.process.stdout is not None
+        assert server.process.stdout.readline() == "has polled\n"
+        answer = httpx.get(f"{server.url}/wait").raise_for_status().text
+        server.await_ends()
+        server.stop()
+    (unit,) = server.units()
+    assert response_of(unit)["body"]["text"] == answer
+    assert unit.completeness().is_complete, unit.completeness().reasons
     replayed = workplace.replay("-m", "uvicorn", "app:app", source=unit.run_id)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
