@@ -150,9 +150,22 @@ UNITS: Final[tuple[Seam, ...]] = (
         versions=">=2",
         omits="progress and log notifications; other transports: a request over HTTP is a unit of its server",
     ),
+    Seam(
+        "LangGraph server",
+        "langgraph-api",
+        ("langgraph_api.worker", "langgraph_api.route", "langgraph_api.api.runs"),
+        "spanreplay.units.workers._langgraph",
+        "each run of a graph that no request waits for as a run of its own: what its queue gives, how it ended; other "
+        "runs as a part of their request",
+        kind="`compute`",
+        effect="`read` for what the queue gives, `write` for the result",
+        lanes="`unit`; `graph run` in the request that waits for it",
+        versions=">=0.16",
+        omits="servers on Postgres and Redis; what is streamed of a run that no request waits for; webhooks",
+    ),
 )
 
-COMMANDS: Final = frozenset({"fastapi", "flask", "waitress-serve"})
+COMMANDS: Final = frozenset({"fastapi", "flask", "langgraph", "langgraph_cli", "waitress-serve"})
 """Programs that start one of these servers and are not named after it."""
 _VARIABLE: Final = "AWS_LAMBDA_RUNTIME_API"
 """Set in every process of AWS Lambda, whose runtimes start a script of their own."""

@@ -22,7 +22,13 @@ from spanreplay.units.wsgi import WsgiApp
 from spanreplay.units.wsgi_replay import replay_wsgi_request
 
 _leave = os._exit
+_players: list[Callable[[], Coroutine[Any, Any, None]]] = []
 UNITS_APART: Final = "from here on the process works on units, which are runs of their own: each replays by itself"
+
+
+def plays_jobs(player: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Say what gives a recorded job to a program that serves requests, and works on jobs beside them."""
+    _players[:] = [player]
 
 
 async def play(app: App, state: dict[str, Any] | None) -> None:
@@ -39,8 +45,9 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await await_start(run)
     except ReplayMiss:
         return  # the session knows
-    for _ in iter_units(run, FIRST_CALL):
-        await asyncio.create_task(replay())  # in a context of its own, as its server's
+    for lane in iter_units(run, FIRST_CALL):
+        is_job = bool(_players) and run.session is not None and run.session.index.at(lane, FIRST_CALL, 0) is None
+        await asyncio.create_task((_players[0] if is_job else replay)())  # in a context of its own, as its server's
 
 
 def play_wsgi(app: WsgiApp) -> NoReturn:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from spanreplay.model.here import PACKAGE
 from spanreplay.runtime.patches import Patches
 
-_ROOMS: Final = ("codec", "dialects", "model", "recording", "redact", os.path.join("runtime", "caller"))  # noqa: PTH118 -- text
-_OWN: Final = tuple(f"{PACKAGE}{each}{os.sep}" for each in _ROOMS)
+_ROOMS: Final = ("codec", "dialects", "model", "recording", "redact", "replayer/sandbox", "runtime/caller")
+_OWN: Final = tuple(f"{PACKAGE}{each.replace('/', os.sep)}{os.sep}" for each in _ROOMS)
 """Where the agent's code is never called, so that whatever happens below is our own doing; `guarded` is there."""
 
 
