@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any, Final
 
 from spanreplay import codec
 from spanreplay.model.call import Recording
-from support.replaying import Workplace
+from support.replaying import TIMEOUT_S, Workplace
+from support.units import await_true
 
 CELERY_APP: Final = """
 import os, random, time, uuid
@@ -116,6 +118,64 @@ class Worker:
     redis_settings = RedisSettings(port=PORT)
     poll_delay = 0.05
 """
+
+DRAMATIQ_APP: Final = """
+import random, time, uuid
+
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+from dramatiq.errors import Retry
+from dramatiq.middleware import AsyncIO, CurrentMessage
+from dramatiq.results import Results
+from dramatiq.results.backends import RedisBackend
+from openai import AsyncOpenAI, OpenAI
+
+broker = RedisBroker(port=PORT)
+broker.add_middleware(Results(backend=RedisBackend(port=PORT)))
+broker.add_middleware(CurrentMessage())
+broker.add_middleware(AsyncIO())
+dramatiq.set_broker(broker)
+STARTED, SEED = time.time(), random.random()
+
+def ask(text):
+    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return made.choices[0].message.content
+
+WARM = ask("warm up")
+
+@dramatiq.actor(store_results=True, max_retries=1, min_backoff=1, max_backoff=2)
+def answer(number, user):
+    own = CurrentMessage.get_current_message()
+    first = ask(f"question-{number} of {user}")
+    if number == 3 and not own.options.get("retries"):
+        raise Retry("once more", delay=1)
+    if number == 4:
+        raise KeyError(number)
+    told = note.send_with_options(args=(number,), kwargs={"text": first}, delay=1)
+    return {"answer": first, "again": ask(f"question-{number} again"), "told": told.message_id, "warm": WARM,
+            "seed": SEED, "started": STARTED, "at": time.time(), "id": str(uuid.uuid4()), "own": own.message_id}
+
+@dramatiq.actor
+async def note(number, text):
+    made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    assert made.choices
+"""
+
+
+def record_until(place: Workplace, units: int, *command: str) -> None:
+    """Record a worker until so many units are whole; it ends when it is asked to."""
+    process = place.spawn([str(place.python), *command])
+
+    def are_here() -> bool:
+        assert process.poll() is None, process.communicate()[1]
+        return sum(each.completeness().is_complete for each in units_of(place)) >= units
+
+    try:
+        await_true(are_here)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, stderr
 
 
 def units_of(workplace: Workplace, name: str = "") -> list[Recording]:

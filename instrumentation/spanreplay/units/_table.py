@@ -127,6 +127,25 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="calls of `on_job_start` and `on_job_end`; other reads of Redis; a job that was cancelled ends by itself",
     ),
     Seam(
+        "Dramatiq",
+        "dramatiq",
+        (
+            "dramatiq.broker",
+            "dramatiq.worker",
+            "dramatiq.cli",
+            "dramatiq.results.backend",
+            "dramatiq.middleware.time_limit",
+        ),
+        "spanreplay.units.workers._dramatiq",
+        "each message that a worker processes as a run of its own: arguments, result, exception or retry, published "
+        "messages",
+        kind="`compute`; `tool` for a published message",
+        effect="`read` for the arguments, `write` for the result and for a published message",
+        lanes="`unit`",
+        versions=">=1.17",
+        omits="calls of middleware after the worker's start and of `on_failure` callbacks; reads of result backends",
+    ),
+    Seam(
         "AWS Lambda",
         "awslambdaric",
         ("awslambdaric.bootstrap", "awslambdaric.lambda_runtime_client"),

@@ -38,6 +38,7 @@ __all__ = [
     "look_at_caller",
     "name_units",
     "offer",
+    "offer_in_member",
     "offered",
     "open_unit",
     "outside_units",
@@ -82,6 +83,8 @@ class Process:
 _process: Process | None = None
 _forked_start: Start | None = None
 """In a forked process: the start of the process that it was forked from, where that one works on no units itself."""
+_forked_from: Process | None = None
+"""In a forked process: what the process offered that it was forked from."""
 
 
 def offer(process: Process | None) -> None:
@@ -109,14 +112,21 @@ def offered() -> Process | None:
 
 def _forked() -> None:
     """A forked child works for no unit; whether it has a run of its own, others decide."""
-    global _forked_start
-    process = _process
+    global _forked_start, _forked_from
+    process = _forked_from = _process
     _forked_start = process.start if process is not None and not process.count else None
     offer(None)
     RUN.set(None)
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def offer_in_member() -> None:
+    """Offer units in a worker that `multiprocessing` has forked, whose calls belong to the run of its first process."""
+    before = _forked_from
+    if _process is None and before is not None and before.run.has_joined:
+        offer(Process(before.run, before.resource, before.data_dir, before.build_redactor, before.shipper))
 
 
 def divide(why_not: str = "") -> None:
