@@ -78,7 +78,7 @@ def test_p4_dramatiq_messages_replay_in_one_start_and_what_changed_is_named(
 ) -> None:
     """One cause where a result differs; an actor that is gone ends its replay with a line that names it."""
     source = DRAMATIQ_APP.replace("broker.add_middleware(AsyncIO())", "").replace("async def note", "def note")
-    source = source.replace("await AsyncOpenAI", "OpenAI")
+    source = source.replace("await think", "ask")
     app = record(place, source, 1, units=2, processes="1")
     provider.stop()
     (answered,), (noted,) = units_of(place, "answer"), units_of(place, "note")

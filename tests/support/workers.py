@@ -119,16 +119,33 @@ class Worker:
     poll_delay = 0.05
 """
 
-DRAMATIQ_APP: Final = """
-import random, time, uuid
+ASKING: Final = """
+import os, random, time, uuid
 
+import httpx
+
+URL = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+
+def make_body(text):
+    return {"model": "gpt-x", "messages": [{"role": "user", "content": text}]}
+
+def ask(text):
+    return httpx.post(URL, json=make_body(text)).json()["choices"][0]["message"]["content"]
+
+async def think(text):
+    async with httpx.AsyncClient() as client:
+        return (await client.post(URL, json=make_body(text))).json()["choices"][0]["message"]["content"]
+"""
+
+DRAMATIQ_APP: Final = (
+    ASKING
+    + """
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.errors import Retry
 from dramatiq.middleware import AsyncIO, CurrentMessage
 from dramatiq.results import Results
 from dramatiq.results.backends import RedisBackend
-from openai import AsyncOpenAI, OpenAI
 
 broker = RedisBroker(port=PORT)
 broker.add_middleware(Results(backend=RedisBackend(port=PORT)))
@@ -136,10 +153,6 @@ broker.add_middleware(CurrentMessage())
 broker.add_middleware(AsyncIO())
 dramatiq.set_broker(broker)
 STARTED, SEED = time.time(), random.random()
-
-def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return made.choices[0].message.content
 
 WARM = ask("warm up")
 
@@ -157,12 +170,69 @@ def answer(number, user):
 
 @dramatiq.actor
 async def note(number, text):
-    made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    assert made.choices
+    assert await think(text)
 """
+)
+
+APSCHEDULER_APP: Final = (
+    ASKING
+    + """
+import asyncio, sys
+from datetime import timezone
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.blocking import BlockingScheduler
+
+STARTED, SEED = time.time(), random.random()
+
+def answer(number, *, user):
+    first = ask(f"question-{number} of {user}")
+    if number == 2:
+        raise KeyError(number)
+    told = scheduler.add_job(note, args=[number, first], misfire_grace_time=None)
+    return {"answer": first, "again": ask(f"question-{number} again"), "told": told.id, "warm": WARM,
+            "seed": SEED, "started": STARTED, "at": time.time(), "id": str(uuid.uuid4())}
+
+async def answer_async(number, *, user):
+    first, again = await asyncio.gather(think(f"question-{number} of {user}"), think(f"question-{number} again"))
+    return {"answer": first, "again": again, "warm": WARM, "at": time.time()}
+
+def note(number, text):
+    return f"noted {number}"
+
+def add_jobs(functions):
+    for number in range(3):
+        for function in functions:
+            scheduler.add_job(function, args=[number], kwargs={"user": f"user-{number}"}, misfire_grace_time=None)
+
+WARM = ask("warm up")
+
+async def serve():
+    scheduler.start()
+    add_jobs([answer, answer_async])
+    await asyncio.Event().wait()
+
+kind = sys.argv[1]
+if kind == "asyncio":
+    scheduler = AsyncIOScheduler(timezone=timezone.utc)
+    asyncio.run(serve())
+elif kind == "background":
+    scheduler = BackgroundScheduler(timezone=timezone.utc)
+    scheduler.start()
+    add_jobs([answer])
+    LATE = ask("after the start")
+    while True:
+        time.sleep(1)
+else:
+    scheduler = BlockingScheduler(timezone=timezone.utc)
+    add_jobs([answer])
+    scheduler.start()
+"""
+)
 
 
-def record_until(place: Workplace, units: int, *command: str) -> None:
+def record_until(place: Workplace, units: int, *command: str, status: int = 0) -> None:
     """Record a worker until so many units are whole; it ends when it is asked to."""
     process = place.spawn([str(place.python), *command])
 
@@ -175,7 +245,7 @@ def record_until(place: Workplace, units: int, *command: str) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, stderr
+    assert process.returncode == status, stderr
 
 
 def units_of(workplace: Workplace, name: str = "") -> list[Recording]:

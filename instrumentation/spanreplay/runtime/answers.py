@@ -127,6 +127,8 @@ class Extent(Protocol):
     """Whether the start of the process is over."""
     is_over: bool
     """Whether the unit has given its output."""
+    is_beside_main: bool
+    """Whether another thread than the main one works on the unit."""
 
     @property
     def warm_up(self) -> WarmUp | None:

@@ -6,18 +6,21 @@ A row's module has `install(module, patches)`, like that of a seam, and is impor
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import PurePath
 from typing import Final
 
 from spanreplay.model.distributions import find_start
 from spanreplay.seams.row import Seam
 
-__all__ = ["COMMANDS", "UNITS", "starts_server"]
+__all__ = ["COMMANDS", "UNITS", "serves", "starts_server"]
+
+_HTTP: Final = "`http`"
 
 
 def _http(name: str, distribution: str, triggers: tuple[str, ...], code: str, records: str, **fields: str) -> Seam:
     """The row of a server of HTTP requests."""
-    kind, effect = "`http`", "`read` for what comes in, `write` for the response"
+    kind, effect = _HTTP, "`read` for what comes in, `write` for the response"
     return Seam(name, distribution, triggers, code, records, kind=kind, effect=effect, lanes="`unit`", **fields)
 
 
@@ -146,6 +149,18 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="calls of middleware after the worker's start and of `on_failure` callbacks; reads of result backends",
     ),
     Seam(
+        "APScheduler",
+        "apscheduler",
+        ("apscheduler.executors.base", "apscheduler.schedulers.base"),
+        "spanreplay.units.workers._apscheduler",
+        "each execution of a job as a run of its own, in every scheduler: arguments, result or exception, added jobs",
+        kind="`compute`; `tool` for an added job",
+        effect="`read` for the arguments, `write` for the result and for an added job",
+        lanes="`unit`",
+        versions=">=3.10,<4",
+        omits="jobs in a pool of processes; listeners; what a job changes in other jobs",
+    ),
+    Seam(
         "AWS Lambda",
         "awslambdaric",
         ("awslambdaric.bootstrap", "awslambdaric.lambda_runtime_client"),
@@ -183,6 +198,12 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="servers on Postgres and Redis; what is streamed of a run that no request waits for; webhooks",
     ),
 )
+
+
+def serves() -> bool:
+    """Whether a server of HTTP requests is loaded in this process."""
+    return any(row.kind == _HTTP and row.triggers[0] in sys.modules for row in UNITS)
+
 
 COMMANDS: Final = frozenset({"fastapi", "flask", "langgraph", "langgraph_cli", "waitress-serve"})
 """Programs that start one of these servers and are not named after it."""

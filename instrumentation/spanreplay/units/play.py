@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -17,7 +18,7 @@ from spanreplay.units import factory
 from spanreplay.units.asgi import App, replay_request
 from spanreplay.units.http_exchange import FIRST_CALL
 from spanreplay.units.start import await_start
-from spanreplay.units.stated import find_unit
+from spanreplay.units.stated import GIVEN, LANE, find_unit
 from spanreplay.units.wsgi import WsgiApp
 from spanreplay.units.wsgi_replay import replay_wsgi_request
 
@@ -41,6 +42,8 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run = _find_replay_of_unit()
     if run is None:
         return
+    if _has_come_otherwise(run):
+        await asyncio.Event().wait()
     try:
         await await_start(run)
     except ReplayMiss:
@@ -54,6 +57,8 @@ def play_wsgi(app: WsgiApp) -> NoReturn:
     """The same for a WSGI application; the process ends."""
     run = _find_replay_of_unit()
     if run is not None:
+        if _has_come_otherwise(run):
+            threading.Event().wait()
         with contextlib.suppress(ReplayMiss):  # the session knows
             factory.end_start(run)
             for _ in iter_units(run, FIRST_CALL):
@@ -81,6 +86,11 @@ def _find_replay_of_unit() -> Run | None:
         return run
     run.session.stop(UNITS_APART)
     return None
+
+
+def _has_come_otherwise(run: Run) -> bool:
+    """Whether the unit that is judged is none of the server's, but a job that the same process works on."""
+    return run.session is not None and run.session.index.at(LANE, GIVEN, 0) is not None
 
 
 def iter_units(run: Run, first_call: str) -> Iterator[str]:

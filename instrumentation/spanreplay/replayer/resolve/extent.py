@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 from collections.abc import Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.levels import level_of_recording
 from spanreplay.runtime.lanes import UNIT_LANE, is_earlier, is_within
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from spanreplay.runtime.calls.open_call import Crossing
 
 __all__ = ["Extent"]
+
+_never: Final = _thread.allocate_lock()
+"""Who waits for this one waits for the end of the process."""
 
 
 class Extent:
@@ -42,6 +47,8 @@ class Extent:
         """Whether the start of the process is over."""
         self.is_over = False
         """Whether the unit has given its output: what its tasks still do may have happened behind its end."""
+        self.is_beside_main = False
+        """Whether another thread works on the unit, so that the main one may go beyond the start before it is over."""
 
     def _enter(self, lane: str) -> None:
         """Another unit is replayed from now on."""
@@ -61,6 +68,13 @@ class Extent:
             return False
         return lane not in (self._session.recording.root.manifest.get("lane_ends") or {})
 
+    def hold(self) -> None:
+        """Let the main thread go no further than the unit's recording, where another one works on the unit."""
+        if self.is_beside_main and threading.current_thread() is threading.main_thread():
+            with self._session.gate.crew.waiting_elsewhere():
+                _never.acquire()
+                _never.acquire()
+
     def is_beyond(self, crossing: Crossing) -> bool:
         """Whether a call is none of the unit's, so that the recording can't have it."""
         lane = crossing.lane.path
@@ -68,6 +82,8 @@ class Extent:
         if is_earlier(lane) and not is_within(lane, self.lane):  # a task that an earlier unit has left behind
             return self._session.index.find_exact(slot, crossing.key_hex, crossing.spec.call_id) is None
         if self.is_outside(lane) or slot in self.in_flight:
+            return True
+        if self.is_beside_main and not is_within(lane, self.lane) and self._session.index.at(*slot) is None:
             return True
         if crossing.index and self.may_run_on(lane) and self._session.index.at(*slot) is None:
             return True

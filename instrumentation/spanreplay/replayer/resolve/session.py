@@ -115,6 +115,7 @@ class Session:
         if self.is_forked:
             raise ReplayMiss(f"a forked process can't be replayed: {place(crossing)}")
         if self.extent is not None and self.extent.is_beyond(crossing):
+            self.extent.hold()
             raise ReplayMiss(f"this is not a call of the unit that is replayed: {place(crossing)}")
         self.ended_workers.look(crossing, self.gate)
         try:

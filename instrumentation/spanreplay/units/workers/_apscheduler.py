@@ -1,0 +1,265 @@
+"""Unit: APScheduler. Each execution of a job is a run of its own, whichever scheduler and executor runs it.
+
+In a replay no job is executed when it is due: where the scheduler would look for those for the first time, it is given
+the recorded one. That may be while the program's main thread, or its loop, goes on with its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import json
+import multiprocessing
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.call import Effect, Kind
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
+from spanreplay.runtime.run import active_run
+from spanreplay.units import factory
+from spanreplay.units._table import serves
+from spanreplay.units.jobs import (
+    Ended,
+    await_job,
+    keep_encodable,
+    not_here,
+    record_job,
+    record_job_async,
+    replay_job,
+    replay_job_async,
+)
+from spanreplay.units.start import has_units
+from spanreplay.units.stated import GIVEN, LANE, find_unit
+from spanreplay.units.unit_run import UnitRun
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.answers import Answers
+    from spanreplay.runtime.patches import Patches
+
+_JOB, _SCHEDULED = "job", "scheduled"
+_NAME, _FUNCTION, _ARGS, _KWARGS = "name", "function", "args", "kwargs"
+_ADDED: Final = ("func", "trigger", _ARGS, _KWARGS, "id", _NAME)
+"""What `add_job` takes by position, as far as anyone gives it so."""
+_NEXT: Final = "next_run_time"
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch the schedulers, or what executors call."""
+    if module.__name__ == "apscheduler.executors.base":
+        # Plain functions under their own names: a pool of processes pickles them
+        patches.replace(module, "run_job", _with_units(module.run_job))
+        patches.replace(module, "run_coroutine_job", _with_units_async(module.run_coroutine_job))
+    else:
+        patches.wrap(module.BaseScheduler, "start", _start)
+        patches.wrap(module.BaseScheduler, "_process_jobs", _look_for_jobs)
+        patches.wrap(module.BaseScheduler, "add_job", _add)
+        patches.wrap(module.BaseScheduler, "_real_add_job", _store)
+
+
+# ── recording ───────────────────────────────────────────────────────────────────────────────────────
+class _Execution:
+    """A job whose function is called as a unit; the rest is the job's own."""
+
+    def __init__(self, job: Any, scheduled: Any, work: Callable[..., Any]) -> None:
+        self._job = job
+        self.func = functools.partial(work, job, scheduled)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def __str__(self) -> str:
+        return str(self._job)
+
+
+def _with_units(run_job: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    @functools.wraps(run_job)
+    def run(job: Any, alias: Any, run_times: Any, *args: Any) -> list[Any]:
+        if multiprocessing.parent_process() is not None:  # a pool's, whose work is its program's
+            return run_job(job, alias, run_times, *args)
+        return [event for at in run_times for event in run_job(_Execution(job, at, _work_on), alias, [at], *args)]
+
+    return run
+
+
+def _with_units_async(run_job: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run_job)
+    async def run(job: Any, alias: Any, run_times: Any, *args: Any) -> list[Any]:
+        events: list[Any] = []
+        for at in run_times:
+            events += await run_job(_Execution(job, at, _work_on_async), alias, [at], *args)
+        return events
+
+    return run
+
+
+def _may_be_unit() -> bool:
+    """Whether a job may begin the units of this process: where a server is, its start ends with its first request."""
+    process = factory.offered()
+    return process is None or process.start is not None or not serves()
+
+
+def _work_on(job: Any, scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _may_be_unit():
+        return job.func(*args, **kwargs)
+    given = functools.partial(_describe_input, job, scheduled)
+    return record_job(str(job.name), given, lambda: job.func(*args, **kwargs), _describe_end)
+
+
+async def _work_on_async(job: Any, scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _may_be_unit():
+        return await job.func(*args, **kwargs)
+    given = functools.partial(_describe_input, job, scheduled)
+    return await record_job_async(str(job.name), given, lambda: job.func(*args, **kwargs), _describe_end)
+
+
+def _describe_input(job: Any, scheduled: Any) -> dict[str, Any]:
+    given = {_JOB: job.id, _NAME: job.name, _FUNCTION: job.func_ref, _ARGS: list(job.args), _KWARGS: dict(job.kwargs)}
+    return {**keep_encodable(given), _SCHEDULED: scheduled.isoformat()}
+
+
+def _describe_end(result: Any) -> Ended:
+    return Ended({"result": result})
+
+
+# ── jobs that are added ─────────────────────────────────────────────────────────────────────────────
+_is_served: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanreplay_apscheduler", default=False)
+"""Whether a job is made only for the code that has added it."""
+
+
+def _add(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
+    """Adding a job within a unit is a write: compared, and never made in a replay."""
+    if not _is_in_unit():
+        return wrapped(*args, **kwargs)
+    made: list[Any] = []
+
+    def add() -> dict[str, Any]:
+        made.append(wrapped(*args, **kwargs))
+        next_time = getattr(made[0], _NEXT, None)
+        return {"id": made[0].id, _NEXT: None if next_time is None else next_time.isoformat()}
+
+    told = call_sync(lambda: _describe_added(args, kwargs), add)
+    return made[0] if made else _make_job(lambda: wrapped(*args, **kwargs), told)
+
+
+def _make_job(make: Callable[[], Any], told: Mapping[str, Any]) -> Any:
+    token = _is_served.set(True)
+    try:
+        job = make()
+    finally:
+        _is_served.reset(token)
+    job.id = told["id"]
+    if told[_NEXT] is not None:
+        job.next_run_time = datetime.fromisoformat(told[_NEXT])
+    return job
+
+
+def _describe_added(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
+    """What the code has stated; what the scheduler adds to it is drawn anew each time."""
+    named = {**dict(zip(_ADDED, args, strict=False)), **kwargs}
+    function, trigger = named.pop("func"), named.pop("trigger", None)
+    named[_FUNCTION] = function if isinstance(function, str) else getattr(function, "__qualname__", "")
+    named["trigger"] = trigger if trigger is None else str(trigger)
+    return Leaf(Kind.TOOL.value, "apscheduler.add_job", Effect.WRITE.value, keep_encodable(named), prints=False)
+
+
+def _store(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
+    if not _is_served.get():
+        return wrapped(*args, **kwargs)
+    named = {**dict(zip(("job", "jobstore_alias"), args, strict=False)), **kwargs}
+    named["job"]._jobstore_alias = named["jobstore_alias"]
+    return None
+
+
+def _is_in_unit() -> bool:
+    run = active_run()
+    if run is None or run.session is None:
+        return isinstance(run, UnitRun)
+    return is_within(current_lane(run.root_lane).path, LANE)
+
+
+# ── the scheduler ───────────────────────────────────────────────────────────────────────────────────
+_BESIDE: Final = "its scheduler works in a thread, beside what the main thread does"
+_replaying: Final[list[asyncio.Task[Any]]] = []
+"""The task that works on the recorded job; a loop keeps none of its tasks."""
+
+
+def _start(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
+    """In a replay of a job, the main thread goes no further than it had come by then."""
+    background: Any = import_module("apscheduler.schedulers.background")
+    run = active_run()
+    if run is not None and run.session is not None and run.session.extent is not None:
+        is_beside = isinstance(scheduler, background.BackgroundScheduler) and _is_for_scheduler(run.session)
+        run.session.extent.is_beside_main = run.session.extent.is_beside_main or is_beside
+    return wrapped(*args, **kwargs)
+
+
+def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
+    """The scheduler has started: in a replay the recorded job comes next, and no other."""
+    run = active_run()
+    if run is None or run.session is None or not _is_for_scheduler(run.session):
+        return wrapped(*args, **kwargs)
+    if serves():
+        wrapped(*args, **kwargs)  # jobs that belong to the start
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        if threading.current_thread() is not threading.main_thread():
+            factory.divide(_BESIDE)
+        replay_job(lambda given: _find(scheduler, given)(), _describe_end)
+    if not _replaying:
+        _replaying.append(loop.create_task(_play(scheduler)))
+    return None
+
+
+def _is_for_scheduler(session: Answers) -> bool:
+    """Whether a job of a scheduler is replayed: its process may have others (requests), and a block has no units."""
+    if find_unit(session.recording.root.env) is None:
+        return has_units(session.recording)  # the replay says that it is none
+    recorded = session.index.at(LANE, GIVEN, 0)
+    value = None if recorded is None else json.loads(recorded.response or "{}").get("value")
+    return isinstance(value, Mapping) and _JOB in value and _SCHEDULED in value
+
+
+async def _play(scheduler: Any) -> None:
+    given = await await_job()
+
+    async def work() -> Any:
+        call = _find(scheduler, given)
+        if inspect.iscoroutinefunction(call):
+            return await call()
+        return await asyncio.get_running_loop().run_in_executor(None, _within_unit, call)
+
+    await replay_job_async(work, _describe_end)
+
+
+def _within_unit(call: Callable[[], Any]) -> Any:
+    """What a pool's thread does is the unit itself, and not a part of it."""
+    with inside_lane(Lane(LANE)):
+        return call()
+
+
+def _find(scheduler: Any, given: Mapping[str, Any]) -> Callable[[], Any]:
+    """The call that a recorded job makes: of its function's name, or of the job that has no such name."""
+    util: Any = import_module("apscheduler.util")
+    job = next((each for each in scheduler.get_jobs() if _is_same(each, given)), None)
+    reference = given.get(_FUNCTION)
+    try:
+        function = job.func if job is not None and reference is None else util.ref_to_obj(reference)
+    except (LookupError, TypeError) as exc:
+        raise not_here(f"the job {given[_NAME]!r} is not here any more: {exc}") from exc
+    args = given[_ARGS] if _ARGS in given or job is None else job.args
+    kwargs = given[_KWARGS] if _KWARGS in given or job is None else job.kwargs
+    return functools.partial(function, *args, **kwargs)
+
+
+def _is_same(job: Any, given: Mapping[str, Any]) -> bool:
+    """Whether a job is the recorded one; an id that was not stated was drawn anew."""
+    if job.id == given[_JOB]:
+        return True
+    return (job.name, job.func_ref) == (given[_NAME], given.get(_FUNCTION))

@@ -1,0 +1,114 @@
+"""Jobs of APScheduler: each execution is a run of its own, and replays by itself with the provider stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace
+from support.units import COMMAND, await_true, prepare, serve
+from support.workers import APSCHEDULER_APP, input_of, output_of, record_until, units_of
+
+SERVED: Final = """
+import os, threading
+from contextlib import asynccontextmanager
+from datetime import timezone
+
+from apscheduler.schedulers.background import BackgroundScheduler
+import httpx
+from fastapi import FastAPI
+
+def ask(text):
+    body = {"model": "gpt-x", "messages": [{"role": "user", "content": text}]}
+    answered = httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json=body)
+    return answered.json()["choices"][0]["message"]["content"]
+
+scheduler = BackgroundScheduler(timezone=timezone.utc)
+refreshed = threading.Event()
+
+def refresh(number):
+    told = ask(f"refresh {number}")
+    refreshed.set()
+    return told
+
+@asynccontextmanager
+async def lifespan(app):
+    scheduler.add_job(refresh, args=[0], misfire_grace_time=None)
+    scheduler.start()
+    app.state.warm = ask("warm up")
+    refreshed.wait()
+    yield
+
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/")
+def answer():
+    scheduler.add_job(refresh, args=[1], misfire_grace_time=None)
+    return {"answer": ask("hello"), "warm": app.state.warm}
+"""
+
+
+@pytest.fixture
+def place(provider: Provider, tmp_path: Path) -> Workplace:
+    """A directory with a program that schedules jobs."""
+    workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
+    workplace.write("shop.py", APSCHEDULER_APP)
+    return workplace
+
+
+@pytest.mark.parametrize("kind", ["blocking", "background", "asyncio"])
+def test_p3_p4_each_scheduled_job_is_a_run_and_replays_alone(kind: str, provider: Provider, place: Workplace) -> None:
+    """Jobs at a time in a pool or on a loop, one failed, some added by others: each is whole, and identical alone."""
+    record_until(place, 8 if kind == "asyncio" else 5, "shop.py", kind, status=-15)
+    provider.stop()
+    answers, notes = units_of(place, "answer"), units_of(place, "note")
+    assert (len(answers), len(notes)) == (3, 2)
+    awaited = units_of(place, "answer_async")
+    for unit in [*answers, *awaited]:
+        assert unit.completeness().is_complete, unit.completeness().reasons
+        given = input_of(unit)
+        (number,) = given["args"]
+        assert given["kwargs"] == {"user": f"user-{number}"}
+        models = [call for call in unit.calls if call.kind == "llm"]
+        assert models
+        assert all(f"question-{number} " in call.request for call in models)
+    (failed,) = [unit for unit in answers if unit.root.outcome == "error"]
+    assert output_of(failed) == {"raised": {"type": "builtins.KeyError", "message": "2"}}
+    for unit in {"blocking": [failed], "background": [answers[0]]}.get(kind, [*answers[:1], *awaited[:1]]):
+        replayed = place.replay("shop.py", kind, source=unit.run_id)
+        assert replayed.status == 0, replayed.stderr
+        assert replayed.verdict["verdict"] == "identical"
+
+
+def test_p4_a_changed_job_is_named_and_one_that_is_gone_stops_the_replay(provider: Provider, place: Workplace) -> None:
+    """One cause where the result differs; one line and status 1 where the program has no such function any more."""
+    record_until(place, 5, "shop.py", "blocking", status=-15)
+    provider.stop()
+    unit = units_of(place, "note")[0]
+    place.write("shop.py", APSCHEDULER_APP.replace('f"noted {number}"', 'f"Noted {number}"'))
+    assert place.replay("shop.py", "blocking", source=unit.run_id).causes() == [("changed_call", "compute:output")]
+    place.write("shop.py", APSCHEDULER_APP.replace("def note(", "def renamed("))
+    gone = place.replay("shop.py", "blocking", source=unit.run_id)
+    assert gone.status == 1
+    assert "the job 'note' is not here any more" in gone.stderr
+
+
+def test_p3_p4_a_scheduler_of_a_server_leaves_its_requests_as_they_are(provider: Provider, tmp_path: Path) -> None:
+    """A job before the first request belongs to the start; a later one is a run, as the request is. Both replay."""
+    place = prepare(tmp_path, provider, SERVED)
+    with serve(place) as server:
+        assert httpx.get(server.url, timeout=TIMEOUT_S).status_code == 200
+        await_true(lambda: sum(bool(unit.root.manifest) for unit in server.units()) == 2)
+        server.stop()
+    provider.stop()
+    units = units_of(place)
+    assert sorted(unit.root.app for unit in units) == ["app:app", "refresh"]
+    for unit in units:
+        assert unit.completeness().is_complete, unit.completeness().reasons
+        replayed = place.replay(*COMMAND, source=unit.run_id)
+        assert replayed.status == 0, replayed.stderr
+        assert replayed.verdict["verdict"] == "identical"
