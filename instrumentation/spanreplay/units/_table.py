@@ -161,6 +161,25 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="jobs in a pool of processes; listeners; what a job changes in other jobs",
     ),
     Seam(
+        "Slack Bolt",
+        "slack_bolt",
+        (
+            "slack_bolt.app.app",
+            "slack_bolt.listener.thread_runner",
+            "slack_bolt.listener.custom_listener",
+            "slack_bolt.lazy_listener.thread_runner",
+            "slack_bolt.adapter.socket_mode.base_handler",
+        ),
+        "spanreplay.units.workers._slack_bolt",
+        "each event in socket mode as a run of its own, until its listeners and lazy listeners are done; over HTTP its "
+        "request, until then",
+        kind="`compute`",
+        effect="`read` for the event, `write` for the response",
+        lanes="`unit`",
+        versions=">=1.18",
+        omits="`AsyncApp`; exceptions of lazy listeners",
+    ),
+    Seam(
         "AWS Lambda",
         "awslambdaric",
         ("awslambdaric.bootstrap", "awslambdaric.lambda_runtime_client"),

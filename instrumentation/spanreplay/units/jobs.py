@@ -33,6 +33,8 @@ __all__ = [
     "is_replay",
     "keep_encodable",
     "not_here",
+    "note_input",
+    "note_output",
     "record_job",
     "record_job_async",
     "replay_job",
@@ -129,12 +131,12 @@ def _noted(unit: UnderWay, given: Callable[[], Mapping[str, Any]], headers: Mapp
             if isinstance(value, str)
         ]
         guard.guarded("headers", factory.look_at_caller, unit.run, named)
-        unit.note(lambda: _note_input(given()))
+        unit.note(lambda: note_input(given()))
         try:
             yield
         except BaseException as exc:
             raised = describe_exception(exc)
-            unit.note(lambda: _note_output({"raised": raised}))
+            unit.note(lambda: note_output({"raised": raised}))
             raise
 
 
@@ -142,16 +144,18 @@ def _note_end(unit: UnderWay, describe: Callable[[T], Ended], result: T) -> None
     def note_end() -> None:
         ended = describe(result)
         unit.outcome = ended.outcome
-        _note_output(ended.output)
+        note_output(ended.output)
 
     unit.note(note_end)
 
 
-def _note_input(given: Mapping[str, Any]) -> Any:
+def note_input(given: Mapping[str, Any]) -> Any:
+    """Record what the unit that works here was given."""
     return call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), lambda: given)
 
 
-def _note_output(output: Mapping[str, Any]) -> None:
+def note_output(output: Mapping[str, Any]) -> None:
+    """Record what it has given; a replay compares it."""
     call_sync(lambda: Leaf(_KIND, OUTPUT, Effect.WRITE.value, output, prints=False), lambda: None)
 
 
@@ -187,7 +191,7 @@ async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[
             output = describe(await work()).output
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
             output = {"raised": describe_exception(exc)}
-        _note_output(output)
+        note_output(output)
         if run is not None and run.session is not None and run.session.extent is not None:
             run.session.extent.is_over = True
     end_replay()
@@ -210,7 +214,7 @@ def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any
                 output = describe(work(given)).output
             except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- what the worker would have got
                 output = {"raised": describe_exception(exc)}
-            _note_output(output)
+            note_output(output)
             if run.session.extent is not None:
                 run.session.extent.is_over = True
     end_replay()

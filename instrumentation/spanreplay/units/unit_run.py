@@ -33,6 +33,7 @@ class UnitRun(Run):
         self._start = start
         self._seq = clock
         self._outcome: Outcome | None = None
+        self._held = 0
         self.on_end: Callable[[UnitRun], object] | None = None
         """Called once, when the run has ended."""
         of_process = {name: value for name, value in self.environment.items() if name != FORKED_FROM}
@@ -46,13 +47,27 @@ class UnitRun(Run):
         if not self._is_waiting():
             self.finish(outcome)
 
+    def hold(self) -> None:
+        """Work of the unit goes on in another thread, whatever has been given until then; `release` says its end."""
+        with self._lock:
+            self._held += 1
+
+    def release(self) -> None:
+        """Such work is over."""
+        with self._lock:
+            self._held -= 1
+        self._end_if_over()
+
     def _is_waiting(self) -> bool:
-        """Whether calls are under way; a stream that was left in part ends where it was left."""
-        return any(each.on_abandon is None for each in list(self._open.values()))
+        """Whether calls are under way, or work; a stream that was left in part ends where it was left."""
+        return self._held > 0 or any(each.on_abandon is None for each in list(self._open.values()))
 
     def closed(self, crossing: OpenCall) -> None:
         """A call has ended; with the last one the run does, if the unit has."""
         super().closed(crossing)
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
         if self._outcome is not None and not self.is_ended and not self._is_waiting():
             guard.guarded("the end of a unit", self.finish, self._outcome)
 
