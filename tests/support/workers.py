@@ -174,6 +174,30 @@ async def note(number, text):
 """
 )
 
+HUEY_APP: Final = (
+    ASKING
+    + """
+from huey import RedisHuey
+
+huey = RedisHuey("shop", port=PORT)
+STARTED, SEED = time.time(), random.random()
+WARM = ask("warm up")
+
+@huey.task(retries=1, context=True)
+def answer(number, user, task=None):
+    first = ask(f"question-{number} of {user}")
+    if number == 3:
+        raise KeyError(number)
+    told = note(number, text=first)
+    return {"answer": first, "again": ask(f"question-{number} again"), "told": told.id, "warm": WARM,
+            "seed": SEED, "started": STARTED, "at": time.time(), "id": str(uuid.uuid4()), "own": task.id}
+
+@huey.task()
+def note(number, text):
+    return f"noted {number}"
+"""
+)
+
 APSCHEDULER_APP: Final = (
     ASKING
     + """

@@ -149,6 +149,19 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="calls of middleware after the worker's start and of `on_failure` callbacks; reads of result backends",
     ),
     Seam(
+        "huey",
+        "huey",
+        ("huey.api", "huey.consumer"),
+        "spanreplay.units.workers._huey",
+        "each execution of a task as a run of its own: arguments, result, exception or retry, published tasks",
+        kind="`compute`; `tool` for a published task",
+        effect="`read` for the arguments, `write` for the result and for a published task",
+        lanes="`unit`",
+        versions=">=3",
+        omits="calls of startup hooks; chords; locks, results and other reads of its storage; the time of a published "
+        "task; greenlets",
+    ),
+    Seam(
         "APScheduler",
         "apscheduler",
         ("apscheduler.executors.base", "apscheduler.schedulers.base"),
@@ -224,7 +237,7 @@ def serves() -> bool:
     return any(row.kind == _HTTP and row.triggers[0] in sys.modules for row in UNITS)
 
 
-COMMANDS: Final = frozenset({"fastapi", "flask", "langgraph", "langgraph_cli", "waitress-serve"})
+COMMANDS: Final = frozenset({"fastapi", "flask", "huey_consumer", "langgraph", "langgraph_cli", "waitress-serve"})
 """Programs that start one of these servers and are not named after it."""
 _VARIABLE: Final = "AWS_LAMBDA_RUNTIME_API"
 """Set in every process of AWS Lambda, whose runtimes start a script of their own."""

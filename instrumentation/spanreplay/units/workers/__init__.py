@@ -1,1 +1,1 @@
-"""The rows of HTTP servers: where each calls its application, and how it is replayed without a port."""
+"""The rows of workers: where each calls a task, a job or a handler, and how it is replayed without a broker."""
