@@ -42,7 +42,7 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run = _find_replay_of_unit()
     if run is None:
         return
-    if _has_come_otherwise(run):
+    if not _players and _has_come_otherwise(run):
         await asyncio.Event().wait()
     try:
         await await_start(run)
