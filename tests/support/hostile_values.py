@@ -27,6 +27,7 @@ import pytz
 from spanreplay.codec import Unserializable, decode, encode
 from spanreplay.codec._table import ROWS
 from support import tricky_values
+from support.opened_files import CHANGES, WRITES
 
 HEARD: list[str] = []
 """Which methods of decoded objects ran, and which events the interpreter announced."""
@@ -371,7 +372,8 @@ def main() -> None:
     is_on = True
 
     def hear(event: str, args: Any) -> None:
-        if is_on and event in _EVENTS:
+        is_write = event == "open" and isinstance(args[2], int) and args[2] & WRITES
+        if is_on and (event in _EVENTS or event in CHANGES or is_write):
             HEARD.append(f"{event} {args[:1]!r}"[:80])
 
     sys.addaudithook(hear)

@@ -105,7 +105,7 @@ class RecordedEnv:
     def lay(self, scratch: Scratch) -> None:
         """Put the `.env` files that are not here into an overlay that is not in place yet."""
         for file in _read_files(self._recording):
-            path = _find_path(file, self._recording)
+            path = scratch.settle(_find_path(file, self._recording))
             if scratch.exists(path):
                 continue
             if not self._is_wanted:

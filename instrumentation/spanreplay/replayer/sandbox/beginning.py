@@ -47,7 +47,7 @@ def lay(
         if place in laid:
             continue
         for below, entry in sorted(entries.items()):
-            path = os.path.join(place, below) if below else place  # noqa: PTH118 -- text
+            path = scratch.settle(os.path.join(place, below) if below else place)  # noqa: PTH118 -- text
             if path not in laid:
                 laid.add(path)
                 _put(scratch, path, entry)
@@ -99,7 +99,7 @@ def _put(scratch: Scratch, path: str, entry: Mapping[str, Any]) -> None:
     if kind == "other" or (entry.get("is_too_large") and scratch.real.exists(path)):
         return
     scratch.hide(path)
-    if scratch.real.exists(ours) and kind != "directory":
+    if scratch.real.exists(ours) and (kind != "directory" or scratch.is_link(path)):
         return
     scratch.real.makedirs(ours if kind == "directory" else os.path.dirname(ours), exist_ok=True)  # noqa: PTH120 -- text
     if kind == "link":
@@ -109,4 +109,4 @@ def _put(scratch: Scratch, path: str, entry: Mapping[str, Any]) -> None:
         with open(ours, "wb") as target:  # noqa: PTH123 -- no call
             target.write(entry.get(CONTENT, b""))
         os.utime(ours, ns=tuple(entry[TIMES]))
-    os.chmod(ours, entry["mode"] | (0o700 if kind == "directory" else 0o600))  # noqa: PTH101 -- text
+    os.chmod(ours, entry["mode"] & 0o777 | (0o700 if kind == "directory" else 0o600))  # noqa: PTH101 -- text

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import io
 import os
 import shutil
@@ -17,10 +18,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from spanreplay.replayer.sandbox.scratch import Functions, Scratch
+from spanreplay.replayer.sandbox.scratch import LINKS_MAX, Functions, Scratch
 from spanreplay.runtime.agent_patches import Patch, install_patch
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.dir_entries import Listed, LookedEntry
@@ -31,8 +33,8 @@ _O_TMPFILE: Final = getattr(os, "O_TMPFILE", 0)
 _ALWAYS_REAL: Final = ("/dev/", "/proc/", "/sys/")
 _LOOKS: Final = ("stat", "lstat", "access", "readlink", "statvfs", "getxattr", "listxattr", "chdir")
 """They look at one path."""
-_CHANGES: Final = ("chmod", "chown", "lchown", "utime", "setxattr", "removexattr")
-"""They change one path that is there."""
+_CHANGES: Final = ("chmod", "chown", "utime", "setxattr", "removexattr")
+"""They change one path that is there, or what a link there leads to."""
 _MAKES: Final = ("mkfifo", "mknod")
 
 Handler = Callable[..., Any]
@@ -93,9 +95,10 @@ class Overlay:
 
     def _follow(self, folder: str) -> str:
         """A folder without links, in the world or in ours; what is ours has the world's name again."""
+        folder = self.scratch.settle_folder(folder)
         found = self.scratch.find(folder)
         if found == folder or not self.scratch.real.exists(found):
-            return os.path.realpath(folder)
+            return self.scratch.settle_folder(os.path.realpath(folder))
         return self.scratch.below(os.path.realpath(found))
 
     def _directory(self, descriptor: int) -> str:
@@ -129,7 +132,7 @@ class Overlay:
         if whole is None or (self._is_live() and not self.scratch.has(whole)):
             return path
         with self._lock, self._inside():
-            return self.scratch.take(whole)
+            return self.scratch.take(self._final(whole))
 
     def close(self) -> None:
         """Behind the end of the replay: nothing in the standard library knows our functions any more."""
@@ -143,7 +146,7 @@ class Overlay:
         if whole is None:
             return
         with self._lock, self._inside():
-            ours = self.scratch.above(whole)
+            ours = self.scratch.above(self._final(self.scratch.settle(whole)))
             self.scratch.real.makedirs(os.path.dirname(ours), exist_ok=True)  # noqa: PTH120 -- text
             with self._real_open(ours, "wb") as target:
                 target.write(content)
@@ -154,6 +157,7 @@ class Overlay:
         if whole is None:
             return
         with self._lock, self._inside():
+            whole = self.scratch.settle(whole)
             is_there = self.scratch.exists(whole)
             if is_there and not kind and not self.scratch.has(whole):
                 self.scratch.hide(whole)
@@ -165,16 +169,16 @@ class Overlay:
                     self._real_open(ours, "x").close()
 
     def _final(self, whole: str) -> str:
-        """Where a link at the end leads, for who opens it."""
-        found = self.scratch.find(whole)
-        for _ in range(40):
+        """Where a link at the end leads, for who opens it. Raises: OSError if links lead in a circle."""
+        found, asked = self.scratch.find(whole), whole
+        for _ in range(LINKS_MAX):
             if not os.path.islink(found):  # noqa: PTH114 -- text
-                break
+                return whole
             target = os.readlink(found)  # noqa: PTH115 -- text
             folder = os.path.dirname(whole)  # noqa: PTH120 -- text
-            whole = os.path.normpath(os.path.join(folder, target))  # noqa: PTH118 -- text
+            whole = self.scratch.settle(os.path.join(folder, target))  # noqa: PTH118 -- text
             found = self.scratch.find(whole)
-        return whole
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), asked)
 
     def place_of(self, path: Any, flags: int, dir_fd: int | None = None) -> Any:
         """What to open for real instead of a path."""
@@ -206,6 +210,7 @@ class Overlay:
         found.update(dict.fromkeys(_CHANGES, self._change))
         found.update(dict.fromkeys(_MAKES, self._make))
         found.update(
+            lchown=self._change_itself,
             open=self._open_descriptor, listdir=self._list, scandir=self._scan, mkdir=self._make_directory,
             rmdir=self._remove_directory, unlink=self._remove, remove=self._remove, rename=self._rename,
             replace=self._rename, link=self._link, symlink=self._symlink, truncate=self._truncate, getcwd=self._where,
@@ -233,7 +238,12 @@ class Overlay:
             return real(path, *args, **kwargs)
         with self._named(path), self._lock, self._inside():
             kwargs.pop("dir_fd", None)
+            if kwargs.get("follow_symlinks", True):  # the system would follow a link of ours into the world
+                whole = self._final(whole)
             return real(self.scratch.take(whole), *args, **kwargs)
+
+    def _change_itself(self, real: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._change(partial(_without_following, real), path, *args, follow_symlinks=False, **kwargs)
 
     def _make(self, real: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         whole = self._writes(path, kwargs)
@@ -371,6 +381,11 @@ def _flags(mode: str) -> int:
     if "w" in mode:
         return flags | os.O_CREAT | os.O_TRUNC
     return flags | os.O_CREAT | os.O_APPEND if "a" in mode else flags
+
+
+def _without_following(real: Any, path: str, *args: Any, follow_symlinks: bool) -> Any:
+    """What `lchown` gives, which has no such argument: it never follows."""
+    return real(path, *args)
 
 
 class _Eyes:

@@ -10,11 +10,14 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from typing import Final
 
 COPY_BYTES_MAX: Final = 1024**3
 """A larger file of the world can't be changed in a replay."""
 _PATH_DEPTH_MAX: Final = 512
+LINKS_MAX: Final = 40
+"""As many as Linux follows in one path."""
 
 
 class Scratch:
@@ -33,6 +36,40 @@ class Scratch:
         """The name that a place of ours has in the world."""
         is_ours = path == self.root or path.startswith(self.root + os.sep)
         return (path[len(self.root) :] or os.sep) if is_ours else path
+
+    def settle(self, path: str) -> str:
+        """A path by the world's names, where folders around it are links of ours: below what they name.
+
+        A recording may name any path and any link: `above` of the result is below `root`, without a link on the way.
+        Raises: OSError if links lead in a circle.
+        """
+        folder, name = os.path.split(_whole(path))
+        return os.path.join(self.settle_folder(folder), name)  # noqa: PTH118 -- text
+
+    def settle_folder(self, folder: str) -> str:
+        """The same of a folder, which is followed if it is a link itself."""
+        folder = _whole(folder)
+        for _ in range(LINKS_MAX):
+            link = self._find_link(folder)
+            if not link:
+                return folder
+            target = os.path.join(os.path.dirname(link), self.real.readlink(self.above(link)))  # noqa: PTH118, PTH120 -- text
+            folder = _whole(target + folder[len(link) :])
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
+
+    def is_link(self, path: str) -> bool:
+        """Whether our version of a path is a link."""
+        return stat.S_ISLNK(self.real.lstat(self.above(path)).st_mode)
+
+    def _find_link(self, folder: str) -> str:
+        """The outermost link of ours in a path; '' for none."""
+        for each in _folders_of(folder):
+            try:
+                if self.is_link(each):
+                    return each
+            except (OSError, ValueError):
+                return ""
+        return ""
 
     def has(self, path: str) -> bool:
         """Whether the replay has a version of its own of this path."""
@@ -161,6 +198,20 @@ class Scratch:
     def forget(self) -> None:
         """Remove everything that the replay has written."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _whole(path: str) -> str:
+    """A path from `/` on, without `..`."""
+    return os.sep + os.path.normpath(path).lstrip(os.sep)
+
+
+def _folders_of(folder: str) -> Iterator[str]:
+    """A folder and those around it, the outermost first."""
+    at = folder.find(os.sep, 1)
+    while at > 0:
+        yield folder[:at]
+        at = folder.find(os.sep, at + 1)
+    yield folder
 
 
 class Functions:
