@@ -43,6 +43,7 @@ class RecordingIndex:
         self._children: dict[int, list[CallRecord]] = {}
         self._calls = recording.calls
         self._elsewhere: _Elsewhere | None = None
+        self._lacks_calls = lacks_calls(recording)
         self.used: set[int] = set()
         self.covered: set[int] = set()
         """Calls that lie inside served ones: nobody will ask for them."""
@@ -90,12 +91,18 @@ class RecordingIndex:
             queue.popleft()
         return queue[0] if queue else None
 
-    def find_moved(self, boundary: str, key: str, lane: str) -> Moved | None:
-        """The unused call elsewhere with an equal key; amortised O(1).
+    def is_lost(self, slot: Slot) -> bool:
+        """Whether the call in this slot may have been made and lost: then no other one stands for it."""
+        return self._lacks_calls and self.at(*slot) is None
+
+    def find_moved(self, slot: Slot, key: str) -> Moved | None:
+        """The unused call elsewhere with an equal key, unless that in the slot was lost; amortised O(1).
 
         First in the same lane, then in the lane that only has other names, then the earliest one.
         """
-        boundary = _place(lane, boundary)
+        lane, boundary = slot[0], _place(slot[0], slot[1])
+        if self.is_lost(slot):
+            return None
         queue = self._by_key.get((boundary, key))
         first = self._first(queue)
         if first is None or queue is None or len(queue) == 1:
@@ -120,13 +127,13 @@ class RecordingIndex:
         call = self.at(*slot)
         return None if call is None or call.seq in self.used else call
 
-    def find_renamed(self, boundary: str, request: str, lane: str) -> CallRecord | None:
+    def find_renamed(self, slot: Slot, request: str) -> CallRecord | None:
         """The unused call of another name with the same request, if this boundary was never recorded.
 
         An empty request says nothing: it has to be the lane's next call.
         """
-        elsewhere = self._build()
-        if _place(lane, boundary) in elsewhere.by_boundary:
+        elsewhere, (lane, boundary, _) = self._build(), slot
+        if self.is_lost(slot) or _place(lane, boundary) in elsewhere.by_boundary:
             return None
         form = _rename_form(_place(lane, boundary.partition(":")[0]), request)
         upcoming = self.find_next(lane)
@@ -228,7 +235,11 @@ def _rename_form(kind: str, request: str) -> tuple[str, str]:
 
 def is_open_ended(recording: Recording) -> bool:
     """Whether calls may have been made that are not in the recording."""
+    return not recording.root.manifest or lacks_calls(recording)
+
+
+def lacks_calls(recording: Recording) -> bool:
+    """Whether calls were made that are not in the recording, wherever in the run."""
     manifest = recording.root.manifest
     expected = manifest.get("calls")
-    is_short = isinstance(expected, int) and expected > len(recording.calls)
-    return not manifest or is_short or bool(manifest.get("dropped"))
+    return (isinstance(expected, int) and expected > len(recording.calls)) or bool(manifest.get("dropped"))

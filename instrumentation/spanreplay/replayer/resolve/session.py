@@ -133,7 +133,7 @@ class Session:
         if exact is None and self.relocation and crossing.restate(self.relocation.spec):
             key = crossing.key_hex
             exact = index.find_exact(slot, key, crossing.spec.call_id)
-        moved = None if exact is not None else index.find_moved(crossing.boundary, key, lane)
+        moved = None if exact is not None else index.find_moved(slot, key)
         found = exact or (index.find_in_slot(slot) if moved is None else moved.call)
         self._resolved += 1
         crossing.number = self._resolved + len(index.covered) if found is None else found.number
@@ -234,7 +234,8 @@ class Session:
         self.counts["live"] += 1
         crossing.is_live_by_plan = True
         if call is None:
-            self.findings.note_call(crossing, "extra_call", None, "the recording has no such call")
+            if not is_open_ended(self.recording):
+                self.findings.note_call(crossing, "extra_call", None, "the recording has no such call")
             self.counts["extra"] += 1
             return
         self.index.take(call)
@@ -299,7 +300,7 @@ class Session:
             raise miss
 
     def _find_renamed(self, crossing: Crossing, direction: Direction) -> None:
-        call = self.index.find_renamed(crossing.boundary, crossing.spec.request, crossing.lane.path)
+        call = self.index.find_renamed((crossing.lane.path, crossing.boundary, crossing.index), crossing.spec.request)
         if call is None:
             self._extra(crossing)
             return

@@ -26,13 +26,13 @@ def test_p4_a_call_is_never_answered_by_another_unit() -> None:
     index = RecordingIndex(Recording(RootRecord(""), (call(6, "earlier#1"), call(9, "earlier#2/t:f#1"))))
     for lane in ("unit", "unit/t:f#1", "earlier#3"):
         assert index.find_exact((lane, "tool:ask", 0), KEY, "c1") is None
-        assert index.find_moved("tool:ask", KEY, lane) is None
-        assert index.find_renamed("tool:asked", '{"a":1}', lane) is None
+        assert index.find_moved((lane, "tool:ask", 0), KEY) is None
+        assert index.find_renamed((lane, "tool:asked", 0), '{"a":1}') is None
         assert list(index.iter_near((lane, "tool:ask", 0))) == []
-    moved = index.find_moved("tool:ask", KEY, "earlier#2")
+    moved = index.find_moved(("earlier#2", "tool:ask", 0), KEY)
     assert moved is not None
     assert (moved.call.lane, moved.rival) == ("earlier#2/t:f#1", None)
-    renamed = index.find_renamed("tool:asked", '{"a":1}', "earlier#1/t:g#1")
+    renamed = index.find_renamed(("earlier#1/t:g#1", "tool:asked", 0), '{"a":1}')
     assert renamed is not None
     assert renamed.lane == "earlier#1"
     left = index.find_left("earlier#2")
