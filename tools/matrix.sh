@@ -38,12 +38,17 @@ for requirements in tests/agents/requirements/*.txt; do
 done
 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_agents.py tests/end_to_end/test_record_replay.py \
     tests/end_to_end/test_sdks.py tests/end_to_end/test_envelope.py tests/end_to_end/test_tool_frameworks.py \
+    tests/end_to_end/test_installed_agents.py \
     tests/end_to_end/test_frameworks_record_replay.py tests/instrumentation/seams/test_contract.py ||
     failed+=('the SDKs')
 
 say '── every one of 200 requests, replayed alone, of each framework'
 SPANREPLAY_TEST_UNITS=200 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_load.py ||
     failed+=('the units of servers')
+
+say '── 500 programs of streams at once, with each transport'
+SPANREPLAY_TEST_STREAMS=500 .venv/bin/python -m pytest "${options[@]}" --dist load \
+    tests/instrumentation/seams/transport/test_stream_ends.py || failed+=('the ends of streams')
 
 say '── 1,000 requests, replayed in one start'
 SPANREPLAY_TEST_SUITE=1000 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_suite.py \
