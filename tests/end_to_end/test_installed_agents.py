@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from spanreplay.model.call import Recording
+from support.agents import ENVIRONMENTS
 from support.installing import install
 from support.provider import Provider
 from support.replaying import Replayed, Workplace
@@ -62,6 +65,7 @@ class Installed:
         self.script = install(
             self.site, "quill-hand", AGENT, script="quill", entry="quillhand.loop:main", requires=["openai"]
         )
+        self.own = folder / "mine" / "quill.py"
         self.workplace = workplace
 
     def record(self, *command: str, plumbing: str = "") -> Recording:
@@ -75,6 +79,18 @@ class Installed:
         """Replay it where nothing of the recorded run is left."""
         self.clear()
         return self.workplace.replay(*(command or (str(self.script),)), PYTHONPATH=str(self.site), **environ)
+
+    def unpack(self) -> None:
+        """Have the program beside a script of the user's own instead, in a folder of theirs."""
+        self.own.parent.mkdir()
+        shutil.move(str(self.site / "quillhand"), str(self.own.parent / "quillhand"))
+        self.own.write_text(AGENT["quillhand/__main__.py"], encoding="utf-8")
+
+    def change(self, before: str, after: str) -> None:
+        """Edit the program, wherever it is."""
+        folder = self.own.parent if self.own.exists() else self.site
+        path = folder / "quillhand" / "loop.py"
+        path.write_text(path.read_text(encoding="utf-8").replace(before, after), encoding="utf-8")
 
     def clear(self) -> None:
         """Take away what a run leaves behind."""
@@ -93,19 +109,94 @@ def installed(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) ->
     return Installed(workplace, tmp_path_factory.mktemp("venv"))
 
 
-WAYS = {"script": (), "module": ("-m", "quillhand"), "submodule": ("-um", "quillhand.__main__")}
+WAYS: Final[dict[str, tuple[str, ...]]] = {
+    "own script": (),
+    "console script": (),
+    "module": ("-m", "quillhand"),
+    "submodule": ("-um", "quillhand.__main__"),
+}
+"""What follows `python` to start the same program; nothing for a script."""
+CALLS: Final = [
+    ("tool:lookup", "loop.py"),
+    ("tool:os.mkdir", "loop.py"),
+    ("tool:subprocess.sh", "tools.py"),
+    ("tool:sqlite3.connect", "loop.py"),
+    ("tool:sqlite3.execute", "loop.py"),
+    ("tool:sqlite3.execute", "loop.py"),
+    ("tool:sqlite3.commit", "loop.py"),
+    ("tool:sqlite3.execute", "loop.py"),
+    ("llm:openai.chat.completions", "loop.py"),
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_u1_s50_an_installed_agent_is_an_agent(way: str, installed: Installed, provider: Provider) -> None:
-    """Clock, random sources, programs, databases and files of an installed agent are recorded and come back."""
-    recording = installed.record(*WAYS[way])
+def test_p1_u1_s50_an_installed_agent_is_an_agent(way: str, installed: Installed, provider: Provider) -> None:
+    """A program has the same calls and the same verdicts as a script of the user's, a console script and a module.
+
+    Clock, random sources, programs, databases and files are recorded and come back; a change is named at its call.
+    """
+    command = WAYS[way]
+    if way == "own script":
+        installed.unpack()
+        command = (str(installed.own),)
+    recording = installed.record(*command)
     assert recording.completeness().is_complete
     assert installed.left() == {"out", "notes.db", "started"}
-    names = {call.name for call in recording.calls}
-    assert {"subprocess.sh", "sqlite3.execute", "sqlite3.commit", "openai.chat.completions"} <= names
-    assert {call.code.split(":")[0] for call in recording.calls} <= {"quillhand/loop.py", "quillhand/tools.py"}
+    assert [(call.boundary, Path(call.code.split(":")[0]).name) for call in recording.calls] == CALLS
+    assert {call.lane for call in recording.calls} == {"main"}
     provider.stop()
-    replayed = installed.replay(*WAYS[way])
+    replayed = installed.replay(*command)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert installed.left() == set()
+    installed.change("it is", "it was")
+    changed = installed.replay(*command)
+    assert (changed.verdict["verdict"], changed.status) == ("diverged", 3)
+    assert changed.causes() == [("changed_call", "llm:openai.chat.completions")]
+    assert changed.verdict["divergences"][0]["call"] == len(CALLS)
+
+
+MINI: Final = ENVIRONMENTS["mini-swe-agent"]
+COMMANDS: Final = (
+    "date +%N > made.txt; mkdir -p deep; cat made.txt",
+    "echo $RANDOM | tee deep/drawn.txt",
+    "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; cat deep/drawn.txt",
+)
+
+
+@pytest.mark.skipif(not MINI.exists(), reason="no mini-swe-agent here: tools/agents.sh makes .venvs/mini-swe-agent")
+def test_p1_mini_swe_agent_replays_with_its_provider_stopped(provider: Provider, tmp_path: Path) -> None:
+    """The published agent, started as its users start it, replays identical; nothing in its folder is touched."""
+    folder, home = tmp_path / "project", tmp_path / "home"
+    folder.mkdir()
+    environ = {**provider.environ(), "HOME": str(home), "MSWEA_CONFIGURED": "true", "COLUMNS": "200"}
+    place = Workplace(folder, environ | {"MSWEA_COST_TRACKING": "ignore_errors"}, MINI)
+    orders = " then ".join(f"use tool bash with {json.dumps({'command': each})}" for each in COMMANDS)
+    command = (
+        str(MINI.parent / "mini"),
+        "-y",
+        "--exit-immediately",
+        "-m",
+        "openai/gpt-5",
+        "-t",
+        orders,
+    )
+    recorded = place.record(*command)
+    recording = place.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    programs = [call for call in recording.calls if call.name.startswith("subprocess.")]
+    assert len(programs) == len(COMMANDS)
+    assert sum(call.kind == "llm" for call in recording.calls) == len(COMMANDS)
+    provider.stop()
+    shutil.rmtree(folder / "deep")
+    (folder / "made.txt").write_text("the user's own")
+    before = _seen(folder), _seen(home)
+    replayed = place.replay(*command)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert (_seen(folder), _seen(home)) == before
+
+
+def _seen(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Each file with its content and the time of its last change; not what is ours."""
+    files = (each for each in sorted(folder.rglob("*")) if each.is_file() and ".spanreplay" not in each.parts)
+    return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in files if each.name != "verdict.json"}
