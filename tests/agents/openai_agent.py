@@ -4,6 +4,7 @@ usage: python openai_agent.py [SECTION ...]      all sections when none is named
 """
 
 import asyncio
+import collections
 import json
 import os
 import sys
@@ -243,8 +244,11 @@ async def _use_forty():
             )
             return lane, answer.choices[0].message.content
 
-        for lane, text in await asyncio.gather(*(one(lane) for lane in range(40))):
+        answers = await asyncio.gather(*(one(lane) for lane in range(40)))
+        for lane, text in answers:
             show("forty", lane, text)
+        votes = collections.Counter(len(text.split(":")[1]) % 5 for _, text in answers)
+        show("majority", votes.most_common(1)[0])
 
 
 def forty():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from spanreplay.model.call import Recording
+from spanreplay.model.call import CallRecord, Recording
 from support.agents import AGENTS, PYTHONS, without_instrumentors
 from support.ports import free_port, wait_for_port
 from support.provider import Provider
@@ -139,13 +142,25 @@ def test_reading_a_stream_further_than_recorded_diverges(provider: Provider, wor
 
 
 def test_s15_forty_identical_prompts_keep_their_own_answers(provider: Provider, workplace: Workplace) -> None:
-    """Of 40 concurrent identical prompts, each task gets its own recorded completion back."""
+    """Of 40 concurrent identical prompts, each task gets its own recorded completion back: their vote is the same."""
     recorded = workplace.record(AGENTS / "openai_agent.py", "forty")
     provider.stop()
     recording = workplace.recording()
     assert len({c.response for c in recording.calls}) == len(recording.calls) >= 40
     assert len({c.key for c in recording.calls}) == 1
-    assert_identical(workplace.replay(AGENTS / "openai_agent.py", "forty"), recorded.stdout, recording)
+    votes = Counter(len(_said(call).split(":")[1]) % 5 for call in recording.calls)
+    replayed = workplace.replay(AGENTS / "openai_agent.py", "forty")
+    assert_identical(replayed, recorded.stdout, recording)
+    (majority,) = [line for line in replayed.stdout.splitlines() if line.startswith("majority")]
+    answer, count = map(int, re.findall(r"\d+", majority))
+    assert votes[answer] == count == max(votes.values())
+
+
+def _said(call: CallRecord) -> str:
+    """The text of a model's answer, as it was recorded."""
+    body = json.loads("".join(text for _, text in json.loads(call.response)["chunks"]))
+    found: str = body["choices"][0]["message"]["content"]
+    return found
 
 
 TOOLS_UNDER_JITTER = """

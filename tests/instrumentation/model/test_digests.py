@@ -167,6 +167,25 @@ def test_n7_mismatch_is_located_where_the_payload_is_gone(is_kept: bool, tmp_pat
     assert (diff["path"], diff["recorded"], diff["now"]) == ("messages[1].content", before, "refund 900")
 
 
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "erased"])
+def test_n7_mismatch_is_located_in_what_redaction_hides(is_kept: bool, tmp_path: Path) -> None:
+    """A message that differs in a redacted value alone is named; neither value is in the recording or the verdict."""
+    then, now = "mail ann.lee@example.org", "mail bob.ray@example.org"
+    with Provider() as provider:
+        with spanreplay.record(directory=tmp_path) as block:
+            _ask(provider, then)
+        assert block.path is not None
+        recording = load_file(block.path)
+        assert "ann.lee" not in recording.calls[0].request
+        assert "content" in recording.calls[0].request
+        verdict = _replayed(provider, now, recording if is_kept else _erase(recording))
+    (found,) = verdict["divergences"]
+    (diff,) = found["diff"]
+    assert (found["kind"], diff["path"]) == ("changed_call", "messages[1].content")
+    assert diff["recorded"] != diff["now"]
+    assert not [name for name in ("ann.lee", "bob.ray") if name in json.dumps(verdict)]
+
+
 def test_n7_call_of_a_function_is_found_and_not_located() -> None:
     """A function's call carries no digests: where its arguments were erased, the call is named and not the place."""
     recording = recorded(lambda: refund(100, {"reason": "late"}))
