@@ -13,7 +13,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import BIN, TIMEOUT_S, Workplace
-from support.units import path_of, prepare, serve
+from support.units import COMMAND, path_of, prepare, serve
 
 APP: Final = """
 from fastapi import FastAPI
@@ -78,3 +78,50 @@ def test_p6_ls_finds_a_request_by_its_user_and_time(place: Workplace) -> None:
     (found,) = listed(place, "--user", "u-17", "--around", started)
     assert found["run_id"] == unit.run_id
     assert listed(place, "--user", "u-17", "--around", "2020-01-01T09:04") == []
+
+
+WHO: Final = """
+import time
+from pathlib import Path
+
+def who(request):
+    if "raise" in request["path"]:
+        raise ValueError("nobody")
+    Path("asked.txt").write_text(f"{time.time()}")
+    token = request["headers"].get("x-token", "")
+    return {"user": token.partition("/")[0], "session": token.partition("/")[2]} if token else None
+"""
+HEADERS: Final = {
+    "SPANREPLAY_USER_HEADER": "X-User-Id, x-forwarded-user, authorization",
+    "SPANREPLAY_SESSION_HEADER": "x-session",
+}
+
+
+def test_p6_headers_and_a_callback_name_user_and_session_of_a_request(place: Workplace) -> None:
+    """Settings name the headers, and the function that knows; what it reads is no part of the request's run."""
+    place.write("who.py", WHO)
+    asked: dict[str, dict[str, str]] = {
+        "/plain/first": {"x-user-id": "u-1", "x-forwarded-user": "u-9", "x-session": "s-1", "baggage": "user.id=u-8"},
+        "/plain/second": {"x-forwarded-user": "u-2"},
+        "/plain/token": {"x-token": "u-3/s-3", "x-user-id": "u-9"},
+        "/plain/raise": {"x-token": "u-9", "baggage": "user.id=u-4,session.id=s-4"},
+        "/plain/nobody": {"authorization": "Bearer 0123456789abcdef"},
+    }
+    with serve(place, **HEADERS, SPANREPLAY_WHO="who:who") as server:
+        for path, headers in asked.items():
+            httpx.get(f"{server.url}{path}", headers=headers, timeout=TIMEOUT_S).raise_for_status()
+        server.stop()
+    units = {path_of(unit): unit for unit in server.units()}
+    assert {path: (unit.root.user_id, unit.root.session_id) for path, unit in units.items()} == {
+        "/plain/first": ("u-1", "s-1"),
+        "/plain/second": ("u-2", ""),
+        "/plain/token": ("u-3", "s-3"),
+        "/plain/raise": ("u-4", "s-4"),
+        "/plain/nobody": ("", ""),
+    }
+    assert [found["run_id"] for found in listed(place, "--user", "u-3")] == [units["/plain/token"].run_id]
+    assert all(unit.completeness().is_complete for unit in units.values())
+    (place.path / "asked.txt").unlink()
+    replayed = place.replay(*COMMAND, source=units["/plain/token"].run_id, **HEADERS, SPANREPLAY_WHO="who:who")
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert not (place.path / "asked.txt").exists()

@@ -17,7 +17,7 @@ def check(row: Seam) -> None:
     patches = Patches()
     for trigger in row.triggers:
         module = trigger.partition(".")[0]
-        assert row.name == module if row.distribution == "python" else normalise(module) == row.distribution
+        assert row.name == module if row.distribution == "python" else normalise(module) == normalise(row.distribution)
         mark = patches.mark()
         import_module(row.implementation).install(import_module(trigger), patches)
         assert patches.mark() > mark, f"{trigger} has nothing to patch"

@@ -192,6 +192,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "user that the run acts for; searchable; default: the first that its telemetry, framework or requests name",
     ),
     Setting("SPANREPLAY_SESSION_ID", "", "session that the run belongs to; searchable; default: as for the user"),
+    Setting(
+        "SPANREPLAY_USER_HEADER",
+        "",
+        "headers of requests and messages that name the user of their run; comma-separated, the first that is there",
+    ),
+    Setting("SPANREPLAY_SESSION_HEADER", "", "headers that name the session of a run; as for the user"),
+    Setting(
+        "SPANREPLAY_WHO",
+        "",
+        "function that names the user of a request or message, as module:function; it is given what came in, and gives"
+        ' the user, or {"user": …, "session": …}',
+    ),
 )
 _BY_NAME: Final = {s.name: s for s in SETTINGS}
 

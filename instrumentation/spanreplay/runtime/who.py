@@ -68,6 +68,11 @@ class Who:
         """Look at the baggage of a request that came in, which nobody has made the current one."""
         self._see_named("baggage", baggage.get_all(context), _ATTRIBUTES)
 
+    def look_at(self, source: str, found: Mapping[str, Any]) -> None:
+        """Look at a user and a session that somebody names outright."""
+        for what in (USER, SESSION):
+            self._see(source, what, found.get(what))
+
     def look_at_span(self, attributes: Mapping[str, Any] | None) -> None:
         """Look at the attributes of somebody else's span."""
         if attributes:

@@ -25,7 +25,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
-from spanreplay.units import factory
+from spanreplay.units import caller, factory
 from spanreplay.units.asgi_messages import (
     Message,
     Scope,
@@ -122,8 +122,9 @@ class _Recorded:
         self._has_body = any(bytes(name).lower() in OF_BODIES for name, _ in headers)
         encodings = [bytes(value).decode("latin-1") for name, value in headers if bytes(name).lower() == ENCODING]
         self._body.encoding = ", ".join(encodings)
-        factory.look_at_caller(self._run, headers)
-        read_in(REQUEST, describe_scope(scope))
+        described = describe_scope(scope)
+        caller.look_at_caller(self._run, headers, lambda: described)
+        read_in(REQUEST, described)
 
     async def receive(self) -> Message:
         """As the server's."""

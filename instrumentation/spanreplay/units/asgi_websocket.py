@@ -22,7 +22,7 @@ from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
-from spanreplay.units import factory
+from spanreplay.units import caller
 from spanreplay.units.asgi_messages import (
     BASE64,
     TEXT,
@@ -100,8 +100,9 @@ class RecordedSession:
 
     def note_request(self, scope: Scope) -> None:
         """The session begins."""
-        factory.look_at_caller(self._run, scope.get("headers") or ())
-        call_sync(lambda: _read_leaf(REQUEST), lambda: describe_scope(scope))
+        described = describe_scope(scope)
+        caller.look_at_caller(self._run, scope.get("headers") or (), lambda: described)
+        call_sync(lambda: _read_leaf(REQUEST), lambda: described)
 
     async def receive(self) -> Message:
         """As the server's."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import attributes as names
 from spanreplay.model import config, guard, ids
-from spanreplay.model.attributes import UNIT_TRACE
 from spanreplay.model.call import Outcome
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.lanes import inside_lane
@@ -29,13 +28,11 @@ if TYPE_CHECKING:
     from spanreplay.redact.engine import Redactor
 
 __all__ = [
-    "OF_CALLER",
     "Process",
     "begin_units",
     "divide",
     "end_start",
     "inside_unit",
-    "look_at_caller",
     "name_units",
     "offer",
     "offer_in_member",
@@ -45,10 +42,6 @@ __all__ = [
 ]
 
 _ENDED: Final = "the process ended while this unit was under way"
-_BAGGAGE: Final = "baggage"
-_TRACE_PARENT: Final = "traceparent"
-OF_CALLER: Final = (_BAGGAGE, _TRACE_PARENT)
-"""Headers that say for whom a unit works."""
 _BEFORE_FORK: Final = "what the program did before this process was forked is in run {} and can't be replayed with it"
 
 
@@ -273,31 +266,3 @@ class inside_unit:  # noqa: N801 -- reads as a statement: `with inside_unit(run)
     ) -> None:
         self._lane.__exit__(kind, exc, traceback)
         guard.guarded("the end of a unit", self._entered.__exit__, kind, exc, traceback)
-
-
-def look_at_caller(run: Run, headers: Iterable[Iterable[bytes]]) -> None:
-    """Let the W3C headers of a request or message name its user, its session and its trace."""
-    found: dict[str, list[str]] = {_BAGGAGE: [], _TRACE_PARENT: []}
-    for name, value in headers:
-        known = found.get(bytes(name).lower().decode("latin-1"))
-        if known is not None:
-            known.append(bytes(value).decode("latin-1"))
-    if found[_BAGGAGE]:
-        from opentelemetry.baggage.propagation import W3CBaggagePropagator
-        from opentelemetry.context import Context
-
-        carried = {_BAGGAGE: ",".join(found[_BAGGAGE])}
-        run.who.look_at_baggage(W3CBaggagePropagator().extract(carried, context=Context()))
-    if len(found[_TRACE_PARENT]) == 1:  # of several, none holds (W3C Trace Context, 4.2)
-        _note_trace(run, found[_TRACE_PARENT][0])
-
-
-def _note_trace(run: Run, trace_parent: str) -> None:
-    from opentelemetry import trace
-    from opentelemetry.context import Context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    carried = TraceContextTextMapPropagator().extract({_TRACE_PARENT: trace_parent}, context=Context())
-    caller = trace.get_current_span(carried).get_span_context()
-    if caller.is_valid:
-        run.environment[UNIT][UNIT_TRACE] = f"{caller.trace_id:032x}"

@@ -20,7 +20,7 @@ from spanreplay.model.errors import ReplayMiss, Unserializable
 from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import active_run
-from spanreplay.units import factory
+from spanreplay.units import caller, factory
 from spanreplay.units.play import UNITS_APART, end_replay
 from spanreplay.units.start import await_start
 from spanreplay.units.stated import LANE, find_unit
@@ -124,13 +124,13 @@ async def record_job_async(
 def _noted(unit: UnderWay, given: Callable[[], Mapping[str, Any]], headers: Mapping[str, Any] | None) -> Iterator[None]:
     """A block of a unit, whose input is noted before, and what is raised in it."""
     with unit:
-        told = {name: (headers or {}).get(name) for name in factory.OF_CALLER}
+        told = {name: (headers or {}).get(name) for name in caller.find_names()}
         named = [
             (name.encode(), value.encode("latin-1", "replace"))
             for name, value in told.items()
             if isinstance(value, str)
         ]
-        guard.guarded("headers", factory.look_at_caller, unit.run, named)
+        guard.guarded("headers", caller.look_at_caller, unit.run, named, given)
         unit.note(lambda: note_input(given()))
         try:
             yield

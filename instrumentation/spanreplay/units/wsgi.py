@@ -20,7 +20,7 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.runtime.lanes import inside_lane
-from spanreplay.units import factory
+from spanreplay.units import caller, factory
 from spanreplay.units.http_exchange import DISCONNECT, PART, REQUEST, ReceivedBody, Response, read_in
 from spanreplay.units.unit_run import UnitRun
 from spanreplay.units.wsgi_environ import describe_environ, is_of_file
@@ -155,10 +155,9 @@ class _Recorded:
     def note_request(self) -> None:
         """The request begins."""
         described = describe_environ(self._environ, os.environ)
-        told = ((name, self._environ.get(f"HTTP_{name.upper()}")) for name in factory.OF_CALLER)
-        factory.look_at_caller(
-            self.run, [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in told if value]
-        )
+        told = {name: self._environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in caller.find_names()}
+        named = [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in told.items() if value]
+        caller.look_at_caller(self.run, named, lambda: described)
         self._body.encoding = str(self._environ.get("HTTP_CONTENT_ENCODING") or "")
         read_in(REQUEST, described)
         if "wsgi.input" in self._environ and (

@@ -22,7 +22,7 @@ from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import active_run
-from spanreplay.units import factory
+from spanreplay.units import caller, factory
 from spanreplay.units.aiohttp_web.values import IS_BODY_HERE, describe_request, encode_headers
 from spanreplay.units.aiohttp_web.websocket import record_end
 from spanreplay.units.http_exchange import CANCELLED, DISCONNECT, PART, REQUEST, ReceivedBody, Response, read_in
@@ -202,9 +202,9 @@ class RecordedExchange(Exchange):
 
     def note_request(self, request: Any) -> None:
         """The request begins."""
-        factory.look_at_caller(self._run, request._message.raw_headers)
         described = describe_request(request)
         self._body.encoding = request._message.headers.get("Content-Encoding", "")
+        caller.look_at_caller(self._run, request._message.raw_headers, lambda: described)
         parts = list(getattr(self.reader, "_buffer", ()))
         is_here = bool(parts) and self.reader.is_eof()
         read_in(REQUEST, {**described, IS_BODY_HERE: True} if is_here else described)

@@ -13,7 +13,7 @@ from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.run import active_run
-from spanreplay.units import factory
+from spanreplay.units import caller, factory
 from spanreplay.units.jobs import Ended, describe_exception, is_replay, keep_encodable, not_here, record_job, replay_job
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _describe_input(name: str, uuid: str, args: Any, kwargs: Any, request: Mappi
 def _find_headers(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """The headers of a message, which the protocol spreads over the request."""
     nested = request.get(_HEADERS)
-    return nested if isinstance(nested, Mapping) and not nested.keys().isdisjoint(factory.OF_CALLER) else request
+    return nested if isinstance(nested, Mapping) and not nested.keys().isdisjoint(caller.find_names()) else request
 
 
 def _describe_end(traced: Any) -> Ended:
