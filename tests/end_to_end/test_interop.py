@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from support.phoenix_server import PhoenixServer, start_phoenix
 from support.provider import Provider
 from support.replaying import BIN, Workplace
 
-ARGS = ("parallel", "nested")
+AGENT = ("langgraph_agent.py", "parallel", "nested")
+FROM_PHOENIX = {"langgraph": AGENT, "openai tool loop": ("openai_agent.py", "tools")}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,9 @@ def _payloads(workplace: Workplace) -> list[bytes]:
         catalog.close()
 
 
-def assert_replays_elsewhere(workplace: Workplace, tmp_path: Path, text: str, stdout: str) -> None:
+def assert_replays_elsewhere(
+    workplace: Workplace, tmp_path: Path, text: str, stdout: str, agent: Sequence[str] = AGENT
+) -> None:
     """Import spans into an empty directory with the same redaction key, and replay from there."""
     elsewhere = Workplace(tmp_path / "elsewhere", workplace.environ)
     elsewhere.path.mkdir()
@@ -67,18 +70,20 @@ def assert_replays_elsewhere(workplace: Workplace, tmp_path: Path, text: str, st
     theirs, ours = elsewhere.recording(), workplace.recording()
     assert [c.key for c in theirs.calls] == [c.key for c in ours.calls]
     assert theirs.root.manifest == ours.root.manifest
-    replayed = elsewhere.replay(AGENTS / "langgraph_agent.py", *ARGS)
+    replayed = elsewhere.replay(AGENTS / agent[0], *agent[1:])
     assert (replayed.verdict.get("verdict"), replayed.stdout) == ("identical", stdout), replayed.stderr
     assert replayed.verdict["counts"]["exact"] + replayed.verdict["counts"]["covered"] == len(ours.calls)
 
 
 @pytest.mark.slow
 @pytest.mark.phoenix
-def test_s52_run_comes_back_from_phoenix_and_replays(
-    phoenix: PhoenixServer, provider: Provider, workplace: Workplace, tmp_path: Path
+@pytest.mark.parametrize("name", FROM_PHOENIX)
+def test_s12_s52_run_comes_back_from_phoenix_and_replays(
+    name: str, phoenix: PhoenixServer, provider: Provider, workplace: Workplace, tmp_path: Path
 ) -> None:
     """Collector → Phoenix → its REST API → import → replay: identical, with the provider gone."""
-    recorded = workplace.record(AGENTS / "langgraph_agent.py", *ARGS)
+    agent = FROM_PHOENIX[name]
+    recorded = workplace.record(AGENTS / agent[0], *agent[1:])
     provider.stop()
     payloads = _payloads(workplace)
     with run_collector(tmp_path / "data", SwitchStore(), phoenix_url=phoenix.url) as running:
@@ -99,7 +104,7 @@ def test_s52_run_comes_back_from_phoenix_and_replays(
         return len(found.get("data", ())) >= len({each for payload in payloads for each in _span_ids(payload)})
 
     wait_until(is_all_there)
-    assert_replays_elsewhere(workplace, tmp_path, json.dumps(found), recorded.stdout)
+    assert_replays_elsewhere(workplace, tmp_path, json.dumps(found), recorded.stdout, agent)
 
 
 def _parse(payload: bytes) -> ExportTraceServiceRequest:
@@ -156,7 +161,7 @@ def test_s52_run_comes_back_from_json_and_replays(
     form: str, provider: Provider, workplace: Workplace, tmp_path: Path
 ) -> None:
     """The same through OTLP/JSON and through the JSON that Langfuse answers with, in each of its shapes."""
-    recorded = workplace.record(AGENTS / "langgraph_agent.py", *ARGS)
+    recorded = workplace.record(AGENTS / AGENT[0], *AGENT[1:])
     provider.stop()
     payloads = _payloads(workplace)
     trees = [write_request(_parse(p)) for p in payloads]
