@@ -18,6 +18,7 @@ from spanreplay.replayer.compare.leading import find_raised, put_first
 from spanreplay.replayer.compare.moving_parts import part_of_kind
 from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
 from spanreplay.replayer.divergence import Divergence
+from spanreplay.replayer.known_holes import has_ended_at_a_hole, stop_at_hole
 from spanreplay.replayer.sandbox.dropped import list_dropped
 from spanreplay.runtime.lanes import is_earlier
 from spanreplay.runtime.process.environment import describe_code
@@ -62,6 +63,7 @@ def build_verdict(
     """Everything the replay found; `stdout` and `stderr` are this process's `OutputCapture.describe`."""
     recording = session.recording
     calls, warm_up = _settle_earlier(session, run)
+    stop_at_hole(session)
     session.settle_streams()
     missing, covered = session.unplayed()
     outputs = _compare_outputs(session, {STDOUT: stdout, STDERR: stderr or {}})
@@ -69,9 +71,8 @@ def build_verdict(
     divergences = _find_divergences(session, run, missing, exits, outputs)
     environment = _find_environment(session, run)
     here = session.relocation.value(run.redactor.value(dict(run.environment)))
-    raised = None
-    if not session.is_stopped and exits["recorded"] != exits["now"]:
-        raised = find_raised(run.redactor.text)
+    is_other_end = not session.is_stopped and exits["recorded"] != exits["now"]
+    raised = find_raised(run.redactor.text) if is_other_end else None
     drift = [*session.relocation.describe(), *find_drift(recording.root.env, here)]
     if divergences:
         made = session.counts["served"] + session.counts["live"]
@@ -222,7 +223,7 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
         return OVER_BUDGET
     if session.has_gone_on and not divergences:
         return RESUMED
-    if divergences:
+    if divergences and not has_ended_at_a_hole(session):
         return DIVERGED
     return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE
 

@@ -101,9 +101,10 @@ def workplace(tmp_path: Path, greeter: Greeter) -> Workplace:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_s27_uncovered_connection_is_denied_and_reported(way: str, workplace: Workplace, greeter: Greeter) -> None:
-    """Whatever reaches for the network outside of a boundary is stopped and named; nobody is dialled."""
-    agent = workplace.write("agent.py", AGENT + WAYS[way])
+    """Whatever reaches for the network outside of a boundary only now is stopped and named; nobody is dialled."""
+    agent = workplace.write("agent.py", AGENT)
     workplace.record(agent)
+    workplace.write("agent.py", AGENT + WAYS[way])
     came = greeter.came
     replayed = workplace.replay(agent)
     assert replayed.status == 3, replayed.stderr

@@ -1,0 +1,37 @@
+"""Whether a replay ended at a hole that its recording names: an effect outside of every boundary, denied now.
+
+The recorded run did the same at the same place, so the program has not changed: the recording has no more to give.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.session import Session
+
+__all__ = ["has_ended_at_a_hole", "stop_at_hole"]
+
+_BLOCKED: Final = "effect_blocked"
+_SOCKET: Final = "socket"
+_EFFECTS: Final = frozenset({_SOCKET, "process", "native"})
+"""Kinds of leaks that every replay denies. Reads it denies only where it was asked to: those are divergences."""
+
+
+def has_ended_at_a_hole(session: Session) -> bool:
+    """Whether effects were denied, all of them holes of the recording, and nothing else differed until the end."""
+    leaks = session.recording.root.manifest.get("leaks")
+    rows = leaks if isinstance(leaks, list) else []
+    holes = [row for row in rows if isinstance(row, dict) and row.get("is_hole") and row.get("kind") in _EFFECTS]
+    if not holes or not (session.divergences or session.sockets_denied):
+        return False
+    if session.sockets_denied and not any(row.get("kind") == _SOCKET for row in holes):
+        return False
+    places = {row.get("code") for row in holes}
+    return all(found.kind == _BLOCKED and found.code in places for found in session.divergences)
+
+
+def stop_at_hole(session: Session) -> None:
+    """Compare nothing behind such a hole: what the program did not do any more, printed or left behind."""
+    if has_ended_at_a_hole(session):
+        session.has_reached_frontier = session.is_stopped = True

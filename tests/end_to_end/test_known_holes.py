@@ -1,0 +1,68 @@
+"""What a run did outside of every boundary is its hole: its replay ends there, and is incomplete."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from support.replaying import Workplace
+
+AGENT: Final = """
+import ctypes, os, socket
+import spanreplay
+
+@spanreplay.boundary("tool", name="quote", effect="read")
+def quote(amount):
+    return amount * 2
+
+def dial():
+    try:
+        socket.create_connection(("127.0.0.1", 9), timeout=1)
+    except OSError as exc:
+        print("nobody there", exc)
+
+print(quote(1))
+EFFECT
+print(quote(2))
+"""
+EFFECTS: Final = {
+    "socket": "dial()",
+    "program": "os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)",
+    "native code": "ctypes.CDLL(None).getppid()",
+}
+
+
+@pytest.mark.parametrize("way", EFFECTS)
+def test_p12_a_hole_that_the_recording_names_is_no_divergence(way: str, workplace: Workplace) -> None:
+    """The replay of an unchanged program is incomplete (4) where its recording names a hole, never diverged."""
+    agent = workplace.write("agent.py", AGENT.replace("EFFECT", EFFECTS[way]))
+    workplace.record(agent)
+    holes = workplace.recording().completeness().reasons
+    assert len(holes) == 1
+    assert holes[0].startswith("agent.py:")
+    replayed = workplace.replay(agent)
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert [found["kind"] for found in replayed.verdict["divergences"]] == ["effect_blocked"]
+    assert replayed.verdict["counts"]["missing"] == 0
+    assert set(holes) <= set(replayed.verdict["reasons"])
+
+
+def test_p12_an_effect_that_the_run_did_not_have_has_diverged(workplace: Workplace) -> None:
+    """A program that only now reaches outside has changed, also where its run had a hole elsewhere."""
+    agent = workplace.write("agent.py", AGENT.replace("EFFECT", EFFECTS["program"]))
+    workplace.record(agent)
+    workplace.write(
+        "agent.py", agent.read_text().replace("print(quote(1))", f"print(quote(1)); {EFFECTS['native code']}")
+    )
+    replayed = workplace.replay("agent.py")
+    assert (replayed.status, replayed.causes()[0]) == (3, ("effect_blocked", "native:ctypes")), replayed.stderr
+
+
+def test_p12_what_differs_before_a_named_hole_has_diverged(workplace: Workplace) -> None:
+    """A changed call before the hole is what the verdict says."""
+    agent = workplace.write("agent.py", AGENT.replace("EFFECT", EFFECTS["program"]))
+    workplace.record(agent)
+    workplace.write("agent.py", agent.read_text().replace("quote(1)", "quote(7)"))
+    replayed = workplace.replay("agent.py")
+    assert (replayed.status, replayed.causes()) == (3, [("changed_call", "tool:quote")])
