@@ -7,7 +7,10 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import CallRecord
 
 DIFFS_MAX: Final = 20
 VALUE_CHARACTERS_MAX: Final = 400
@@ -149,6 +152,22 @@ def from_fields(fields: dict[str, Any]) -> Divergence:
     """The divergence that `dataclasses.asdict` took apart, also through JSON."""
     made = {name: tuple(part(**each) for each in fields.get(name, ())) for name, part in _PARTS}
     return Divergence(**{**fields, **made, "stack": tuple(fields.get("stack", ()))})
+
+
+def describe_stall(call: CallRecord | None, message: str) -> Divergence:
+    """The program waits for a recorded call that does not end, or for nothing that was recorded."""
+    if call is None:
+        return Divergence(kind="order_stall", boundary="", message=message)
+    return Divergence(
+        kind="order_stall",
+        boundary=call.boundary,
+        message=message,
+        lane=call.lane,
+        index=call.index,
+        seq=call.seq,
+        call=call.number,
+        recorded_span_id=call.span_id,
+    )
 
 
 def with_causes(divergence: Divergence, causes: list[Cause]) -> Divergence:

@@ -26,7 +26,7 @@ from spanreplay.replayer.compare.findings import DIVERGENCES_MAX, Findings, plac
 from spanreplay.replayer.compare.kinds import find_unserializable
 from spanreplay.replayer.compare.swaps import has_any_workers, may_swap
 from spanreplay.replayer.compare.unexercised import Unexercised
-from spanreplay.replayer.divergence import Diff, Divergence, diff_json
+from spanreplay.replayer.divergence import Diff, Divergence, describe_stall, diff_json
 from spanreplay.replayer.index import Moved, RecordingIndex, is_open_ended
 from spanreplay.replayer.relocation import Relocation
 from spanreplay.replayer.resolve.budget import CostMeter, is_paid
@@ -445,18 +445,7 @@ class Session:
             if call is not None:
                 how = "was not made" if call.seq not in self.index.used else "has not ended"
                 message = f"the program waits forever: call {call.number} ({call.boundary}, lane {call.lane}) {how}"
-            self.findings.add_outside(
-                Divergence(
-                    kind="order_stall",
-                    boundary="" if call is None else call.boundary,
-                    message=message,
-                    lane="" if call is None else call.lane,
-                    index=0 if call is None else call.index,
-                    seq=0 if call is None else call.seq,
-                    call=0 if call is None else call.number,
-                    recorded_span_id="" if call is None else call.span_id,
-                )
-            )
+            self.findings.add_outside(describe_stall(call, message))
             self.is_stopped = True
         self.gate.stalled = message
         self.gate.open()

@@ -24,7 +24,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.replayer.schedule.crew import Crew
 from spanreplay.replayer.schedule.kept_order import KeptOrder
 from spanreplay.replayer.schedule.pace import Steps, find_threads
-from spanreplay.replayer.schedule.patience import LOOK_MS, REACTION_MS, STALL_MS, Patience, Reaction
+from spanreplay.replayer.schedule.patience import LOOK_MS, REACTION_MS, STALL_AWAITED_MS, STALL_MS, Patience, Reaction
 from spanreplay.replayer.schedule.thread_waits import PENDING, cancel_rest, find_cancelled, read_waits
 from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.lanes import HANDED_OVER
@@ -330,7 +330,7 @@ class OrderGate:
                 raise ReplayMiss(self.stalled)
             if not is_main or self.working_threads > 0 or self.head != head or self.is_live or self.on_stall is None:
                 since, head = now, self.head
-            elif now - since >= hang_ms() / 1000:
+            elif now - since >= max(hang_ms(), STALL_AWAITED_MS if self._is_awaited else 0) / 1000:
                 if relieve(self):
                     since = now
                     continue
