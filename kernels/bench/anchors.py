@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["SDPA", "decode_anchors", "product_anchors", "sdpa", "sdpa_calls"]
+__all__ = ["SDPA", "decode_anchors", "norm_anchors", "product_anchors", "row_anchors", "sdpa", "sdpa_calls"]
 
 Calls = dict[str, Callable[[], object]]
 _VLLM: Final = ("vllm.model_executor.determinism.batch_invariant", "vllm.model_executor.layers.batch_invariant")
@@ -49,6 +49,22 @@ def product_anchors(x: Tensor, w: Tensor) -> Calls:
     if compiled is not None:
         calls["inductor batch_invariant"] = partial(compiled, x, w)
     return calls
+
+
+def norm_anchors(x: Tensor, weight: Tensor, residual: Tensor | None, eps: float) -> Calls:
+    """RMSNorm, of the sum with a residual where there is one, by a batch-invariant kernel of others."""
+    norm = getattr(_import(*_VLLM), "rms_norm_batch_invariant", None) if x.device.type == "cuda" else None
+    return {} if norm is None else {"vLLM batch invariant": partial(norm, x, weight, eps, residual=residual)}
+
+
+def row_anchors(op: str, x: Tensor) -> Calls:
+    """`softmax`, `log_softmax` or `mean` over the last dimension, by batch-invariant kernels of others."""
+    if x.device.type != "cuda":
+        return {}
+    name = {"mean": "mean_dim"}.get(op, op)
+    owners = {"batch_invariant_ops": _import("batch_invariant_ops"), "vLLM batch invariant": _import(*_VLLM)}
+    found = {owner: getattr(module, name, None) for owner, module in owners.items()}
+    return {owner: partial(function, x, -1) for owner, function in found.items() if function is not None}
 
 
 _compiled: dict[str, Any] = {}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.anchors import SDPA, decode_anchors, product_anchors, sdpa_calls
+from bench.anchors import SDPA, decode_anchors, norm_anchors, product_anchors, row_anchors, sdpa_calls
 from spanreplay_kernels.ops._tile import IS_INTERPRETED
 from spanreplay_kernels.plans.arch import ARCHS, Arch, arch_of
 
@@ -107,10 +107,15 @@ def _norm(place: Place, M: int, width: int, has_residual: bool) -> Calls:
     x, weight = place.normal(M, width), place.normal(width)
     if not has_residual:
         stock = partial(functional.rms_norm, x, (width,), weight, 1e-6)
-        return {"ours": partial(rms_norm, x, weight, 1e-6), "torch": stock}
+        return {
+            "ours": partial(rms_norm, x, weight, 1e-6),
+            "torch": stock,
+            **norm_anchors(x, weight, None, 1e-6),
+        }
     residual = place.normal(M, width)
     ours = partial(rms_norm_residual, x, residual, weight, 1e-6)
-    return {"ours": ours, "torch": partial(_norm_of_sum, x, residual, weight)}
+    stock_of_sum = partial(_norm_of_sum, x, residual, weight)
+    return {"ours": ours, "torch": stock_of_sum, **norm_anchors(x, weight, residual, 1e-6)}
 
 
 def _norm_of_sum(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +147,7 @@ def _row(place: Place, op: str, M: int, width: int) -> Calls:
         "mean": (partial(mean, x, -1), partial(torch.mean, x, -1)),
         "gather_logprob": (partial(gather_logprob, x, ids), partial(_gather, x, ids)),
     }[op]
-    return {"ours": ours, "torch": stock}
+    return {"ours": ours, "torch": stock, **row_anchors(op, x)}
 
 
 def _gather(x: Tensor, ids: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -352,3 +352,26 @@ def test_table_refuses_a_report_of_no_commit(commit: str, tmp_path: Path, capsys
     write(tmp_path, "gpu.json", commit)
     assert load("table").main(["--results", str(tmp_path)]) == 2
     assert f"gpu.json says commit {commit!r}" in capsys.readouterr().err
+
+
+def test_k3_k4_rows_stand_beside_the_batch_invariant_kernels_of_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called as the engines call them; of what an engine lacks, and beside a CPU's operands, there is none."""
+    asked: list[Any] = []
+
+    def note(name: str) -> Any:
+        return lambda *args, **kwargs: asked.append((name, args, kwargs))
+
+    engine, file = ModuleType("engine"), ModuleType("batch_invariant_ops")
+    vars(engine).update({name: note(name) for name in ("rms_norm_batch_invariant", "softmax", "log_softmax")})
+    vars(file).update({name: note(f"file's {name}") for name in ("log_softmax", "mean_dim")})
+    monkeypatch.setitem(sys.modules, "vllm.model_executor.determinism.batch_invariant", engine)
+    monkeypatch.setitem(sys.modules, "batch_invariant_ops", file)
+    anchors = load("anchors")
+    x, here = SimpleNamespace(device=SimpleNamespace(type="cuda")), SimpleNamespace(device=SimpleNamespace(type="cpu"))
+    assert anchors.norm_anchors(here, "w", None, 1e-6) == anchors.row_anchors("softmax", here) == {}
+    assert set(anchors.row_anchors("softmax", x)) == {"vLLM batch invariant"}
+    assert set(anchors.row_anchors("log_softmax", x)) == {"vLLM batch invariant", "batch_invariant_ops"}
+    assert anchors.row_anchors("gather_logprob", x) == {}
+    for call in (*anchors.norm_anchors(x, "w", "r", 1e-6).values(), *anchors.row_anchors("mean", x).values()):
+        call()
+    assert asked == [("rms_norm_batch_invariant", (x, "w", 1e-6), {"residual": "r"}), ("file's mean_dim", (x, -1), {})]
