@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from spanreplay.model import config, ids
 from spanreplay.model.call import Outcome, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.levels import level_of, level_of_recording
+from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.whole_file import write_atomically
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.runtime import lanes, processes
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _CLOCK, _LIVE = "clock", "live"
 __all__ = ["Plan", "RecordBlock", "ReplayBlock", "record", "replay"]
 
-_claiming: Final = threading.RLock()
+_claiming: Final = make_lock()
 _current: _Block | None = None
 _is_fork_watched = False
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model import config
+from spanreplay.model.own_threads import make_lock
 
 if TYPE_CHECKING:
     from spanreplay.redact import Redactor, RunRedactor
@@ -18,7 +18,7 @@ class LazyRedactor:
 
     def __init__(self, build: Callable[[], Any]) -> None:
         self._build = build
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def __getattr__(self, name: str) -> Any:
         with self._lock:

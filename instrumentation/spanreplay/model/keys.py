@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import marshal
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from spanreplay.model.canonical import Refused, sorted_names, to_bytes, write
 from spanreplay.model.keyspec import KeySpec, keyspec
+from spanreplay.model.own_threads import make_lock
 
 __all__ = ["Key", "KeyMemo", "compute_key", "differing_fields", "digest_members"]
 
@@ -76,7 +76,7 @@ class KeyMemo:
         self._prefixes: dict[str, tuple[_Prefix, ...]] = {}
         self._bytes = 0
         self._bytes_max = bytes_max
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self.hits = 0
         self.misses = 0
 

@@ -1,11 +1,18 @@
-"""Threads that spanreplay starts for itself: they are no lanes of a run."""
+"""Threads and locks that spanreplay has for itself: threads that are no lanes, locks that are free in a forked process.
+
+An agent may fork while another of its threads makes a call. In the new process that thread is not there: a lock of ours
+that it held would never be given back, and the first call there would wait for ever.
+"""
 
 from __future__ import annotations
 
+import _thread  # whose locks nobody patches
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
+from weakref import WeakSet
 
 
 class _Starting(threading.local):
@@ -14,6 +21,7 @@ class _Starting(threading.local):
 
 STARTING: Final = _Starting()
 """Whether the calling thread starts threads that take no lane number."""
+_locks: Final[WeakSet[Any]] = WeakSet()
 
 
 @contextmanager
@@ -24,3 +32,19 @@ def unnumbered_threads() -> Iterator[None]:
         yield
     finally:
         STARTING.is_unnumbered = before
+
+
+def make_lock() -> Any:
+    """A `threading.RLock`: finalizers and signal handlers may take it again in the thread that has it."""
+    lock = _thread.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def _forked() -> None:
+    for lock in list(_locks):
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from spanreplay.model.config import BODY_BYTES_MAX, MEMO_ITEMS_MAX
+from spanreplay.model.own_threads import make_lock
 from spanreplay.redact.document import (
     NOT_JSON,
     PASSES_MAX,
@@ -103,7 +103,7 @@ class RunRedactor:
         """Texts that begin like JSON or events, and in whose parts nothing was found; as scalars of a whole value."""
         self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
         self._errors = 0
-        self._errors_lock = threading.RLock()
+        self._errors_lock = make_lock()
         self._warned = warned
 
     def derive(self, purpose: bytes) -> bytes:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.redact.decoding import (
     BYTES_MAX,
     DEPTH_MAX,
@@ -73,7 +74,7 @@ class Finder:
         self.recall = Recall(tokenizer)
         self._inside = threading.local()
         self._made = 0
-        self._made_lock = threading.Lock()
+        self._made_lock = make_lock()
 
     def scan(self, texts: list[str]) -> None:
         """Scan new texts as one, separated by NUL, and remember what was found in each."""

@@ -8,7 +8,6 @@ inside of the call below it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from opentelemetry.trace import SpanContext
 from spanreplay.model import attributes as names
 from spanreplay.model import guard
 from spanreplay.model.call import CallRecord
+from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.spans import (
     SCOPE,
     build_span,
@@ -35,7 +35,7 @@ class Emitter:
     def __init__(self, processors: Sequence[SpanProcessor], resource: Resource) -> None:
         self._processors = tuple(processors)
         self._resource = resource
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._dropped = 0
         self._only = processors[0] if len(processors) == 1 else None
 

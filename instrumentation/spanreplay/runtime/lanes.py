@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from spanreplay.model.guard import guarded
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller import caller
 from spanreplay.runtime.order.lane_futures import LaneEnd
 
@@ -32,8 +33,8 @@ UNIT_LANE: Final = "unit"
 EARLIER_LANE: Final = "earlier#"
 """How the root lanes of units begin that a replay makes before the one that is judged."""
 _COMPREHENSION: Final = re.compile(r"<(?:list|set|dict)comp>\.")
-_counting = threading.RLock()
-_making = threading.RLock()  # the lane around a lane may be made with it
+_counting = make_lock()
+_making = make_lock()  # the lane around a lane may be made with it
 
 
 class Lane:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spanreplay.model import config
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.order import worker_book
 from spanreplay.runtime.order.steps import PACE
 
@@ -351,7 +352,7 @@ class _Starting(threading.local):
 starting: Final = _Starting()
 settings: Final[dict[str, str]] = {}
 """Settings that a process of this run is started with, wherever it works by then."""
-_environment_lock: Final = threading.RLock()
+_environment_lock: Final = make_lock()
 
 
 @contextmanager

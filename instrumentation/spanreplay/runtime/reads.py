@@ -12,7 +12,6 @@ What is left when the run ends is in the manifest, under `reads`.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from spanreplay.model import config
 from spanreplay.model.errors import DamagedRecording
 from spanreplay.model.json_text import dump
+from spanreplay.model.own_threads import make_lock
 
 if TYPE_CHECKING:
     from spanreplay.runtime.lanes import Lane
@@ -109,7 +109,7 @@ class ReadLog:
         self._hole = hole
         self._pending: dict[Lane, list[tuple[Source, Any]]] = {}
         self._before: dict[tuple[str, str], int] = {}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self.total = 0
         self._is_full = False
 

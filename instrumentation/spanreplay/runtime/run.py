@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import os
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import LOST, Outcome
 from spanreplay.model.levels import FULL, MEMBER, Level
+from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.seal.leaves import Leaves
 from spanreplay.recording.seal.tree import LEAF_VERSION
 from spanreplay.runtime.caller.running import RUN
@@ -103,7 +103,7 @@ class Run:
         self._is_helper, self._member_pid = False, 0
         self._parts: dict[int, dict[str, Any]] | None = None
         self.digester = _new_digester(redactor)
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._continuation = None if session is None else session.continuation
         self._seq = 0 if self._continuation is None else self._continuation.last_clock
         self._reset()
@@ -139,7 +139,7 @@ class Run:
 
     def restart(self, run_id: str, emitter: Emitter) -> None:
         """Go on as another run, in a process that was forked for it; the clock and the lanes go on."""
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self.run_id, self.emitter, self.start_ns = run_id, emitter, ids.now_ns()
         self.span_context = SpanContext(ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=_SAMPLED)
         self._reset()
@@ -181,7 +181,7 @@ class Run:
 
     def join(self, ticket: Ticket) -> None:
         """Go on, in a process that was just started, as a part of the run that the ticket is for."""
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self.run_id, self.is_member, self.is_ended = ticket.run_id, True, False
         self._is_helper, self._member_pid = ticket.is_helper, os.getpid()
         self.family = Family(Path(ticket.folder), ticket.number)

@@ -7,12 +7,13 @@ other name from the same source is counted, and changes nothing.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
 from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
+
+from spanreplay.model.own_threads import make_lock
 
 __all__ = ["OTHERS", "Who"]
 
@@ -44,7 +45,7 @@ class Who:
         self._values = {USER: user, SESSION: session}
         self._sources = {what: _SETTING for what, value in self._values.items() if value}
         self._others: dict[str, set[str]] = {USER: set(), SESSION: set()}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     @property
     def user(self) -> str:

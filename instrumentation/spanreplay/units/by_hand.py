@@ -20,13 +20,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.errors import ConfigError, ReplayMiss
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.answers import EarlierUnit
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync, describe_leaf
 from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_earlier, is_within
@@ -44,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 INPUT, OUTPUT = "input", "output"
 _KIND: Final = Kind.COMPUTE.value
 _NONE: Final = object()
-_starting: Final = threading.RLock()
+_starting: Final = make_lock()
 
 
 def run(*, name: str = "", input: Any = _NONE, user: str = "", session: str = "") -> UnitBlock:  # noqa: A002 -- the word of the thing

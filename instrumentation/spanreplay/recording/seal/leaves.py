@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.seal.tree import Tree
 
 WAITING_MAX: Final = 32
@@ -27,7 +27,7 @@ class Leaves:
         self._done: dict[int, str] = {}
         self._waiting: dict[int, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         self._bytes = 0
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def add(self, seq: int, leaf: str) -> None:
         """A call whose leaf is known."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,15 @@ def encode_span(span: ReadableSpan) -> bytes:
 
 
 _encode: Callable[[ReadableSpan], bytes] | None = None
+
+
+def _before_fork() -> None:
+    """Wait for a thread that imports these: in the new process it would never come to the end of that."""
+    if threading.active_count() > 1:
+        from spanreplay.recording.spool import compact, encode  # noqa: F401 -- for later
+
+
+os.register_at_fork(before=_before_fork)
 
 
 class CallSink:

@@ -7,7 +7,6 @@ several runs (a server). The catalog remembers what it read of a file until its 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.call import Outcome
 from spanreplay.model.errors import AmbiguousRun, RunNotFound, SourceError
+from spanreplay.model.own_threads import make_lock
 from spanreplay.recording import bundle as bundle_file
 from spanreplay.recording.catalog import RUNS_MAX, Imported, RunQuery, RunSummary, matches, summarize
 from spanreplay.recording.spool.courier import is_locked
@@ -67,7 +67,7 @@ class SpoolCatalog:
         self._indexed: dict[Path, _Indexed] = {}
         self._summaries: dict[str, tuple[tuple[tuple[Path, _Version], ...], RunSummary | None]] = {}
         self._said: set[str] = set()
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def search(self, query: RunQuery) -> list[RunSummary]:
         """Matching runs, newest first, at most `query.limit` (1000 at most).

@@ -7,12 +7,12 @@ them pass in that order (`replayer/schedule/handovers.py`). Until the run starts
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from spanreplay.model import config
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.order.worker_book import WorkerBook
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class _Place:
     __slots__ = ("count", "lane", "lock", "runs")
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a signal handler may print while the main thread prints
+        self.lock = make_lock()  # a signal handler may print while the main thread prints
         self.runs: list[list[Any]] = []
         self.lane = ""
         self.count = 0

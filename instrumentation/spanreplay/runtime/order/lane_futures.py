@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
-import threading
 import zlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from spanreplay.model.own_threads import make_lock
+
 _ends: Final = itertools.count(1)
 
-ENDING: Final = threading.RLock()
+ENDING: Final = make_lock()
 
 _NUMBER_BITS: Final = 20
 

@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from spanreplay.model import config, guard
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.lanes import is_of_agent
 
@@ -234,7 +235,7 @@ class StepBook:
         self.last_thread = 0
         """Identifies the thread of the last completion."""
         self._loops: weakref.WeakSet[Watched] = weakref.WeakSet()
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._is_over = False
 
     def now(self, loop: Any) -> int:

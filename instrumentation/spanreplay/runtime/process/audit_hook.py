@@ -8,15 +8,16 @@ listens, and it looks one name up for an event that nobody waits for. It stays o
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+from spanreplay.model.own_threads import make_lock
 
 Listener = Callable[[str, tuple[Any, ...]], None]
 """Gets the event's name and arguments; what it raises is raised where the event happens."""
 
 _listeners: dict[str, tuple[Listener, ...]] = {}
-_changing: Final = threading.RLock()
+_changing: Final = make_lock()
 _is_hooked = False
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from spanreplay.model.own_threads import make_lock
 
 if TYPE_CHECKING:
     from spanreplay.redact import RunRedactor
@@ -17,7 +18,7 @@ class KeptOutput:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._kept: list[bytes] = []
         self._kept_bytes = 0
         self._hash = hashlib.sha256()

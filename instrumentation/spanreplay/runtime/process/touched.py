@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.process.real_paths import real_folder, real_path
 
 PATHS_MAX: Final = 100_000
@@ -27,7 +27,7 @@ class Touched:
         """The last parts of all of them: most paths that are asked for have another."""
         self._made: set[str] = set()
         self._left = PATHS_MAX
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     @property
     def is_full(self) -> bool:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from spanreplay.model.own_threads import STARTING
+from spanreplay.model.own_threads import STARTING, make_lock
 from spanreplay.runtime.caller import caller
 from spanreplay.runtime.lanes import (
     Carried,
@@ -101,7 +101,7 @@ def _install_pools(patches: Patches, root_of: RootOf, carry: Callable[[Lane], Ca
         enter_contexts(contexts, lane)
         carried = carry(lane)
         by, is_background = caller.who_hands(sys._getframe(1)), caller.handed.is_background
-        adopting = threading.RLock()
+        adopting = make_lock()
 
         def run(*a: Any, **k: Any) -> Any:
             with inside_thread(parent, lane, by=by, is_background=is_background), carried:

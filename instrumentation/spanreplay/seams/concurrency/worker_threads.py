@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller import caller
 from spanreplay.runtime.lanes import current_crossing, current_lane, enter_contexts, inside_thread, label_of, peel
 from spanreplay.runtime.order import pool_workers
@@ -43,7 +44,7 @@ class Work:
         self._carried = carried(self._lane)
         self._carried.ends_lane = False
         self._gate: Order | None = None if run.session is None else run.session.gate
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._left = 2  # the thread, and the loop that is given the result
         self.end = HandedEnd(run, self._lane.path, self._leave, is_inside=self._lane.owner is not None)
         self.has_started = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from spanreplay.model import config
 from spanreplay.model.call import Effect, Kind
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.patches import Patches
@@ -44,7 +44,7 @@ _IMPLIED: Final = ("tenant", "database", "read_level")
 _names: Final[dict[str, str]] = {}
 """Collection id → its name, which a reader knows; the id is random."""
 _is_making_client: ContextVar[bool] = ContextVar("spanreplay_chromadb_client", default=False)
-_opening: Final = threading.RLock()
+_opening: Final = make_lock()
 
 
 class _Method(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from spanreplay import codec
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import SpanreplayError, Unserializable
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.run import Run
 from spanreplay.runtime.wire.binary import clean_sent
@@ -179,7 +179,7 @@ class ServedCall(_Served):
         self._requests = requests
         self._result: list[Any] = []
         self._failure: BaseException | None = None
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def _say(self) -> None:
         while self._requests is not None and self._conversation.owed:

@@ -8,7 +8,6 @@ be, it is given the recorded event.
 from __future__ import annotations
 
 import contextvars
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import (
@@ -60,7 +60,7 @@ class _Event:
     def __init__(self, unit: UnderWay | None) -> None:
         self._unit = unit
         self._under_way = 1
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self.response: Any = None
         self.raised: list[BaseException] = []
         """What came out of listeners, which Bolt hands to an error handler."""

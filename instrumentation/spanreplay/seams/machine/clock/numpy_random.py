@@ -8,11 +8,11 @@ a library draws from that generator between two draws of the agent is not seen.
 from __future__ import annotations
 
 import random
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.agent_patches import patch_with, read, recorded_run
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import source
@@ -46,7 +46,7 @@ class _Global:
     def __init__(self, module: Any) -> None:
         self._get, self._set = module.get_state, module.set_state
         self._pinned: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def pin(self) -> None:
         """Record the state, or put the recorded one in its place; once."""

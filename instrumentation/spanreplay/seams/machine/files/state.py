@@ -12,12 +12,12 @@ import itertools
 import json
 import os
 import stat
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import config
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.code_state import APPENDS, AT, ENTRIES, KEEPS, NAMES, NOTHING
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.places import is_code
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.lanes import current_lane
@@ -46,7 +46,7 @@ class State:
         self._read: set[str] = set()
         self._unrecorded: set[str] = set()
         self._absent: dict[str, None] = {}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def note_read(self, run: Run, path: str) -> None:
         """A file of the code tree is about to be read."""

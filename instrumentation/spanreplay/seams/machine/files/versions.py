@@ -8,9 +8,10 @@ has one chain of hashes, whatever number of contents it had.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
 from typing import Any, Final
+
+from spanreplay.model.own_threads import make_lock
 
 FILES_MAX: Final = 1000
 """Files whose earlier contents count."""
@@ -25,7 +26,7 @@ class Versions:
     """By path. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._fresh: dict[str, None] = {}
         self._chains: dict[str, tuple[int, str]] = {}
         self._reads = 0

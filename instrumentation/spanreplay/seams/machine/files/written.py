@@ -10,11 +10,11 @@ import hashlib
 import hmac
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.code_state import ABSENT
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.process.real_paths import real_path
 from spanreplay.runtime.process.surroundings import DIRECTORIES, FILES, TEMPORARY_NAME, Surroundings
 from spanreplay.runtime.process.touched import Touched
@@ -50,7 +50,7 @@ class Written:
         self.versions: Versions | None = Versions()
         """Contents that are gone when the run ends; None in a replay of a recording without them."""
         self._temporary_files: dict[str, None] = {}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._paths: dict[str, bool] = {}
         self._base: dict[str, int] = {}
         self._directories: dict[str, bool] = {}

@@ -6,12 +6,12 @@ Only a run that the doctor watches pays for this: each read looks for its caller
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard, ids
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller.caller import is_agent
 from spanreplay.runtime.process import audit_hook
 from spanreplay.runtime.process.outside_io import describe_library, describe_program, is_importing, loader_of
@@ -32,7 +32,7 @@ class Census:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], str] = {}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def add(self, kind: str, what: str, state: str, depth: int = 2) -> None:
         """Note one read; `depth` leads to the caller of what the agent called."""

@@ -7,11 +7,11 @@ that the run says "not replayable because db.py:41 opened a socket outside of ev
 from __future__ import annotations
 
 import sys
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.calls.open_call import is_plumbing, is_suppressed
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.process.outside_io import (
@@ -54,7 +54,7 @@ class Leaks:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._found: dict[tuple[str, str], Leak] = {}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
         """Note one leak; `detail` is redacted here, and is no more than a name."""

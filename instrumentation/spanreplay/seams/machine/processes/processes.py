@@ -21,7 +21,7 @@ from spanreplay import codec
 from spanreplay.model import config, guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.json_text import dump
-from spanreplay.model.own_threads import unnumbered_threads
+from spanreplay.model.own_threads import make_lock, unnumbered_threads
 from spanreplay.runtime.agent_patches import patch_with, recorded_run
 from spanreplay.runtime.caller.whoever import is_of_run
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync, decode_error, describe_leaf, load_response
@@ -145,7 +145,7 @@ class Recording:
         self._crossing = crossing
         self._process = process
         self._copies: dict[str, _Copy] = {}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._is_closed = False
         self.waits = 0
         self.timeouts: list[int] = []
