@@ -50,6 +50,10 @@ say '── 500 programs of streams at once, with each transport'
 SPANREPLAY_TEST_STREAMS=500 .venv/bin/python -m pytest "${options[@]}" --dist load \
     tests/instrumentation/seams/transport/test_stream_ends.py || failed+=('the ends of streams')
 
+say '── the memory of a process over 1,000,000 calls'
+SPANREPLAY_TEST_CALLS=1000000 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_bounded.py \
+    -k test_p8_the_memory_of_a_process_stays_where_it_was || failed+=('the memory of a process')
+
 say '── 1,000 requests, replayed in one start'
 SPANREPLAY_TEST_SUITE=1000 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_suite.py \
     -k test_p4_many_units_replay_in_one_start || failed+=('the suite of units')

@@ -1,8 +1,12 @@
-"""What a recording keeps in the agent's process does not grow with the number of its calls."""
+"""What a recording keeps in the agent's process does not grow with the number of its calls.
+
+SPANREPLAY_TEST_CALLS says how many calls the memory of a process is measured over.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -83,3 +87,36 @@ def test_p8_nothing_is_kept_of_a_call_that_has_ended(workplace: Workplace, how: 
     assert find_tampering(recording) == ""
     assert recording.root.manifest["leaves"] == 3 * ROUND
     assert sum(recording.root.manifest["lanes"].values()) == 3 * ROUND
+
+
+MANY = """
+import json, os, sys
+import spanreplay
+
+@spanreplay.boundary("tool", effect="read")
+def tool(number):
+    return {"number": number, "text": f"answer {number}"}
+
+def read_resident_mb():
+    with open("/proc/self/statm") as numbers:
+        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+calls, resident = int(sys.argv[1]), []
+for part in range(10):
+    for number in range(calls // 10):
+        tool(part * calls + number)
+    resident.append(read_resident_mb())
+print(json.dumps(resident))
+"""
+CALLS = int(os.environ.get("SPANREPLAY_TEST_CALLS", "50000"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="this system does not say how much memory is used")  # noqa: PTH110
+def test_p8_the_memory_of_a_process_stays_where_it_was(workplace: Workplace) -> None:
+    """The second half of the calls makes the process no larger than the first has, but for 16 MB."""
+    script = workplace.write("agent.py", MANY)
+    process = workplace.spawn([str(workplace.python), str(script), str(CALLS)], SPANREPLAY_LEVEL="calls")
+    stdout, stderr = process.communicate(timeout=1800)
+    assert process.returncode == 0, stderr
+    resident = json.loads(stdout)
+    assert max(resident) - resident[4] <= 16, resident
