@@ -197,6 +197,9 @@ class Answers(Protocol):
     def stop(self, why: str) -> ReplayMiss:
         """End the replay here: what comes is not in the recording."""
 
+    def is_played(self) -> bool:
+        """Whether the agent has made every recorded call, and read every stream as far as it did."""
+
     def unplayed(self) -> tuple[list[CallRecord], int]:
         """Recorded calls that the agent has not made, and how many more lay inside served ones."""
 

@@ -288,6 +288,10 @@ class Run:
             guard.guarded("root record", self._emit_root, Outcome.OPEN, {})
         return seq
 
+    def has_calls_under_way(self) -> bool:
+        """Whether a call has not returned yet; a stream that was given to the agent has."""
+        return any(each.on_abandon is None for each in list(self._open.values()))
+
     def _first_open(self) -> int:
         """A number below which every call has ended; -1 where calls with lower numbers may still come in."""
         with self._lock:

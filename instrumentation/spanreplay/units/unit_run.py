@@ -60,7 +60,7 @@ class UnitRun(Run):
 
     def _is_waiting(self) -> bool:
         """Whether calls are under way, or work; a stream that was left in part ends where it was left."""
-        return self._held > 0 or any(each.on_abandon is None for each in list(self._open.values()))
+        return self._held > 0 or self.has_calls_under_way()
 
     def closed(self, crossing: OpenCall) -> None:
         """A call has ended; with the last one the run does, if the unit has."""

@@ -34,7 +34,9 @@ def replay_wsgi_request(app: WsgiApp) -> None:
             _Replayed(run, lane).serve(app)
             if session.extent is not None:
                 session.extent.is_over = True
-            session.gate.wait_until(lambda: session.is_stopped or not session.unplayed()[0])
+            session.gate.wait_until(
+                lambda: session.is_stopped or (not run.has_calls_under_way() and session.is_played())
+            )
     except ReplayMiss:
         return  # the session knows
 

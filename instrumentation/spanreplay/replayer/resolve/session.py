@@ -478,6 +478,13 @@ class Session:
                 self.sockets_denied.append(address)
         return ReplayMiss(f"a connection to {address} was denied: a replay opens no sockets")
 
+    def is_played(self) -> bool:
+        """Whether every recorded call was asked for, and every stream read as far as it was."""
+        with self._lock:
+            streams = self._streams.values()
+            is_read = all(each.served is None or read >= count_parts(each.served) for each, read in streams)
+            return is_read and not self.unplayed()[0]
+
     def unplayed(self) -> tuple[list[CallRecord], int]:
         """Recorded calls that nobody asked for, and how many more lay inside served ones."""
         with self._lock:
