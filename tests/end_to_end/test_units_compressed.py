@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import zlib
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 import httpx
 
 from spanreplay.model.call import Recording
+from spanreplay.runtime.wire.packing import find_packing, pack
 from support.ports import free_port
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
@@ -46,7 +48,7 @@ if __name__ == "__main__":
 
 
 def pack_otherwise(plain: bytes) -> bytes:
-    """As a compressor whose levels are not zlib's."""
+    """As a compressor whose levels are not zlib's; what it makes is longer than what a replay makes."""
     packing = zlib.compressobj(2, zlib.DEFLATED, 31)
     return packing.compress(plain) + packing.flush()
 
@@ -70,9 +72,9 @@ def test_r1_p4_a_compressed_request_holds_no_secret_and_replays(provider: Provid
     place = prepare(tmp_path, provider, FASTAPI)
     clean = QUESTION.replace(SECRET.encode(), b"")
     with serve(place) as server:
-        for encoding, pack in (("gzip", gzip.compress), ("deflate", zlib.compress)):
+        for encoding, compress in (("gzip", gzip.compress), ("deflate", zlib.compress)):
             for content in (clean, QUESTION):
-                assert post(server, pack(content), encoding).json()["length"] == len(content)
+                assert post(server, compress(content), encoding).json()["length"] == len(content)
         server.stop()
     bodies = {unit.run_id: json.loads(body_of(unit)["text"]) for unit in server.units()}
     assert [body["question"] for body in bodies.values()] == ["sell " * 500] * 4
@@ -105,6 +107,28 @@ def test_p4_a_request_of_another_compressor_has_its_length_again(workplace: Work
     with serve_with(workplace, port, "app.py", str(port)) as server:
         answer = post(server, pack_otherwise(QUESTION), "gzip")
         assert answer.text == "sell " * 500
+        server.await_ends()
+        server.stop()
+    (unit,) = server.units()
+    replayed = workplace.replay("app.py", str(port), source=unit.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+def test_p4_a_request_that_packs_better_than_zlib_comes_back_whole(workplace: Workplace) -> None:
+    """A replay's bytes are longer than the request said: the application is told so."""
+    letters = "".join(
+        random.Random(1).choices("0123456789abcdef", k=20_000)
+    )  # no two parts of it are worth a reference
+    plain = json.dumps({"question": letters}).encode()
+    packing = zlib.compressobj(9, zlib.DEFLATED, 31, 9, zlib.Z_HUFFMAN_ONLY)
+    packed = packing.compress(plain) + packing.flush()
+    recipe = find_packing(packed, plain)
+    assert recipe is not None
+    assert len(pack(plain, recipe)) > len(packed)
+    (workplace.path / "app.py").write_text(WSGI)
+    port = free_port()
+    with serve_with(workplace, port, "app.py", str(port)) as server:
+        assert post(server, packed, "gzip").text == letters
         server.await_ends()
         server.stop()
     (unit,) = server.units()

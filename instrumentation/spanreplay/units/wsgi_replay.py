@@ -13,6 +13,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
+from spanreplay.runtime.wire.packing import PACKED
 from spanreplay.units.asgi_messages import cut_body
 from spanreplay.units.http_exchange import BODY, DISCONNECT, KIND, REQUEST, read_in
 from spanreplay.units.stated import LANE
@@ -52,6 +53,10 @@ class _Replayed:
     def serve(self, app: WsgiApp) -> None:
         """Give the recorded request to the application. Raises: ReplayMiss."""
         environ = build_environ(_serve(REQUEST), _Input(self._run, self._lane), os.environ)
+        body = self._find(BODY)
+        if isinstance(body, dict) and PACKED in body and "CONTENT_LENGTH" in environ:
+            # Not every compressor's bytes can be made again, and an application reads no more than it is told
+            environ["CONTENT_LENGTH"] = str(sum(map(len, cut_body(body))))
         response, raised = self._outgoing.response, None
         try:
             result = app(environ, self._outgoing.wrap(self._start))
@@ -99,15 +104,14 @@ class _Replayed:
 
     def _find_taken(self) -> int:
         """How many parts a server took that did not take all; -1 where it did."""
-        call = (
-            None
-            if self._run.session is None
-            else self._run.session.index.at(self._lane.path, f"{KIND}:{DISCONNECT}", 0)
-        )
-        if call is None:
-            return -1
-        value = json.loads(call.response)["value"]
+        value = self._find(DISCONNECT)
         return int(value[PARTS_TAKEN]) if isinstance(value, dict) else -1
+
+    def _find(self, name: str) -> Any:
+        """What was recorded of something that came in; None if nothing was."""
+        session = self._run.session
+        call = None if session is None else session.index.at(self._lane.path, f"{KIND}:{name}", 0)
+        return None if call is None else json.loads(call.response)["value"]
 
 
 class _Input:

@@ -1,7 +1,8 @@
 """Bodies that were compressed: unpacked when they are recorded, since redaction finds no secret in compressed bytes.
 
 What a replay has to give to the agent again is compressed again. Most senders use zlib; their bytes come back exactly
-from the level and the header that they used. Of other compressors the content and the length come back.
+from the level and the header that they used. Of other compressors the content comes back, and the length unless
+theirs packs better.
 """
 
 from __future__ import annotations
