@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -155,3 +156,12 @@ def make_request(recording: Recording) -> ExportTraceServiceRequest:
 def make_payload(recording: Recording) -> bytes:
     """A recording as a serialised OTLP export request."""
     return make_request(recording).SerializeToString()
+
+
+def iter_attributes(request: ExportTraceServiceRequest) -> Iterator[Any]:
+    """Every attribute of a request's resources and spans."""
+    for batch in request.resource_spans:
+        yield from batch.resource.attributes
+        for scope in batch.scope_spans:
+            for span in scope.spans:
+                yield from span.attributes

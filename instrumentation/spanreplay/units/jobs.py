@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from spanreplay import codec
@@ -32,6 +33,7 @@ __all__ = [
     "describe_exception",
     "is_replay",
     "keep_encodable",
+    "make_left_to_worker",
     "not_here",
     "note_input",
     "note_output",
@@ -44,6 +46,23 @@ __all__ = [
 T = TypeVar("T")
 INPUT, OUTPUT = "input", "output"
 _KIND: Final = Kind.COMPUTE.value
+
+
+def make_left_to_worker(told: ContextVar[Any]) -> Callable[..., Any]:
+    """What wraps a function by which a worker itself stores or acknowledges, while it works on a job.
+
+    That is no part of the job, and is not done in a replay. `told`: is set while the worker works on one.
+    """
+
+    def leave(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if told.get() is None:
+            return wrapped(*args, **kwargs)
+        if is_replay():
+            return None
+        with factory.outside_units():
+            return wrapped(*args, **kwargs)
+
+    return leave
 
 
 class Ended(NamedTuple):

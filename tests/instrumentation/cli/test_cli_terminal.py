@@ -20,7 +20,7 @@ from spanreplay.model import guard
 from spanreplay.model.errors import ReplayMiss, SourceError, Unserializable
 from spanreplay.report.formats import render
 from support.recordings import make_incident, split_request
-from support.runs import make_request
+from support.runs import iter_attributes, make_request
 
 Invoke = Callable[..., Result]
 HOSTILE = "\x1b]0;PWN\x07\x1b[2J\x9b31m\u202e\u2028\r"
@@ -39,25 +39,17 @@ def _write(data_dir: Path, request: ExportTraceServiceRequest, run_id: str) -> N
     (data_dir / "spool" / f"{run_id}.1-0.spool").write_bytes(b"".join(frames))
 
 
-def _attributes(request: ExportTraceServiceRequest) -> Iterator[Any]:
-    for batch in request.resource_spans:
-        yield from batch.resource.attributes
-        for scope in batch.scope_spans:
-            for span in scope.spans:
-                yield from span.attributes
-
-
 def test_r8_no_field_of_a_recording_reaches_the_terminal_raw(spanreplay: Invoke, data_dir: Path) -> None:
     """Every text of every span, changed to control characters, is written out by every command that shows it."""
     recording = make_incident()
     request = make_request(recording)
-    names = {each.key for each in _attributes(request) if each.value.HasField("string_value")}
+    names = {each.key for each in iter_attributes(request) if each.value.HasField("string_value")}
     assert {"spanreplay.outcome", "spanreplay.name", "spanreplay.lane"} <= names
     shown = 0
     for name in sorted(names - {"spanreplay.run_id"}):
         changed = ExportTraceServiceRequest()
         changed.CopyFrom(request)
-        for each in _attributes(changed):
+        for each in iter_attributes(changed):
             if each.key == name:
                 each.value.string_value = HOSTILE
         _write(data_dir, changed, recording.run_id)

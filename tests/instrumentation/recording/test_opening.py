@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from spanreplay.recording import bundle, jsonl
 from spanreplay.recording.spool.frames import MAGIC, frame_header
 from support.recordings import make_incident, split_request
-from support.runs import make_request
+from support.runs import iter_attributes, make_request
 
 RUN: Final = make_incident().run_id
 UP: Final = "../../../outside"
@@ -41,14 +41,6 @@ def _frames(request: ExportTraceServiceRequest) -> bytes:
     return MAGIC + b"".join(frame_header(each) + each for each in split_request(request))
 
 
-def _attributes(request: ExportTraceServiceRequest) -> Iterator[Any]:
-    for batch in request.resource_spans:
-        yield from batch.resource.attributes
-        for scope in batch.scope_spans:
-            for span in scope.spans:
-                yield from span.attributes
-
-
 def _renamed(node: Any, path: str) -> Any:
     """The same JSON with this path in place of every text."""
     if isinstance(node, dict):
@@ -60,7 +52,7 @@ def _with_paths(names: set[str], path: str) -> ExportTraceServiceRequest:
     """The run with a path as the text of these attributes; of those that are JSON, in all texts of it."""
     request = ExportTraceServiceRequest()
     request.CopyFrom(make_request(make_incident()))
-    for each in _attributes(request):
+    for each in iter_attributes(request):
         if each.key in names:
             text = each.value.string_value
             each.value.string_value = json.dumps(_renamed(json.loads(text), path)) if text[:1] in ("{", "[") else path
@@ -82,7 +74,7 @@ def _add_entries(outside: Path) -> Callable[[zipfile.ZipFile], None]:
 def _hostile(outside: Path) -> dict[str, bytes]:
     """File name → content."""
     whole = make_request(make_incident())
-    names = {each.key for each in _attributes(whole) if each.value.HasField("string_value")}
+    names = {each.key for each in iter_attributes(whole) if each.value.HasField("string_value")}
     assert {"spanreplay.run_id", "spanreplay.name", "spanreplay.lane"} <= names
     others = names - {"spanreplay.run_id"}
     found = {

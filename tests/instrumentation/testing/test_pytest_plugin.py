@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -32,16 +31,6 @@ def test_agent():
     answers = [ask(f"{PROMPT} {n}") for n in range(TIMES)]
     assert len(set(answers)) == TIMES
 """
-
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    """A model provider that the environment names; gone at the end, or when the test stops it."""
-    with Provider() as started:
-        for name, value in started.environ().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("CI", raising=False)
-        yield started
 
 
 def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:

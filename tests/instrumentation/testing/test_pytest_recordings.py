@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.provider import Provider
@@ -66,16 +64,6 @@ def test_by_mark(replay_session):
     ask("of the second")
     assert replay_session.served == 2
 """
-
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    """A model provider that the environment names; the test stops it."""
-    with Provider() as started:
-        for name, value in started.environ().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("CI", raising=False)
-        yield started
 
 
 def test_s5_one_test_plays_several_recordings_and_counts(

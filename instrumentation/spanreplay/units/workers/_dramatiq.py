@@ -23,7 +23,16 @@ from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
-from spanreplay.units.jobs import Ended, describe_exception, is_replay, keep_encodable, not_here, record_job, replay_job
+from spanreplay.units.jobs import (
+    Ended,
+    describe_exception,
+    is_replay,
+    keep_encodable,
+    make_left_to_worker,
+    not_here,
+    record_job,
+    replay_job,
+)
 
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
@@ -41,6 +50,8 @@ _processed: Final[contextvars.ContextVar[dict[str, Any] | None]] = contextvars.C
     "spanreplay_dramatiq", default=None
 )
 """Of the message that is being processed here: its id, and how that ended."""
+_leave_to_worker: Final = make_left_to_worker(_processed)
+"""Results are stored and messages acknowledged by the worker, not by the actor."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -108,16 +119,6 @@ def _describe_end(told: Mapping[str, Any]) -> Ended:
     if isinstance(exc, Retry):
         described["delay"] = exc.delay
     return Ended(described, Outcome.OK if isinstance(exc, Retry) and told.get(_RETRIED) else Outcome.ERROR)
-
-
-def _leave_to_worker(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Results are stored and messages acknowledged by the worker, not by the actor; in a replay they are not."""
-    if _processed.get() is None:
-        return wrapped(*args, **kwargs)
-    if is_replay():
-        return None
-    with factory.outside_units():
-        return wrapped(*args, **kwargs)
 
 
 def _enqueue_again(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:

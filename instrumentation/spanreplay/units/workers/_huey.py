@@ -17,7 +17,16 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
-from spanreplay.units.jobs import Ended, describe_exception, is_replay, keep_encodable, not_here, record_job, replay_job
+from spanreplay.units.jobs import (
+    Ended,
+    describe_exception,
+    is_replay,
+    keep_encodable,
+    make_left_to_worker,
+    not_here,
+    record_job,
+    replay_job,
+)
 
 if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
@@ -36,6 +45,8 @@ _executed: Final[contextvars.ContextVar[dict[str, Any] | None]] = contextvars.Co
     "spanreplay_huey", default=None
 )
 """Of the task that is executed here: how that ended."""
+_leave_to_worker: Final = make_left_to_worker(_executed)
+"""What the consumer stores of a task that it executes is no part of it."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -113,16 +124,6 @@ def _try_again(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
     if told is not None:
         told[_RETRIED] = True
     return _leave_to_worker(wrapped, huey, args, kwargs)
-
-
-def _leave_to_worker(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """What the consumer stores of a task that it executes is no part of it; in a replay it is not stored."""
-    if _executed.get() is None:
-        return wrapped(*args, **kwargs)
-    if is_replay():
-        return None
-    with factory.outside_units():
-        return wrapped(*args, **kwargs)
 
 
 # ── tasks that are published ────────────────────────────────────────────────────────────────────────
