@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -93,11 +94,12 @@ make_server("127.0.0.1", int(sys.argv[-1]), app, server_class=Threaded).serve_fo
 
 @dataclass(frozen=True)
 class Kind:
-    """A server: its command, the words that tell its port, and the name that its runs have."""
+    """A server: its command, the words that tell its port, its runs' name, and whether it reads a body in chunks."""
 
     command: tuple[str, ...]
     at: str
     app: str
+    takes_chunks: bool = True
 
 
 _GUNICORN: Final = ("-m", "gunicorn", "app:app", "--workers", "2")
@@ -107,7 +109,7 @@ KINDS: Final = {
     "waitress": Kind(("-m", "waitress"), "--listen=127.0.0.1:{port} app:app", "app"),
     "flask": Kind(("-m", "flask", "run"), "--port {port}", "app"),
     "flask-debug": Kind(("-m", "flask", "run", "--debug"), "--port {port}", "app"),
-    "wsgiref": Kind(("serve.py",), "{port}", "app"),
+    "wsgiref": Kind(("serve.py",), "{port}", "app", takes_chunks=False),
 }
 COUNT: Final = 24
 
@@ -120,14 +122,16 @@ def place(provider: Provider, tmp_path: Path) -> Workplace:
     return workplace
 
 
-def _ask(url: str, number: int) -> str:
+def _ask(url: str, number: int, *, takes_chunks: bool = True) -> str:
     path, text = PATHS[number % len(PATHS)], f"question-{number}"
     headers = {"baggage": f"user.id=user-{number % 5},session.id=session-{number}"}
     headers["traceparent"] = f"00-{number + 1:032x}-00f067aa0ba902b7-01"
     if path == "/chat":
         answer = httpx.post(url + path, json={"text": text}, headers=headers, timeout=TIMEOUT_S)
     elif path == "/upload":
-        answer = httpx.post(url + path, content=_cut(bytes(range(256)) * 500), headers=headers, timeout=TIMEOUT_S)
+        body = bytes(range(256)) * 500
+        content = _cut(body) if takes_chunks else body
+        answer = httpx.post(url + path, content=content, headers=headers, timeout=TIMEOUT_S)
     else:
         answer = httpx.get(url + path + text, headers=headers, timeout=TIMEOUT_S)
     assert answer.status_code == {"/raises/": 500, "/redirect/": 302}.get(path, 200)
@@ -151,7 +155,8 @@ def test_p2_p4_p6_many_requests_at_once_are_as_many_runs(name: str, provider: Pr
     kind = KINDS[name]
     with serve(place, command=kind.command, at=kind.at) as server:
         with ThreadPoolExecutor(COUNT) as pool:
-            answers = list(pool.map(lambda number: _ask(server.url, number), range(COUNT)))
+            ask = partial(_ask, server.url, takes_chunks=kind.takes_chunks)
+            answers = list(pool.map(ask, range(COUNT)))
         server.await_ends()
         server.stop()
     provider.stop()
