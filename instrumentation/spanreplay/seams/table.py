@@ -53,6 +53,7 @@ SEAMS: Final[tuple[Seam, ...]] = (
             "multiprocessing.connection",
             "multiprocessing.util",
             "multiprocessing.pool",
+            "multiprocessing.queues",
             "multiprocessing.synchronize",
             "concurrent.futures.process",
         ),

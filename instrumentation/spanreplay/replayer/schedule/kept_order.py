@@ -86,6 +86,16 @@ class KeptOrder:
         note_taken(self._handovers, place, lane.path, lock)
         return True
 
+    def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
+        """Meet when it is the turn of that; fail when it is the turn of that."""
+        return thread_waits.meet_as_recorded(meet, self._gate, name, limit)
+
+    def wait_for_any(
+        self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
+    ) -> list[Any]:
+        """Those that were ready when recorded, once they are."""
+        return thread_waits.find_ready_as_recorded(wait, self._gate, name, objects, limit)
+
     def go_on(self, name: str) -> None:
         """Wait until it is the turn of the thread to go on."""
         gate = self._gate

@@ -14,7 +14,7 @@ from spanreplay.runtime.calls.turns import complete
 from spanreplay.runtime.order.alarms import sleep_with_alarm
 from spanreplay.runtime.order.loops import running_loop
 from spanreplay.runtime.order.order import Order
-from spanreplay.runtime.order.wait_ends import CANCELLED, DONE, Timed, asked, split, unwatched
+from spanreplay.runtime.order.wait_ends import CANCELLED, DONE, FAILED, Timed, asked, split, unwatched
 
 PENDING: Final = "PENDING"
 """State of a future that has not begun."""
@@ -164,6 +164,44 @@ def attempt_as_recorded(
     wait()
     with gate.crew.waiting_elsewhere():
         return attempt(_longer(timeout))
+
+
+def meet_as_recorded(meet: Callable[[float | None], bool], gate: Order, name: str, limit: float | None) -> bool:
+    """Meet another process when it is the turn of that, or fail then.
+
+    What comes next needs no reaction to it: who meets whom is in the order itself.
+    """
+    timers = None if gate.is_open else gate.timers
+    if timers is None:
+        return meet(limit)
+    is_failure = name + FAILED in timers
+    clock = timers.get(name + FAILED if is_failure else name, -1)
+    if clock >= 0 and running_loop() is None:
+        gate.wait_turn(clock, others_s=0)
+    try:
+        return not is_failure and meet(limit if limit is None else _longer(limit))
+    finally:
+        if clock >= 0:
+            gate.complete(clock)
+
+
+def find_ready_as_recorded(
+    wait: Callable[[list[Any], float | None], list[Any]], gate: Order, name: str, objects: list[Any], limit: Any
+) -> list[Any]:
+    """Those of some pipes and processes that were ready then, once they are."""
+    found = None if gate.is_open else gate.waits.get(name)
+    if found is None:
+        return wait(objects, limit)
+    clock, bits = found
+    ready = [each for at, each in enumerate(objects) if bits >> at & 1]
+    left = ready
+    while left:
+        come = wait(left, None)
+        left = [each for each in left if not any(each is other for other in come)]
+    if running_loop() is None:
+        gate.wait_turn(clock, others_s=0)
+    gate.complete(clock)
+    return ready
 
 
 def _give_way(condition: threading.Condition, gate: Order, clock: int, timeout: float) -> None:

@@ -11,7 +11,7 @@ from spanreplay.model import guard
 from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.order.handovers import Handovers, note_taken
 from spanreplay.runtime.order.loops import BEGUN, LoopBook
-from spanreplay.runtime.order.wait_ends import ATTEMPT, Timed, name_attempt, split, to_bits, unwatched
+from spanreplay.runtime.order.wait_ends import ATTEMPT, FAILED, Timed, name_attempt, split, to_bits, unwatched
 
 if TYPE_CHECKING:
     from spanreplay.runtime.order.lane_futures import LaneFuture
@@ -131,6 +131,20 @@ class NotedOrder:
             return False
         note_taken(run.handovers, place, lane.path, lock)
         return True
+
+    def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
+        """Meet, and note whether that succeeded; of looks that found something, data itself tells."""
+        is_met = meet(limit)
+        self._note(name if is_met else name + FAILED, is_sleep=True)
+        return is_met
+
+    def wait_for_any(
+        self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
+    ) -> list[Any]:
+        """Wait, and note which of them were ready."""
+        ready = wait(objects, limit)
+        self._note(name + to_bits([any(each is other for other in ready) for each in objects]), is_sleep=True)
+        return ready
 
     def go_on(self, name: str) -> None:
         """Note where the thread goes on."""

@@ -51,5 +51,13 @@ class RunOrder(Protocol):
     def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
         """Try to take the lock of a place, and note it in the handovers if that succeeds."""
 
+    def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
+        """Take what processes share, or look for what one of them sends; `meet` does it within so many seconds."""
+
+    def wait_for_any(
+        self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
+    ) -> list[Any]:
+        """Those of some pipes and processes that `wait` finds ready within so many seconds."""
+
     def go_on(self, name: str) -> None:
         """A thread goes on with an answer for which several may have waited."""

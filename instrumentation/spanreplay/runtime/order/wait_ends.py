@@ -25,6 +25,12 @@ SLEPT: Final = "|slept|"
 AT_ONCE: Final = -1.0
 """Limit of a call that says not to wait."""
 
+MET: Final = "|met|"
+"""Stands in a name between a lane and the number of a meeting of processes: a lock is taken, a pipe looked into."""
+
+FAILED: Final = "|failed"
+"""Ends the name of a meeting to which nobody came in time."""
+
 ATTEMPT: Final = "attempt."
 """In the name of one: there may be many, of which the first are kept, as of sleeps."""
 
@@ -103,6 +109,11 @@ class _within:  # noqa: N801 -- reads as a statement
 def name_attempt(lane: Lane) -> str:
     """The name of a call that need not succeed."""
     return f"{lane.path}{EXPIRED}{ATTEMPT}{lane.next_index('attempt')}"
+
+
+def name_meeting(lane: Lane) -> str:
+    """The name of a meeting of processes."""
+    return f"{lane.path}{MET}{lane.next_index('met')}"
 
 
 def unwatched() -> AbstractContextManager[None]:

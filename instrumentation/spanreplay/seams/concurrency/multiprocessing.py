@@ -6,8 +6,6 @@ pools see `process_pools.py`.
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,6 +18,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.termination import Termination
 from spanreplay.runtime.processes import Family, Ticket
 from spanreplay.runtime.run import Run, active_run, set_process_run
+from spanreplay.seams.concurrency import process_meetings
 from spanreplay.seams.concurrency import process_pools as _process_pools
 
 _TICKET = "_spanreplay_ticket"
@@ -28,14 +27,8 @@ _ARGV_CHARACTERS_MAX: Final = 8_000
 
 def install(module: Any, patches: Patches) -> None:
     """Patch a module of `multiprocessing`."""
-    if module.__name__ == "multiprocessing.connection":
-        for name in ("recv", "recv_bytes"):
-            patches.wrap(module._ConnectionBase, name, _receive)
-        patches.wrap(module._ConnectionBase, "poll", _poll)
-        return
-    if module.__name__ == "multiprocessing.synchronize":
-        patches.wrap(module.SemLock, "_make_methods", _make_lock)
-        patches.wrap(module.SemLock, "__enter__", _enter_lock)
+    if module.__name__.rpartition(".")[2] in ("connection", "queues", "synchronize"):
+        process_meetings.install(module, patches)
         return
     if module.__name__ == "multiprocessing.util":
         patches.wrap(module, "spawnv_passfds", _spawn_helper)
@@ -179,61 +172,6 @@ def _enter(run: Run, ticket: Ticket, process: Any) -> None:
         _process_pools.enter(run, process, ticket.worker)
 
 
-def _receive(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay, say that this thread waits for another process, and look whether anything can still come."""
-    run = active_run()
-    if run is None or run.session is None:
-        return wrapped(*args, **kwargs)
-    with run.session.gate.crew.waiting_elsewhere():
-        if _waits_for_ever(run) and not connection.closed and connection.readable:
-            run.session.gate.wait_long(connection._poll)
-        return wrapped(*args, **kwargs)
-
-
-def _poll(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
-    timeout = args[0] if args else kwargs.get("timeout", 0.0)
-    if timeout is None:
-        return _receive(wrapped, connection, args, kwargs)
-    run = active_run()
-    if run is None or run.session is None:
-        return wrapped(*args, **kwargs)
-    with run.session.gate.crew.waiting_elsewhere():
-        return wrapped(*args, **kwargs)
-
-
-def _make_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> None:
-    """Locks, semaphores, events and conditions of processes are all made of this one."""
-    wrapped(*args, **kwargs)
-    run = active_run()
-    if run is not None and run.session is not None:
-        lock.acquire = functools.partial(_take, lock._semlock)
-
-
-def _enter_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> Any:
-    run = active_run()
-    return wrapped(*args, **kwargs) if run is None or run.session is None else _take(lock._semlock)
-
-
-def _take(semlock: Any, block: bool = True, timeout: float | None = None) -> bool:
-    """In a replay, say that this thread waits for another process, and look whether anything can still come."""
-    run = active_run()
-    if not block or run is None or run.session is None:
-        return bool(semlock.acquire(block, timeout))
-    if semlock.acquire(False):
-        return True
-    gate = run.session.gate
-    with gate.crew.waiting_elsewhere():
-        if timeout is not None or not _waits_for_ever(run):
-            return bool(semlock.acquire(block, timeout))
-        gate.wait_long(lambda seconds: bool(semlock.acquire(True, seconds)))
-        return True
-
-
-def _waits_for_ever(run: Run) -> bool:
-    """Whether what the calling thread waits for may never come, and its process could not end then."""
-    return run.family is not None and not run.family.is_worker and not threading.current_thread().daemon
-
-
 def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     run, ticket = active_run(), process.__dict__.get(_TICKET)
     if run is not None and ticket is not None and ticket.is_worker:
@@ -253,7 +191,7 @@ def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
         return process.exitcode is not None
 
     with gate.crew.waiting_elsewhere():
-        if timeout is None and ticket is not None and _waits_for_ever(run):
+        if timeout is None and ticket is not None and process_meetings.waits_for_ever(run):
             gate.wait_long(has_ended)
         wrapped(*args, **kwargs)
     if ticket is not None and process.exitcode is not None:

@@ -1,0 +1,234 @@
+"""Seam: where processes meet: the locks and queues of `multiprocessing`.
+
+Who takes a lock of several processes next decides which of them gets an item of a queue, and in which order items come
+to it: all of that is made of one kind of lock. Each take gets a value of the run's logical clock, and so does each try
+that failed and each look that found nothing. A pool has an order of its own (`process_pools.py`): what it takes for
+itself is left out.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from spanreplay.model import guard
+from spanreplay.runtime.caller import caller as origin
+from spanreplay.runtime.lanes import Lane, current_place, has_lane, is_plumbing_here
+from spanreplay.runtime.order.wait_ends import DONE, name_meeting
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.run import Run, active_run
+
+_FOLDER: Final = os.path.join(os.path.dirname(multiprocessing.__file__), "")  # noqa: PTH118, PTH120 -- light
+_POOLS: Final = frozenset(
+    (
+        f"{_FOLDER}pool.py",
+        os.path.join(os.path.dirname(concurrent.futures.__file__), "process.py"),  # noqa: PTH118, PTH120 -- light
+    )
+)
+_LIMITLESS: Final = 1 << 24
+"""A semaphore that can be taken so often more is one that nobody waits for: of a queue without a limit."""
+_FOR_ITSELF: Final = "_spanreplay_for_itself"
+"""Attribute of a thread that brings what a pool gives to its workers."""
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Patch `multiprocessing.synchronize`, `multiprocessing.queues` or `multiprocessing.connection`."""
+    if module.__name__ == "multiprocessing.synchronize":
+        patches.wrap(module.SemLock, "_make_methods", _make_lock)
+        patches.wrap(module.SemLock, "__enter__", _enter_lock)
+        return
+    if module.__name__ == "multiprocessing.queues":
+        patches.wrap(module.Queue, "_start_thread", _start_feeder)
+        return
+    for name in ("recv", "recv_bytes"):
+        patches.wrap(module._ConnectionBase, name, receive)
+    patches.wrap(module._ConnectionBase, "poll", _poll)
+    patches.wrap(module, "wait", _wait_for_any)
+
+
+# ── whose it is ─────────────────────────────────────────────────────────────────────────────────────
+def _ordered_run() -> Run | None:
+    """The run whose order is recorded, at this level, or replayed."""
+    run = active_run()
+    if run is None or run.is_ended or (run.session is None and "timers" not in run.level):
+        return None
+    return run
+
+
+def _lane_here(run: Run, frame: FrameType | None, limit: float | None) -> Lane | None:
+    """The lane of the calling thread; None where what it does in this frame is no part of the run's order.
+
+    How often a library or a framework looks whether something is there may be a matter of time.
+    """
+    lane, crossing = current_place(run.root_lane)
+    thread = threading.current_thread()
+    if crossing is not None or is_plumbing_here.get() or hasattr(thread, _FOR_ITSELF):
+        return None
+    if not has_lane() and thread is not threading.main_thread():
+        return None
+    frame = _caller(frame)
+    if frame is None or _is_of_pool(frame):
+        return None
+    is_counted = limit is None or (origin.is_agent(frame) if limit > 0 else origin.is_own(frame))
+    return lane if is_counted else None
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """The frame that uses `multiprocessing` here; a pool's own counts as one."""
+    while frame is not None and not _is_of_pool(frame):
+        name = frame.f_code.co_filename
+        if not name.startswith(_FOLDER) and not origin.is_ours(name):
+            break
+        frame = frame.f_back
+    return frame
+
+
+def _is_of_pool(frame: FrameType) -> bool:
+    return frame.f_code.co_filename in _POOLS
+
+
+def _start_feeder(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+    """The thread that brings the items of a queue to its pipe is about to start."""
+    result = wrapped(*args, **kwargs)
+    frame = _caller(sys._getframe(1))
+    if frame is not None and _is_of_pool(frame):
+        vars(queue._thread)[_FOR_ITSELF] = True
+    return result
+
+
+# ── locks ───────────────────────────────────────────────────────────────────────────────────────────
+def _make_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> None:
+    """Locks, semaphores, events and conditions of processes are all made of this one."""
+    wrapped(*args, **kwargs)
+    if not guard.guarded("the lock of a queue", _is_limitless, lock._semlock):  # a spawned process has no run yet
+        lock.acquire = functools.partial(_take, lock._semlock)
+
+
+def _is_limitless(semlock: Any) -> bool:
+    try:
+        return bool(semlock._get_value() > _LIMITLESS)
+    except NotImplementedError:  # macOS
+        return False
+
+
+def _enter_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> Any:
+    return wrapped(*args, **kwargs) if active_run() is None else _take(lock._semlock)
+
+
+def _take(semlock: Any, block: bool = True, timeout: float | None = None) -> bool:
+    run = _ordered_run()
+    if run is None:
+        return bool(semlock.acquire(block, timeout))
+    limit = (timeout if timeout is None else max(timeout, 0.0)) if block else 0.0
+    lane = guard.guarded("naming a lock", _lane_here, run, sys._getframe(1), limit)
+    if lane is None:
+        return _take_in_time(run, semlock, limit)
+    name = name_meeting(lane)
+    is_taken = False
+
+    def take(limit: float | None) -> bool:
+        nonlocal is_taken
+        is_taken = _take_in_time(run, semlock, limit)
+        return is_taken
+
+    try:
+        return run.order.meet(name, take, limit)
+    except BaseException:
+        if is_taken:  # whoever asked does not know that it has it
+            semlock.release()
+        raise
+
+
+def _take_in_time(run: Run, semlock: Any, limit: float | None) -> bool:
+    """Take a lock; in a replay, say that this thread waits for another process."""
+    if run.session is None or limit == 0:
+        return bool(semlock.acquire(True, limit) if limit != 0 else semlock.acquire(False))
+    if semlock.acquire(False):
+        return True
+    gate = run.session.gate
+    with gate.crew.waiting_elsewhere():
+        if limit is not None or not waits_for_ever(run):
+            return bool(semlock.acquire(True, limit))
+        gate.wait_long(lambda seconds: bool(semlock.acquire(True, seconds)))
+        return True
+
+
+def waits_for_ever(run: Run) -> bool:
+    """Whether what the calling thread waits for may never come, and its process could not end then."""
+    return run.family is not None and not run.family.is_worker and not threading.current_thread().daemon
+
+
+# ── pipes ───────────────────────────────────────────────────────────────────────────────────────────
+def receive(wrapped: Callable[..., Any], connection: Any, args: Any, kwargs: Any) -> Any:
+    """Read what another process sends; in a replay, look whether anything can still come."""
+    run = active_run()
+    if run is None or run.session is None:
+        return wrapped(*args, **kwargs)
+    with run.session.gate.crew.waiting_elsewhere():
+        if waits_for_ever(run) and not connection.closed and connection.readable:
+            run.session.gate.wait_long(connection._poll)
+        return wrapped(*args, **kwargs)
+
+
+def _poll(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
+    """Look whether another process has sent something, and wait some time for it."""
+    timeout = args[0] if args else kwargs.get("timeout", 0.0)
+    if timeout is None:
+        return receive(wrapped, connection, args, kwargs)
+    run = _ordered_run()
+    if run is None or connection.closed or not connection.readable:
+        return wrapped(*args, **kwargs)
+    limit = max(timeout, 0.0)
+    lane = guard.guarded("naming a look", _lane_here, run, sys._getframe(1), limit)
+
+    def look(limit: float | None) -> bool:
+        if run.session is None:
+            return bool(wrapped(limit))
+        with run.session.gate.crew.waiting_elsewhere():
+            return bool(wrapped(limit))
+
+    return look(limit) if lane is None else run.order.meet(name_meeting(lane), look, limit)
+
+
+def _wait_for_any(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`multiprocessing.connection.wait`: which of several pipes, sockets and processes have something to tell."""
+    run = _ordered_run()
+    if run is None or _is_inner(sys._getframe(1)):
+        return wrapped(*args, **kwargs)
+    objects, limit = _read_wait(*args, **kwargs)
+    lane = guard.guarded("naming a wait", _lane_here, run, sys._getframe(1), limit)
+    if lane is None:
+        return wrapped(objects, limit)
+
+    def wait(objects: list[Any], limit: float | None) -> list[Any]:
+        return _wait_in_time(run, wrapped, objects, limit)
+
+    return run.order.wait_for_any(wait, f"{lane.path}{DONE}any.{lane.next_index('any')}|", objects, limit)
+
+
+def _is_inner(frame: FrameType | None) -> bool:
+    """Whether it is a pipe that looks into itself."""
+    while frame is not None and origin.is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == f"{_FOLDER}connection.py"
+
+
+def _read_wait(object_list: Any, timeout: float | None = None) -> tuple[list[Any], float | None]:
+    return list(object_list), timeout if timeout is None else max(timeout, 0.0)
+
+
+def _wait_in_time(run: Run, wrapped: Any, objects: list[Any], limit: float | None) -> list[Any]:
+    if run.session is None or limit == 0:
+        return list(wrapped(objects, limit))
+    gate = run.session.gate
+    with gate.crew.waiting_elsewhere():
+        if limit is None and objects and waits_for_ever(run):
+            gate.wait_long(lambda seconds: bool(wrapped(objects, seconds)))
+        return list(wrapped(objects, limit))

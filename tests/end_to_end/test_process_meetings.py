@@ -1,0 +1,213 @@
+"""Processes that meet at locks, queues and pipes of `multiprocessing`: a replay gives each what it had."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from support.replaying import Workplace
+
+AGENT: Final = """
+import logging, multiprocessing, os, queue, sys, time
+from logging.handlers import QueueHandler, QueueListener
+from multiprocessing.connection import wait
+from spanreplay import boundary
+
+@boundary("tool", effect="read")
+def ask(number):
+    time.sleep((os.getpid() + number) % 5 / 1000)
+    return number
+
+def name():
+    return multiprocessing.current_process().name
+
+def start(context, target, *args):
+    processes = [context.Process(target=target, args=args, name=f"w{n}") for n in range(3)]
+    for process in processes:
+        process.start()
+    return processes
+
+def join(processes):
+    for process in processes:
+        process.join()
+
+# Which process takes which item, and in which order results come
+def take(items, results):
+    while (item := items.get()) is not None:
+        results.put((name(), ask(item)))
+
+def queues(context):
+    items, results = context.Queue(), context.SimpleQueue()
+    processes = start(context, take, items, results)
+    for item in [*range(9), None, None, None]:
+        items.put(item)
+    got = [results.get() for _ in range(9)]
+    join(processes)
+    return got
+
+# How often a look into a queue finds nothing
+def poll(items, results):
+    misses = 0
+    while True:
+        try:
+            item = items.get(timeout=0.003)
+        except queue.Empty:
+            misses += 1
+            continue
+        if item is not None:
+            results.put((name(), ask(item), misses))
+        items.task_done()
+        if item is None:
+            return
+
+def timeouts(context):
+    items, results = context.JoinableQueue(), context.Queue()
+    processes = start(context, poll, items, results)
+    for item in range(6):
+        items.put(ask(item))
+    items.join()
+    for _ in processes:
+        items.put(None)
+    join(processes)
+    return [results.get() for _ in range(6)]
+
+# Which producer finds room, and when each is told to stop
+def produce(items, stop):
+    number = 0
+    while not stop.is_set():
+        items.put((name(), ask(number)))
+        number += 1
+
+def limited(context):
+    items, stop = context.Queue(2), context.Event()
+    processes = start(context, produce, items, stop)
+    got = [items.get() for _ in range(8)]
+    stop.set()
+    while any(process.is_alive() for process in processes):
+        try:
+            got.append(items.get(timeout=0.01))
+        except queue.Empty:
+            pass
+    return got
+
+# Who changes shared memory when
+def change(value, lock, shared):
+    for number in range(3):
+        ask(number)
+        with value.get_lock():
+            value.value = value.value * 3 + int(name()[1:])
+        with lock:
+            shared[number] = shared[number] * 10 + int(name()[1:]) + 1
+
+def memory(context):
+    value, lock, shared = context.Value("q", 1), context.Lock(), context.Array("q", 3, lock=False)
+    join(start(context, change, value, lock, shared))
+    return value.value, list(shared)
+
+# Who is woken up first
+def meet(condition, semaphore, barrier, results):
+    barrier.wait()
+    with semaphore:
+        ask(1)
+    with condition:
+        results.put((name(), condition.wait(0.05)))
+
+def conditions(context):
+    condition, semaphore, barrier = context.Condition(), context.Semaphore(2), context.Barrier(3)
+    results = context.SimpleQueue()
+    processes = start(context, meet, condition, semaphore, barrier, results)
+    ask(2)
+    with condition:
+        condition.notify_all()
+    join(processes)
+    return [results.get() for _ in processes]
+
+# Which pipe has something first
+def send(end):
+    for number in range(3):
+        end.send((name(), ask(number)))
+
+def pipes(context, look):
+    ends, processes = [], []
+    for number in range(3):
+        here, there = context.Pipe(False)
+        processes.append(context.Process(target=send, args=(there,), name=f"w{number}"))
+        processes[-1].start()
+        there.close()
+        ends.append(here)
+    got = []
+    while ends:
+        for end in look(ends):
+            try:
+                got.append(end.recv())
+            except EOFError:
+                ends.remove(end)
+    join(processes)
+    return got
+
+def polled(context):
+    return pipes(context, lambda ends: [end for end in ends if end.poll(0.001)])
+
+def awaited(context):
+    return pipes(context, wait)
+
+# In which order a log is written
+def tell(records):
+    log = logging.getLogger()
+    log.handlers = [QueueHandler(records)]
+    log.setLevel(logging.INFO)
+    for number in range(3):
+        log.info("%s %s", name(), ask(number))
+
+def logs(context):
+    records, got = context.Queue(), []
+    handler = logging.Handler()
+    handler.emit = lambda record: got.append(record.getMessage())
+    listener = QueueListener(records, handler)
+    listener.start()
+    join(start(context, tell, records))
+    listener.stop()
+    return got
+
+# Which item of a pool takes a lock first
+def begin(lock, value):
+    globals().update(LOCK=lock, VALUE=value)
+
+def count(number):
+    ask(number)
+    with LOCK:
+        VALUE.value += 1
+        return number, VALUE.value
+
+def pooled(context):
+    with context.Pool(3, begin, (context.Lock(), context.Value("i", 0))) as pool:
+        return pool.map(count, range(9), chunksize=1)
+
+if __name__ == "__main__":
+    print(globals()[sys.argv[1]](multiprocessing.get_context(sys.argv[2])))
+"""
+FORMS: Final = (
+    "queues",
+    "timeouts",
+    "limited",
+    "memory",
+    "conditions",
+    "polled",
+    "awaited",
+    "logs",
+    "pooled",
+)
+CASES: Final = [(form, "fork") for form in FORMS] + [("queues", "spawn"), ("timeouts", "forkserver")]
+
+
+@pytest.mark.parametrize(("form", "method"), CASES)
+def test_n2_processes_meet_as_they_met_when_recorded(workplace: Workplace, form: str, method: str) -> None:
+    """What an agent prints depends on who comes first, and is the same in a replay."""
+    agent = workplace.write("agent.py", AGENT)
+    recorded = workplace.record(agent, form, method)
+    (recording,) = workplace.recordings()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    replayed = workplace.replay(agent, form, method, source=recording.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
