@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "drift": ("drift", "Find models that answer equal requests in another way"),
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
+    "verify": ("verify", "Check that runs are what was recorded"),
     "import": ("import_", "Import a .replay file, or spans as JSON"),
     "doctor": ("doctor", "Check what would be recorded, and what prevents it"),
     "ship": ("ship", "Send local recordings to the collector"),

@@ -10,6 +10,7 @@ from typing import Any, Final
 from spanreplay.cli.agent.launch import Agent
 from spanreplay.model import config, owners
 from spanreplay.model import distributions as installed
+from spanreplay.model.errors import ConfigError
 from spanreplay.model.how_to_install import install_command
 from spanreplay.units._table import COMMANDS, UNITS
 
@@ -58,7 +59,19 @@ def check_environment(environ: Mapping[str, str]) -> list[Finding]:
     if environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip() == "grpc":
         message = "recordings are shipped over OTLP/HTTP, usually port 4318"
         found.append(Finding(WARN, "OTEL_EXPORTER_OTLP_PROTOCOL", message, "name the HTTP address of the collector"))
+    key_file = config.read_setting("SPANREPLAY_SIGNING_KEY", environ)
+    if key_file:
+        found.append(_check_signing(key_file))
     return found
+
+
+def _check_signing(key_file: str) -> Finding:
+    from spanreplay.recording.seal.signing import name_own_key
+
+    try:
+        return Finding(OK, "SPANREPLAY_SIGNING_KEY", f"runs are signed with key {name_own_key(key_file)}")
+    except ConfigError as exc:
+        return Finding(WARN, "SPANREPLAY_SIGNING_KEY", f"runs are recorded and not signed: {exc}", exc.hint)
 
 
 def check_folder(folder: Path) -> list[Finding]:

@@ -187,6 +187,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ("true", "false"),
     ),
     Setting(
+        "SPANREPLAY_SIGNING_KEY",
+        "",
+        "file with a private key of Ed25519 in PEM, with which runs are signed at their end; `spanreplay verify`",
+    ),
+    Setting(
         "SPANREPLAY_USER_ID",
         "",
         "user that the run acts for; searchable; default: the first that its telemetry, framework or requests name",

@@ -25,7 +25,7 @@ from spanreplay.runtime.order.noted_order import NotedOrder
 from spanreplay.runtime.order.run_order import RunOrder
 from spanreplay.runtime.order.wait_ends import known_timers
 from spanreplay.runtime.processes import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
-from spanreplay.runtime.root import build_root_attributes
+from spanreplay.runtime.root import build_root_attributes, sign_root
 from spanreplay.runtime.who import Who
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class Run:
         self._is_helper, self._member_pid = False, 0
         self._parts: dict[int, dict[str, Any]] | None = None
         self.digester = _new_digester(redactor)
+        self._signing_key = config.read_setting("SPANREPLAY_SIGNING_KEY")
         self._lock = make_lock()
         self._continuation = None if session is None else session.continuation
         self._seq = 0 if self._continuation is None else self._continuation.last_clock
@@ -415,6 +416,9 @@ class Run:
     def _emit_root(self, outcome: Outcome, manifest: Mapping[str, Any]) -> None:
         is_replay = self.session is not None and not (self.is_continued and self._has_gone_on)
         attributes = build_root_attributes(self, outcome, manifest, is_replay=is_replay)
+        end_ns = ids.now_ns() if manifest else self.start_ns
+        if manifest and self._signing_key and not is_replay:
+            guard.guarded("the signature of a run", sign_root, self, attributes, end_ns, self._signing_key)
         self.emitter.find_sink(self.run_id)  # so that the spool's first file can take calls
         self.emitter.emit(
             name=self.app,
@@ -422,7 +426,7 @@ class Run:
             parent=None,
             attributes=attributes,
             start_ns=self.start_ns,
-            end_ns=ids.now_ns() if manifest else self.start_ns,
+            end_ns=end_ns,
             is_error=outcome is Outcome.ERROR,
         )
 

@@ -1,0 +1,82 @@
+"""`spanreplay verify`: whether runs are what was recorded, and who signed them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from spanreplay.cli.runs.runs import LATEST, complete_run, is_file, load
+from spanreplay.cli.terminal import echo, print_json, working
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import DamagedRecording
+from spanreplay.model.escape import escape
+from spanreplay.recording.seal.signing import load_public_keys
+from spanreplay.recording.seal.verify import TAMPERED, UNSIGNED, VERIFIED, Verified, verify
+from spanreplay.report.words import plural
+
+SCHEMA: Final = "verify/1"
+_STATUS: Final = {VERIFIED: 0, UNSIGNED: 4, TAMPERED: 5}
+_COLOUR: Final = {VERIFIED: "green", UNSIGNED: "yellow", TAMPERED: "red"}
+_ID_CHARACTERS: Final = 32
+
+
+@click.command("verify")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_run)
+@click.option(
+    "--key", "keys", multiple=True, type=click.Path(dir_okay=False), help="A public key in PEM; may be given again."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.pass_context
+def verify_command(ctx: click.Context, *, runs: tuple[str, ...], keys: tuple[str, ...], as_json: bool) -> None:
+    """Check that runs or .replay files are what was recorded, and signed with the key of --key.
+
+    Any change to a run is found: a byte, a call that is taken out, added, moved or of another run, a tail that is cut
+    off, a run that somebody else made. Needs no server and no secret. Runs are signed while they are recorded with
+    SPANREPLAY_SIGNING_KEY=FILE, a private key of Ed25519 in PEM.
+
+    Exit status: 0 all verified, 4 not signed (or no --key), 5 tampered; 1 error, 2 wrong usage.
+    """
+    known = load_public_keys(keys)
+    found = []
+    for run in runs:
+        with working(f"verifying {run}"):
+            found.append(_verify(run, known))
+    if as_json:
+        print_json({"schema": SCHEMA, "runs": [_to_json(run, each) for run, each in zip(runs, found, strict=True)]})
+    else:
+        for run, each in zip(runs, found, strict=True):
+            echo(_describe(run, each), fg=_COLOUR[each.status])
+    ctx.exit(max(_STATUS[each.status] for each in found))
+
+
+def _verify(run: str, keys: Any) -> Verified:
+    try:
+        recording = load(run)
+    except DamagedRecording as exc:
+        return Verified("", TAMPERED, f"it cannot be read: {exc}")
+    misnamed = _find_other_name(run, recording)
+    return Verified(recording.run_id, TAMPERED, misnamed) if misnamed else verify(recording, keys)
+
+
+def _find_other_name(run: str, recording: Recording) -> str:
+    """Why this is not the run that was asked for: files are named by the run that is in them."""
+    named = Path(run).name.partition(".")[0] if is_file(run) else run.strip().lower()
+    is_id = len(named) == _ID_CHARACTERS and all(character in "0123456789abcdef" for character in named)
+    if run == LATEST or not is_id or named == recording.run_id:
+        return ""
+    return f"the run that is here is {recording.run_id}"
+
+
+def _to_json(run: str, found: Verified) -> dict[str, Any]:
+    return {"source": run, **asdict(found)}
+
+
+def _describe(run: str, found: Verified) -> str:
+    name = f"{escape(run)}: run {found.run_id}" if is_file(run) and found.run_id else f"run {found.run_id or run}"
+    more = f", {plural(found.open_calls, 'call')} of them not ended" if found.open_calls else ""
+    if found.status == VERIFIED:
+        return f"verified  {name}, {plural(found.calls, 'call')}{more}, signed with key {escape(found.key)}"
+    return f"{found.status}  {name}: {escape(found.reason)}"

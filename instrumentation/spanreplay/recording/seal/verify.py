@@ -1,0 +1,91 @@
+"""Verifies a whole run: nothing in it was changed, taken out, added or put in another place, and whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spanreplay.model.call import LOST, Outcome, Recording
+from spanreplay.recording.seal.check import find_tampering
+from spanreplay.recording.seal.signing import MEMBER, find_forgery
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+VERIFIED: Final = "verified"
+UNSIGNED: Final = "unsigned"
+TAMPERED: Final = "tampered"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What is known of a run: `status` is verified, unsigned or tampered; `reason` says why it is not verified."""
+
+    run_id: str
+    status: str
+    reason: str = ""
+    key: str = ""
+    """Name of the key that the run is signed with."""
+    calls: int = 0
+    open_calls: int = 0
+    """Calls that had not ended: their content is not signed, only how many calls there are."""
+
+
+def verify(recording: Recording, keys: Mapping[str, Ed25519PublicKey]) -> Verified:
+    """Check a run against its own root and, with keys, its signature. O(bytes of the recording)."""
+    open_calls = len(recording.calls) - _count_finished(recording)
+    stated = recording.root.manifest.get(MEMBER)
+    signature = stated if isinstance(stated, dict) else {}
+    key = signature.get("key")
+
+    def found(status: str, reason: str = "") -> Verified:
+        name = key if isinstance(key, str) else ""
+        return Verified(recording.run_id, status, reason, name[:64], len(recording.calls), open_calls)
+
+    if not recording.root.manifest:
+        return found(UNSIGNED, "its end was never recorded, and a run is signed at its end")
+    reason = _find_changes(recording)
+    if reason:
+        return found(TAMPERED, reason)
+    losses = _find_losses(recording)
+    if losses:
+        return found(UNSIGNED, losses)
+    if "value" not in signature:
+        error = signature.get("error")
+        return found(UNSIGNED, f"it could not be signed: {error}" if error else "it was recorded without a signing key")
+    if not keys:
+        return found(UNSIGNED, "its calls are those of its root; whose root that is, a public key tells: --key FILE")
+    reason = find_forgery(recording.root, keys)
+    return found(TAMPERED, reason) if reason else found(VERIFIED)
+
+
+def _find_changes(recording: Recording) -> str:
+    """Why the calls are not those that the root record states; a call that is missing is a change here."""
+    manifest = recording.root.manifest
+    stated, leaves = manifest.get("calls"), manifest.get("leaves")
+    if not isinstance(stated, int) or not isinstance(leaves, int) or not isinstance(manifest.get("root"), str):
+        return "its manifest states no root"
+    if not _has_losses(manifest):
+        here, finished = len(recording.calls), _count_finished(recording)
+        if here != stated:
+            return f"{here} calls are here, the manifest counts {stated}"
+        if finished != leaves:
+            return f"{finished} finished calls are here, the manifest counts {leaves}"
+    return find_tampering(recording)
+
+
+def _find_losses(recording: Recording) -> str:
+    """Why nothing can be said of a run that lost calls itself: of those nobody knows which are missing."""
+    manifest = recording.root.manifest
+    if not _has_losses(manifest) or _count_finished(recording) == manifest["leaves"]:
+        return ""
+    return "it states that calls were lost when it was recorded, so that one more that is missing does not show"
+
+
+def _has_losses(manifest: Mapping[str, object]) -> bool:
+    return bool(manifest.get(LOST) or manifest.get("dropped"))
+
+
+def _count_finished(recording: Recording) -> int:
+    return sum(call.outcome != Outcome.OPEN.value for call in recording.calls)
