@@ -25,6 +25,7 @@ from spanreplay_collector.collector import Collector, CollectorSettings
 from spanreplay_collector.log.segment_log import Position, SegmentLog
 from support.collector import WAIT_S, SwitchStore, make_payload, run_collector
 from support.collector_process import read_file_store
+from support.ports import free_port
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -70,13 +71,10 @@ def test_collector_notices_a_server_that_shares_ports(tmp_path: Path) -> None:
 def test_collector_restarts_on_the_same_ports(tmp_path: Path) -> None:
     """A stopped collector frees its ports at once, connections in TIME_WAIT or not."""
     store = SwitchStore()
-    with run_collector(tmp_path, store) as first:
-        ports = {"http_port": first.collector.http_port, "grpc_port": first.collector.grpc_port}
-        with httpx.Client(trust_env=False) as client:
-            client.post(first.http + "/v1/traces", content=make_payload(1), headers=PROTOBUF)
-    for number in (2, 3):
-        with run_collector(tmp_path, store, **ports) as again, httpx.Client(trust_env=False) as client:
-            client.post(again.http + "/v1/traces", content=make_payload(number), headers=PROTOBUF)
+    ports = {"http_port": free_port(), "grpc_port": free_port()}
+    for number in (1, 2, 3):
+        with run_collector(tmp_path, store, **ports) as running, httpx.Client(trust_env=False) as client:
+            client.post(running.http + "/v1/traces", content=make_payload(number), headers=PROTOBUF)
     assert store.payloads() == [make_payload(1), make_payload(2), make_payload(3)]
 
 
@@ -162,7 +160,7 @@ class Senders:
                     self._export_grpc(body)
                 else:
                     url = f"http://127.0.0.1:{self._ports[0]}/v1/traces"
-                    httpx.post(url, content=body, headers=PROTOBUF, trust_env=False).raise_for_status()
+                    httpx.post(url, content=body, headers=PROTOBUF, trust_env=False, timeout=WAIT_S).raise_for_status()
             except (httpx.HTTPError, grpc.RpcError):
                 return
             with self._lock:

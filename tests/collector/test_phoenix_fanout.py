@@ -24,7 +24,7 @@ from spanreplay_collector.log.segment_log import SegmentLog
 from spanreplay_collector.metrics import Metrics
 from spanreplay_collector.phoenix.fanout import PhoenixAnnotator, PhoenixFanout
 from support.collector import WAIT_S, SwitchStore, make_payload, run_collector, wait_until
-from support.phoenix_server import find_free_port
+from support.ports import free_port
 
 Answer = Callable[[ExportTraceServiceRequest], int]
 
@@ -170,7 +170,7 @@ def test_r6_fanout_breaker_opens_and_closes(tmp_path: Path, status: int, caplog:
 
 def test_c6_fanout_survives_an_absence_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """Phoenix comes up later than the collector, and the collector restarts meanwhile."""
-    metrics, port = Metrics(), find_free_port()
+    metrics, port = Metrics(), free_port()
     url = f"http://127.0.0.1:{port}/prefix"
     with run_fanout(tmp_path, url, metrics) as (log, _):
         append(log, make_payload(1))
@@ -183,7 +183,7 @@ def test_c6_fanout_survives_an_absence_and_goes_on_where_it_was(tmp_path: Path) 
 
 def test_c6_fanout_skips_the_oldest_when_too_far_behind(tmp_path: Path) -> None:
     """While Phoenix is away the log does not grow for it; what it misses is counted."""
-    metrics, port = Metrics(), find_free_port()
+    metrics, port = Metrics(), free_port()
     url = f"http://127.0.0.1:{port}/prefix"
     with run_fanout(tmp_path, url, metrics, lag=50_000, segment_bytes=10_000) as (log, fanout):
         for number in range(1, 101):
@@ -202,7 +202,7 @@ def test_c6_collector_acknowledges_and_loads_while_phoenix_is_away(tmp_path: Pat
     import httpx
 
     store = SwitchStore()
-    url = f"http://127.0.0.1:{find_free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     with run_collector(tmp_path, store, phoenix_url=url) as running, httpx.Client(trust_env=False) as client:
         for number in range(1, 20):
             headers = {"content-type": "application/x-protobuf"}

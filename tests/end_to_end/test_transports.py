@@ -15,7 +15,7 @@ import pytest
 from spanreplay.model.call import Recording
 from support.agents import AGENTS
 from support.ports import free_port, wait_for_port
-from support.replaying import Workplace
+from support.replaying import TIMEOUT_S, Workplace
 
 HOW = ("h1", "h2", "asgi")
 AGENT = AGENTS / "transports" / "agent.py"
@@ -37,7 +37,7 @@ def server() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         yield f"http://127.0.0.1:{port}", process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(TIMEOUT_S)
 
 
 def _version(recording: Recording) -> set[str]:
@@ -56,7 +56,7 @@ def test_s6_recordings_over_three_transports_replay_each_other(
         places[how] = Workplace(tmp_path / how, {"APP_URL": url})
     printed = {how: there.record(AGENT, how).stdout for how, there in places.items()}
     process.terminate()
-    process.wait(30)
+    process.wait(TIMEOUT_S)
     recordings = {how: there.recording() for how, there in places.items()}
     assert {how: _version(recording) for how, recording in recordings.items()} == {h: {v} for h, v in VERSIONS.items()}
     assert len(set(printed.values())) == 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -41,6 +40,7 @@ from spanreplay_kernels.proof.fingerprint import (
     system_fingerprint,
 )
 from spanreplay_kernels.serve import main
+from support.ports import free_port
 
 PROMPT: Final = "sell 1,000 ACME"
 
@@ -58,13 +58,6 @@ def write_model(folder: Path) -> Path:
     fast.chat_template = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
     fast.save_pretrained(folder)
     return folder
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ from spanreplay.model import errors
 from spanreplay.model.config import PHOENIX_GRPC_PORT
 from spanreplay.recording.remote.client import ServiceCatalog
 from spanreplay_service import phoenix
-from spanreplay_service.listen import can_listen, find_free_port
+from spanreplay_service.listen import can_listen
 from spanreplay_service.phoenix import PhoenixProcess, PhoenixSettings
+from support.ports import free_port
 from support.runs import make_call, make_payload, make_recording, make_run_id
 from support.spool_tools import wait_until
 from support.up_server import UpServer, command, start_up
@@ -156,7 +157,7 @@ def test_phoenix_that_keeps_falling_is_given_up(tmp_path: Path) -> None:
 
     async def run() -> bool:
         process = PhoenixProcess(
-            PhoenixSettings(tmp_path, find_free_port("127.0.0.1"), 1),
+            PhoenixSettings(tmp_path, free_port(), 1),
             said.append,
             command=(sys.executable, "-c", "raise SystemExit('no database')"),
             backoff_s=(0.001, 0.001),
@@ -181,7 +182,7 @@ def test_a_phoenix_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: pyte
 
     async def run() -> int:
         process = PhoenixProcess(
-            PhoenixSettings(tmp_path, find_free_port("127.0.0.1"), 1),
+            PhoenixSettings(tmp_path, free_port(), 1),
             lambda _: None,
             command=(sys.executable, "-c", code),
         )
@@ -286,7 +287,7 @@ def test_a_taken_phoenix_port_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.phoenix
 def test_a_signal_while_starting_stops_everything(tmp_path: Path) -> None:
     """Ctrl-C while Phoenix is being waited for ends `up` with status 1, and Phoenix with it."""
-    port = find_free_port("127.0.0.1")
+    port = free_port()
     with subprocess.Popen(
         command(tmp_path / "server", ("--phoenix-port", str(port)), phoenix=True),
         stdin=subprocess.DEVNULL,

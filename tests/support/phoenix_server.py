@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from support.ports import free_port
 
 START_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 20.0
@@ -46,17 +47,10 @@ class PhoenixServer:
             self._process.wait()
 
 
-def find_free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def start_phoenix(directory: Path, **environment: str) -> PhoenixServer:
     """Start Phoenix on free ports with its data below a directory, and wait until it answers."""
     directory.mkdir(parents=True, exist_ok=True)
-    port = find_free_port()
+    port = free_port()
     log = directory / "phoenix.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -66,7 +60,7 @@ def start_phoenix(directory: Path, **environment: str) -> PhoenixServer:
                 **HARDENING,
                 "PHOENIX_HOST": "127.0.0.1",
                 "PHOENIX_PORT": str(port),
-                "PHOENIX_GRPC_PORT": str(find_free_port()),
+                "PHOENIX_GRPC_PORT": str(free_port()),
                 "PHOENIX_WORKING_DIR": str(directory),
                 **environment,
             },
