@@ -15,7 +15,7 @@ import pytest
 from spanreplay.model.levels import CALLS, FULL, level_of_recording
 from spanreplay.seams.table import SEAMS
 from support.provider import Provider
-from support.replaying import BIN, Workplace
+from support.replaying import BIN, TIMEOUT_S, Workplace
 from support.units import COMMAND, await_true, serve
 
 AGENT = """
@@ -327,7 +327,7 @@ def test_p7_a_server_is_recorded_at_calls_unless_told(stated: dict[str, str], le
     """The process, its workers and each request are at one level, which the verdict of a request names."""
     workplace.write("app.py", SERVED)
     with serve(workplace, "--workers", "2", **stated) as server:
-        await_true(lambda: httpx.get(server.url).text == "7")
+        await_true(lambda: httpx.get(server.url, timeout=TIMEOUT_S).text == "7")
         server.stop()
     assert {level_of_recording(each.root).name for each in workplace.recordings()} == {level}
     replayed = workplace.replay(*COMMAND, source=server.units()[0].run_id)

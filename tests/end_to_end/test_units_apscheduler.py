@@ -24,7 +24,7 @@ from fastapi import FastAPI
 
 def ask(text):
     body = {"model": "gpt-x", "messages": [{"role": "user", "content": text}]}
-    answered = httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json=body)
+    answered = httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json=body, timeout=None)
     return answered.json()["choices"][0]["message"]["content"]
 
 scheduler = BackgroundScheduler(timezone=timezone.utc)

@@ -8,6 +8,7 @@ from typing import Final
 import httpx
 
 from support.provider import Provider
+from support.replaying import TIMEOUT_S
 from support.units import prepare, response_of, serve
 
 BLOCKING: Final = """
@@ -92,7 +93,7 @@ def test_p2_p4_blocking_calls_are_found_and_ours_are_not(provider: Provider, tmp
     """With blockbuster requests are whole runs; what the application blocks raises as without us, in a replay too."""
     workplace = prepare(tmp_path, provider, BLOCKING)
     with serve(workplace) as server:
-        answer = httpx.get(f"{server.url}/hello").raise_for_status().json()
+        answer = httpx.get(f"{server.url}/hello", timeout=TIMEOUT_S).raise_for_status().json()
         server.await_ends()
         server.stop()
     assert answer["slept"] == "Blocking call to time.sleep"
@@ -111,7 +112,7 @@ def test_p4_a_task_of_the_process_does_in_a_replay_what_a_request_waits_for(prov
     with serve(workplace) as server:
         assert server.process.stdout is not None
         assert server.process.stdout.readline() == "has polled\n"
-        answer = httpx.get(f"{server.url}/wait").raise_for_status().text
+        answer = httpx.get(f"{server.url}/wait", timeout=TIMEOUT_S).raise_for_status().text
         server.await_ends()
         server.stop()
     (unit,) = server.units()

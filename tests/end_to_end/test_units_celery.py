@@ -1,4 +1,4 @@
-"""Workers of Celery: each execution of a task is a run of its own, and replays by itself with the provider stopped."""
+"""Workers of Celery: each execution of a task is a run of its own, and replays with the provider and Redis stopped."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from support.provider import Provider
+from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Workplace
 from support.units import await_true, trace_of
 from support.workers import CELERY_APP, input_of, output_of, units_of
@@ -44,11 +45,19 @@ for number in range(int(sys.argv[1])):
 
 @pytest.fixture
 def place(provider: Provider, tmp_path: Path) -> Workplace:
-    """A directory with the application."""
+    """A directory with a program that publishes tasks."""
     workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
-    workplace.write("shop.py", CELERY_APP)
     workplace.write("publish.py", PUBLISH)
     return workplace
+
+
+@contextmanager
+def broker(place: Workplace, source: str) -> Iterator[str]:
+    """A Redis of the application's own; the application, which is written."""
+    with a_redis(place.path) as port:
+        app = source.replace("PORT", str(port))
+        place.write("shop.py", app)
+        yield app
 
 
 @contextmanager
@@ -84,15 +93,27 @@ def await_runs(place: Workplace, process: subprocess.Popen[str], count: int) -> 
     await_true(are_here)
 
 
+def kill_hanging(place: Workplace) -> None:
+    """Kill the process of a pool that is within the task that hangs; wait for the others."""
+    with working(place, "-c", "1") as process:
+        pid_file = place.path / "hanging"
+        await_true(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8") != "")
+        os.kill(int(pid_file.read_text(encoding="utf-8")), signal.SIGKILL)
+        await_runs(place, process, 2)  # the note is worked on by the process that takes its place
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+
+
 @pytest.mark.parametrize("pool", POOLS)
 def test_p3_p4_each_task_is_a_run_and_replays_alone(pool: str, provider: Provider, place: Workplace) -> None:
     """Tasks of several users: each has only its own calls; without provider and broker each is identical."""
     count = 11 if pool == "prefork" else 5
-    publish(place, count)
-    with working(place, *POOLS[pool]) as process:
-        await_runs(place, process, count + 1 + count - 1)  # one is retried, one fails and notes nothing
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=TIMEOUT_S)
+    with broker(place, CELERY_APP):
+        publish(place, count)
+        with working(place, *POOLS[pool]) as process:
+            await_runs(place, process, count + 1 + count - 1)  # one is retried, one fails and notes nothing
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=TIMEOUT_S)
     provider.stop()
     answers, notes = units_of(place, "shop.answer"), units_of(place, "shop.note")
     assert (len(answers), len(notes)) == (count + 1, count - 1)
@@ -115,31 +136,20 @@ def test_p3_p4_each_task_is_a_run_and_replays_alone(pool: str, provider: Provide
 
 def test_p4_a_changed_task_is_named_and_a_killed_one_is_incomplete(provider: Provider, place: Workplace) -> None:
     """A pool's process is killed within a task: what had ended is whole. Changed code has one cause."""
-    place.write("shop.py", CELERY_APP + HANGING)
-    subprocess.run(
-        [str(place.python), "-c", "import shop; shop.answer.delay(1, 'ann'); shop.hang.delay()"],
-        cwd=place.path,
-        env=place.environ,
-        check=True,
-        timeout=TIMEOUT_S,
-    )
-    with working(place, "-c", "1") as process:
-        pid_file = place.path / "hanging"
-        await_true(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8") != "")
-        os.kill(int(pid_file.read_text(encoding="utf-8")), signal.SIGKILL)
-        await_runs(place, process, 2)  # the note is worked on by the process that takes its place
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=TIMEOUT_S)
+    publishing = [str(place.python), "-c", "import shop; shop.answer.delay(1, 'ann'); shop.hang.delay()"]
+    with broker(place, CELERY_APP + HANGING) as app:
+        subprocess.run(publishing, cwd=place.path, env=place.environ, check=True, timeout=TIMEOUT_S)
+        kill_hanging(place)
     provider.stop()
     (hung,) = units_of(place, "shop.hang")
     assert not hung.completeness().is_complete
     assert hung.completeness().reasons
     (unit,) = units_of(place, "shop.answer")
     assert unit.completeness().is_complete, unit.completeness().reasons
-    place.write("shop.py", (CELERY_APP + HANGING).replace('{"answer": first', '{"answer": first.upper()'))
+    place.write("shop.py", app.replace('{"answer": first', '{"answer": first.upper()'))
     changed = place.replay(*WORKER, source=unit.run_id)
     assert changed.causes() == [("changed_call", "compute:output")]
-    place.write("shop.py", CELERY_APP.replace("def answer", "def renamed"))
+    place.write("shop.py", app.replace("def answer", "def renamed"))
     gone = place.replay(*WORKER, source=unit.run_id)
     assert gone.status == 1
     assert "the task 'shop.answer' is not registered in this application" in gone.stderr

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,8 +89,10 @@ def serve_with(workplace: Workplace, port: int, *command: str, **environ: str) -
 def await_true(happened: Callable[[], bool]) -> None:
     """Wait until something is so, for a limited time."""
     deadline = time.monotonic() + TIMEOUT_S
+    pause = threading.Event()
     while not happened():
         assert time.monotonic() < deadline
+        pause.wait(0.02)  # servers of the test's own process answer meanwhile
 
 
 def listens(port: int, process: subprocess.Popen[str]) -> bool:

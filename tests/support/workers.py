@@ -18,13 +18,9 @@ from pathlib import Path
 from celery import Celery
 from openai import OpenAI
 
-QUEUE = Path("queue")
-for name in ("in", "processed", "control"):
-    (QUEUE / name).mkdir(parents=True, exist_ok=True)
-app = Celery("shop", broker="filesystem://", backend=f"file://{QUEUE.absolute()}/processed")
-app.conf.broker_transport_options = {
-    "data_folder_in": "queue/in", "data_folder_out": "queue/in", "control_folder": "queue/control",
-}
+RESULTS = Path("results").absolute()
+RESULTS.mkdir(exist_ok=True)
+app = Celery("shop", broker="redis://127.0.0.1:PORT", backend=f"file://{RESULTS}")
 app.conf.worker_enable_remote_control = False
 app.conf.broker_connection_retry_on_startup = True
 STARTED, SEED = time.time(), random.random()
@@ -130,10 +126,10 @@ def make_body(text):
     return {"model": "gpt-x", "messages": [{"role": "user", "content": text}]}
 
 def ask(text):
-    return httpx.post(URL, json=make_body(text)).json()["choices"][0]["message"]["content"]
+    return httpx.post(URL, json=make_body(text), timeout=None).json()["choices"][0]["message"]["content"]
 
 async def think(text):
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         return (await client.post(URL, json=make_body(text))).json()["choices"][0]["message"]["content"]
 """
 

@@ -40,7 +40,7 @@ def say(text):
     print(text, flush=True)
 
 async def main():
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         for n in range(100_000):
             say(write(n))
             for answer in await asyncio.gather(ask(n), ask(n)):
