@@ -12,7 +12,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 AGENTS: Final = ROOT / "tests" / "agents"
-AGENT_TIMEOUT_S: Final = 120
+AGENT_TIMEOUT_S: Final = 600
 CURRENT: Final = Path(sys.executable)
 PYTHONS: Final = {
     "current": CURRENT,

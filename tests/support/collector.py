@@ -18,7 +18,7 @@ from spanreplay_collector.loader import SpanStore
 from spanreplay_collector.wire import make_header
 from support.service import LoopThread
 
-WAIT_S = 30.0
+WAIT_S = 180.0
 
 
 class SwitchStore:

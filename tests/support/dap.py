@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any, Final
 
-TIMEOUT_S: Final = 120
+TIMEOUT_S: Final = 600
 
 
 def _connect(port: int) -> socket.socket:

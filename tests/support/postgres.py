@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-TIMEOUT_S: Final = 120
+TIMEOUT_S: Final = 600
 _DEBIAN: Final = Path("/usr/lib/postgresql")
 
 

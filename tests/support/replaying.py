@@ -16,7 +16,7 @@ from spanreplay.recording.catalog import RunQuery
 from spanreplay.recording.spool import SpoolCatalog
 from support.agents import without_instrumentors
 
-TIMEOUT_S: Final = 180
+TIMEOUT_S: Final = 600
 BIN: Final = Path(sys.executable).parent
 
 

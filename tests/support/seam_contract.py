@@ -48,7 +48,7 @@ from support.ports import free_port
 from support.web_server import WebServer
 
 CASES: Final = Path(__file__).resolve().parents[1] / "agents" / "seams"
-TIMEOUT_S: Final = 120
+TIMEOUT_S: Final = 600
 PROMISES: Final = ("fits", "records", "exception", "replays", "suppressed", "abandoned", "restores")
 CHAIN_MAX: Final = 10
 _MISSING: Final = object()

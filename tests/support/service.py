@@ -13,7 +13,7 @@ from spanreplay_service.runs import Freshen, RunStore
 from spanreplay_service.server import ReplayServer, ServerSettings
 
 T = TypeVar("T")
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 class LoopThread:

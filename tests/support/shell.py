@@ -20,7 +20,7 @@ for question in sys.argv[2:]:
 print("done", file=sys.stderr)
 sys.exit(int(sys.argv[1]))
 """
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 class Shell:

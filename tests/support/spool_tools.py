@@ -19,7 +19,7 @@ from spanreplay.recording.spool.target import target_of
 
 RUN = "0192f0000000700080000000000000aa"
 OTHER_RUN = "0192f0000001700080000000000000bb"
-DEADLINE_S = 30.0
+DEADLINE_S = 180.0
 
 
 def request(

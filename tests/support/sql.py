@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-TIMEOUT_S: Final = 120
+TIMEOUT_S: Final = 600
 _PROGRAM: Final = """
 import sys
 from chdb.session import Session

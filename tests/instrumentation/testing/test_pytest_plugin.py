@@ -34,7 +34,7 @@ def test_agent():
 
 
 def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*_NO_OTHERS, *args, timeout=100)
+    return pytester.runpytest_subprocess(*_NO_OTHERS, *args, timeout=600)
 
 
 def _record(pytester: pytest.Pytester, provider: Provider, *args: str) -> None:

@@ -74,10 +74,10 @@ def test_s5_one_test_plays_several_recordings_and_counts(
     others = [part for name in ("phoenix", "langsmith_plugin", "mockllm") for part in ("-p", f"no:{name}")]
     with monkeypatch.context() as patch:
         patch.setenv("RECORD", "1")
-        recorded = pytester.runpytest_subprocess(*others, "-s", "-k", "test_record", timeout=100)
+        recorded = pytester.runpytest_subprocess(*others, "-s", "-k", "test_record", timeout=600)
     recorded.assert_outcomes(passed=2, deselected=4)
     provider.stop()
-    replayed = pytester.runpytest_subprocess(*others, "-s", timeout=100)
+    replayed = pytester.runpytest_subprocess(*others, "-s", timeout=600)
     replayed.assert_outcomes(passed=4, skipped=2)
     said = [[line for line in each.outlines if "said " in line] for each in (recorded, replayed)]
     assert len(said[0]) == 2

@@ -31,7 +31,7 @@ def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*_NO_OTHERS, *args, timeout=100)
+    return pytester.runpytest_subprocess(*_NO_OTHERS, *args, timeout=600)
 
 
 def _record(pytester: pytest.Pytester, *args: str) -> None:

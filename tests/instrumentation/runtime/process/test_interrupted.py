@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[3]
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 AGENT = '''
 import asyncio, gc, random, signal, sys, time
 

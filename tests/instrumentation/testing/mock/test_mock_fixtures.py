@@ -14,7 +14,7 @@ _FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*_OURS_ONLY, *args, timeout=100)
+    return pytester.runpytest_subprocess(*_OURS_ONLY, *args, timeout=600)
 
 
 def test_s10_readme_of_pytest_mockllm_runs_unchanged(pytester: pytest.Pytester) -> None:
