@@ -58,7 +58,7 @@ def test_p3_p4_each_slack_event_is_a_run_and_replays_alone(provider: Provider, t
     with a_slack([make_mention(number, f"question-{number} ") for number in range(4)]) as slack:
         place.write("shop.py", (APP + IN_SOCKET_MODE).replace("SLACK", slack.url))
         record_until(place, 4, "shop.py", status=-15)
-        assert sorted(slack.acknowledged) == ["e0", "e1", "e2", "e3"]
+        await_true(lambda: sorted(slack.acknowledged) == ["e0", "e1", "e2", "e3"])
         assert len(slack.posted) == 7
     provider.stop()
     units = {int(unit.root.user_id[1:]): unit for unit in units_of(place, "app_mention")}
