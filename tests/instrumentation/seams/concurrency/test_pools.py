@@ -107,12 +107,14 @@ def test_n3_pool_whose_workers_ask_something_else_at_their_start_ends(tmp_path: 
 
 
 LEFT = """
-import multiprocessing, select
+import multiprocessing, os, select
 import spanreplay
 
 @spanreplay.boundary("tool", name="ask")
 def ask(item):
-    while item:
+    if item:
+        open("begun", "w").close()
+    while item or not os.path.exists("begun"):
         select.select([], [], [], 0.01)
     return item
 
@@ -129,7 +131,7 @@ def test_n3_worker_that_is_ended_at_work_makes_the_run_incomplete(tmp_path: Path
     workplace.record(agent)
     reasons = workplace.recording().completeness().reasons
     assert any(
-        "the pool made at agent.py:12" in reason and "while it worked on an item" in reason for reason in reasons
+        "the pool made at agent.py:14" in reason and "while it worked on an item" in reason for reason in reasons
     )
     replayed = workplace.replay(agent)
     assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr

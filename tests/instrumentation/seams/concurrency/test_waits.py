@@ -297,7 +297,7 @@ def test_n2_wait_that_ended_in_time_lasts_while_results_come(monkeypatch: pytest
     """A replay on a busy machine may take longer than the run: what came in time then does so now."""
     monkeypatch.setattr(serving, "_MORE_S", 0.8)
 
-    def program(busy_s: float, seen: list[str]) -> Callable[[], None]:
+    def program(busy_s: float, limit_s: float, seen: list[str]) -> Callable[[], None]:
         def work(number: int) -> str:
             answer = ask(number)
             end = time.perf_counter() + busy_s
@@ -308,10 +308,10 @@ def test_n2_wait_that_ended_in_time_lasts_while_results_come(monkeypatch: pytest
         def main() -> None:
             with ThreadPoolExecutor(1) as pool:
                 futures = [pool.submit(work, number) for number in range(5)]
-                for future in concurrent.futures.as_completed(futures, timeout=0.2):
+                for future in concurrent.futures.as_completed(futures, timeout=limit_s):
                     seen.append(future.result())
                 last = [pool.submit(work, number) for number in range(5, 10)][-1]
-                seen.append(last.result(timeout=0.2))
+                seen.append(last.result(timeout=limit_s))
 
         return main
 
@@ -321,8 +321,8 @@ def test_n2_wait_that_ended_in_time_lasts_while_results_come(monkeypatch: pytest
 
     told: list[str] = []
     again: list[str] = []
-    recording = recorded(program(0, told))
-    outcome = replayed(program(0.3, again), recording)
+    recording = recorded(program(0, 60, told))
+    outcome = replayed(program(0.3, 0.2, again), recording)
     assert (outcome.error, again, len(told)) == (None, told, 6)
     assert outcome.kinds() == []
 

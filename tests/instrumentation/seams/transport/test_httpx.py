@@ -406,15 +406,21 @@ def test_n2_cancelled_request_is_cancelled_by_the_agent_again(how: str, server: 
         yield b"first"
         server.stopping.wait(DEADLINE_S)
 
-    async def read(client: Any, seen: list[bytes]) -> None:
+    async def read(client: Any, seen: list[bytes], is_under_way: asyncio.Event) -> None:
         async with web.stream(client, f"{server.url}/stuck") as response:
             async for piece in web.iterate(response):
                 seen.append(piece)
+                is_under_way.set()
 
     async def main() -> Any:
         seen: list[bytes] = []
+        is_under_way = asyncio.Event()
         async with web.client() as client:
-            work = client.get(f"{server.url}/wait") if how == "request" else read(client, seen)
+            if how == "request":
+                work = asyncio.create_task(client.get(f"{server.url}/wait"))
+            else:
+                work = asyncio.create_task(read(client, seen, is_under_way))
+                await is_under_way.wait()
             try:
                 await asyncio.wait_for(work, 0.1)
             except asyncio.TimeoutError:

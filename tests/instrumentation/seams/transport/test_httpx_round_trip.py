@@ -267,9 +267,11 @@ def refuse_request(request: Any) -> None:
 
 async def failures(web: Flavour, url: str) -> Any:
     """Nobody there, nobody answers, hung up, broken off: the library's own exceptions, with their requests."""
-    async with web.client(timeout=web.hx.Timeout(5, read=TIMEOUT_S)) as client:
-        found = [await _error(web, client, f"{CLOSED_PORT}/x")]
-        found += [await _error(web, client, f"{url}/{path}") for path in ("wait", "wait-in-body", "hang-up", "broken")]
+    async with web.client(timeout=web.hx.Timeout(30, read=TIMEOUT_S)) as impatient:
+        found = [await _error(web, impatient, f"{url}/{path}") for path in ("wait", "wait-in-body")]
+    async with web.client(timeout=30) as client:
+        found += [await _error(web, client, f"{CLOSED_PORT}/x")]
+        found += [await _error(web, client, f"{url}/{path}") for path in ("hang-up", "broken")]
         pieces: list[bytes] = []
         async with web.stream(client, f"{url}/broken") as response:
             try:
