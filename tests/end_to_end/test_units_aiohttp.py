@@ -209,6 +209,7 @@ def test_p5_ended_units_under_aiohttp_are_whole_when_the_process_is_killed(
     with serve(place, command=RUN.command, at=RUN.at) as server:
         worker = int(httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).text)
         httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
+        server.await_ends()
         with httpx.stream("GET", f"{server.url}/hang", timeout=TIMEOUT_S) as hanging:
             assert next(hanging.iter_text()) == "begun"
             os.kill(worker, signal.SIGKILL)

@@ -119,6 +119,7 @@ def test_p5_ended_units_under_hypercorn_are_whole_when_its_worker_is_killed(
     with serve(place, command=COMMAND, at=AT) as server:
         worker = httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).json()
         httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
+        server.await_ends()
         with httpx.stream("GET", f"{server.url}/hang", timeout=TIMEOUT_S) as hanging:
             assert next(hanging.iter_text()) == "begun"
             kill(server, worker)

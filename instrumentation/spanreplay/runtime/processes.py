@@ -34,7 +34,7 @@ ENVIRONMENT: Final = "SPANREPLAY_JOIN"
 """Carries a ticket into a new Python process; taken out of the environment as soon as it is read."""
 _HEADER_BYTES: Final = 16_384
 _CLOCK_AT, _COUNT_AT, _WORKING_AT, _HANDED_AT = 0, 8, 16, 8_192
-_MISSED_AT, _OPEN_AT = 8_200, 8_201
+_MISSED_AT, _OPEN_AT, _PIDS_AT = 8_200, 8_201, 8_208
 _STARTING: Final = -1
 """Stands where the number of a process's working threads will."""
 
@@ -180,6 +180,19 @@ class Family:
         """Whether a process is on its way; once there it says itself what it does."""
         if number < config.PROCESSES_MAX:
             struct.pack_into("i", self._memory, _WORKING_AT + 4 * number, _STARTING if is_starting else 0)
+
+    def state_pid(self, number: int, pid: int) -> None:
+        """Which process one is that was started."""
+        if number < config.PROCESSES_MAX and not self._memory.closed:
+            struct.pack_into("i", self._memory, _PIDS_AT + 4 * number, pid)
+
+    def find_starting(self) -> list[int]:
+        """The ids of the processes that are on their way."""
+        if self._memory.closed:
+            return []
+        states = self._states()
+        pids = struct.unpack_from(f"{len(states)}i", self._memory, _PIDS_AT)
+        return [pid for pid, state in zip(pids, states, strict=True) if state == _STARTING and pid]
 
     def count_others_working(self) -> int:
         """How many threads of other processes are at work; one that is starting is."""

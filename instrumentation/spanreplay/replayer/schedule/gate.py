@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Outcome
 from spanreplay.model.errors import ReplayMiss
+from spanreplay.replayer.schedule.arrivals import Arrivals
 from spanreplay.replayer.schedule.crew import Crew
 from spanreplay.replayer.schedule.kept_order import KeptOrder
 from spanreplay.replayer.schedule.pace import Steps, find_threads
@@ -112,6 +113,7 @@ class OrderGate:
         self.is_live = False
         """Whether the run has gone on behind its recording: time is real from there on."""
         self._shared: Family | None = None
+        self._arrivals: Arrivals | None = None
         self._pid = posix.getpid()
         self.skipped: list[int] = []
         """Clocks of completions that were waited for in vain."""
@@ -252,7 +254,7 @@ class OrderGate:
                 shared.mark_gone(clock)
             for clock in self._gone:
                 shared.mark_gone(clock)
-            self._shared = shared
+            self._shared, self._arrivals = shared, Arrivals(shared)
             self._state_working()
 
     def join(self, shared: Family, *, is_worker: bool) -> None:
@@ -270,6 +272,10 @@ class OrderGate:
     @property
     def _is_awaited(self) -> bool:
         return self._shared is not None and not self.skipped and self._shared.is_awaited
+
+    @property
+    def _arrived(self) -> int:
+        return 0 if self._arrivals is None else self._arrivals.count_steps()
 
     def _state_working(self) -> None:
         if self._shared is not None:
@@ -320,7 +326,7 @@ class OrderGate:
         Raises: what `on_stall` gives, in the main thread once nothing has moved for HANG_MS while every thread was
         waiting, in the others then too: the process could not end.
         """
-        since, head = time.monotonic(), self.head
+        since, head = time.monotonic(), (self.head, self._arrived)
         is_main = threading.current_thread() is threading.main_thread()
         while not wait(STALL_MS / 1000):
             now = time.monotonic()
@@ -328,8 +334,10 @@ class OrderGate:
                 self._look_at_processes(self._shared)
             if self.stalled is not None:
                 raise ReplayMiss(self.stalled)
-            if not is_main or self.working_threads > 0 or self.head != head or self.is_live or self.on_stall is None:
-                since, head = now, self.head
+            if not is_main or self.working_threads > 0 or self.is_live or self.on_stall is None:
+                since = now
+            elif (moved := (self.head, self._arrived)) != head:
+                since, head = now, moved
             elif now - since >= max(hang_ms(), STALL_AWAITED_MS if self._is_awaited else 0) / 1000:
                 if relieve(self):
                     since = now
@@ -365,7 +373,7 @@ class OrderGate:
         self.move(lambda: self._shut.update(threads))
 
     def _block(self, clock: int, others_s: float) -> None:
-        patience = Patience(self._head, self._look_ms)
+        patience = Patience((self._head, self._arrived), self._look_ms)
         reaction: Reaction | None = None
         while True:
             if self._is_turn(clock):
@@ -381,7 +389,8 @@ class OrderGate:
             reaction = None
             self._pause(LOOK_MS / 1000)
             is_busy, waiting = self.working_threads > 0, self.crew.idle
-            if patience.is_over(self._head, is_busy=is_busy, is_awaited=self._is_awaited, waiting=waiting):
+            state = (self._head, self._arrived)
+            if patience.is_over(state, is_busy=is_busy, is_awaited=self._is_awaited, waiting=waiting):
                 self.skip_before(clock)
 
     def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
@@ -397,13 +406,13 @@ class OrderGate:
                 return self._wait_until(is_free, may_be_long=may_be_long)
 
     def _wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool) -> bool:
-        patience = Patience((self._head, self._moves), self._look_ms)
+        patience = Patience((self._head, self._moves, self._arrived), self._look_ms)
         self._condition.notify_all()  # one thread less is at work
         while not self._is_open:
             self._pause(LOOK_MS / 1000)
             if is_free():
                 return True
-            state, is_busy = (self._head, self._moves), self.working_threads > 0
+            state, is_busy = (self._head, self._moves, self._arrived), self.working_threads > 0
             is_awaited = self._is_awaited or (may_be_long and is_busy)
             if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=self.crew.idle):
                 return False

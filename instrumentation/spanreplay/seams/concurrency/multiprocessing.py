@@ -56,10 +56,13 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
             run.family.children.append((ticket.number, process))
         _state_starting(run, ticket, True)
         try:
-            return wrapped(*args, **kwargs)
+            wrapped(*args, **kwargs)
         except BaseException:
             _state_starting(run, ticket, False)
             raise
+        if run.session is not None and run.family is not None:
+            run.family.state_pid(ticket.number, process.pid or 0)
+    return None
 
 
 def _state_starting(run: Run, ticket: Ticket, is_starting: bool) -> None:
