@@ -38,12 +38,12 @@ def test_open_directory_of_another_process_is_locked() -> None:
     assert owner.stdout is not None
     assert owner.stdout.readline() == "open\n"
     script = "import sys\nfrom spanreplay_collector.store.store import Store\nStore.open(sys.argv[1])"
-    second = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60)
+    second = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=600)
     owner.communicate("")
     assert second.returncode == 1
     last = second.stderr.strip().splitlines()[-1]
     assert last.startswith("spanreplay.model.errors.StoreLocked: another process has the store")
-    third = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=60)
+    third = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True, timeout=600)
     assert third.returncode == 0, third.stderr
 
 
@@ -69,7 +69,7 @@ def test_open_makes_a_private_directory_of_that_name() -> None:
     """A new store's directory is readable by its owner only, whatever characters its name has."""
     url = f"chdb://{make_directory() / 'new 50%20 #1 ü'}"
     script = "import sys\nfrom spanreplay_collector.store.store import Store\nStore.open(sys.argv[1]).migrate()"
-    subprocess.run([sys.executable, "-c", script, url], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, url], check=True, timeout=600)
     assert Path(url.removeprefix("chdb://")).stat().st_mode & 0o777 == 0o700
 
 

@@ -22,7 +22,7 @@ TESTS = Path(__file__).parents[1]
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "support.store_loader", *arguments]
-    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -67,7 +67,7 @@ def test_c1_server_killed_while_loading_keeps_each_batch_once(seed: int) -> None
         thread.start()
         assert is_reached.wait(timeout=60)
         server.kill()
-        thread.join(timeout=60)
+        thread.join(timeout=600)
         assert not thread.is_alive()
     assert errors or acked == BATCHES
     again = Front(directory)

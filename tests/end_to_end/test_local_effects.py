@@ -66,7 +66,7 @@ def test_s50_a_human_answer_at_a_terminal_replays(workplace: Workplace) -> None:
     )
     os.close(theirs)
     os.write(ours, b"yes\n")
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=600) == 0
     os.close(ours)
     assert_same(workplace.replay(agent), "Sell? answer yes\n")
 

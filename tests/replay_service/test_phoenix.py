@@ -236,7 +236,7 @@ def test_r6_phoenix_grpc_listens_on_loopback_only() -> None:
         "keep_grpc_on_loopback()\n"
         "asyncio.run(open())\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert result.stdout.split("\n")[:2] == ["everywhere", "loopback only"]
 
 

@@ -28,6 +28,6 @@ def clone(source: Path, target: Path) -> None:
 
 
 def _git(path: Path, *args: str) -> str:
-    done = subprocess.run(["git", *args], cwd=path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["git", *args], cwd=path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -93,5 +93,5 @@ def test_r8_what_python_prints_of_our_errors_is_escaped(capsys: pytest.CaptureFi
     guard.write_stderr(HOSTILE)
     assert not _unsafe(capsys.readouterr().err)
     code = f"from spanreplay.model.errors import ReplayMiss; raise ReplayMiss({HOSTILE!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=600)
     assert not _unsafe(done.stderr.partition("ReplayMiss: ")[2].replace("\r", ""))

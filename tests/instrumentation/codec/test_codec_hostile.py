@@ -88,7 +88,7 @@ def _load_in_process(directory: Path, path: str, first: str = "") -> str:
         "except Refused as exc: print('refused', exc.what)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=directory, capture_output=True, check=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=directory, capture_output=True, check=True, text=True, timeout=600
     )
     return done.stdout
 

@@ -311,7 +311,7 @@ def test_one_redactor_serves_many_threads(make_run: MakeRun) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=600)
     assert all(result == expected for result in results)
     assert run.errors == 0
 
@@ -319,7 +319,7 @@ def test_one_redactor_serves_many_threads(make_run: MakeRun) -> None:
 def test_import_loads_no_opentelemetry_sdk() -> None:
     """Importing the package costs the agent neither the SDK nor anything heavy."""
     code = "import sys; before = set(sys.modules); import spanreplay.redact; print(sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     loaded = ast.literal_eval(done.stdout)
     roots = {name.partition(".")[0] for name in loaded}
     assert roots.isdisjoint({"google", "grpc", "hypothesis", "wrapt"})

@@ -77,7 +77,7 @@ def test_processes_that_race_get_the_same_key(tmp_path: Path) -> None:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    keys = {racer.communicate(timeout=60)[0].strip() for racer in racers}
+    keys = {racer.communicate(timeout=600)[0].strip() for racer in racers}
     assert len(keys) == 1
     assert len(keys.pop()) == 64
 

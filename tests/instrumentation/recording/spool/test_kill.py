@@ -75,7 +75,7 @@ def kill_after(workplace: Workplace, agent: Path, lines: int) -> list[str]:
     found = [process.stdout.readline() for _ in range(lines)]
     process.kill()
     rest = process.stdout.read()  # `communicate` would leave out what `readline` has in its buffer
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
     return [line.rstrip("\n") for line in [*found, *rest.splitlines(keepends=True)] if line.endswith("\n")]
 

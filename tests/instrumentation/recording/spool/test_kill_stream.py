@@ -79,7 +79,7 @@ def there(tmp_path: Path) -> Iterator[Workplace]:
 def _kill(there: Workplace, source: str, at: int) -> CallRecord:
     agent = there.write("agent.py", HEAD + source)
     process = there.spawn([str(there.python), str(agent)], KILL_AT=str(at))
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
     (call,) = there.recording().calls
     return call

@@ -55,7 +55,7 @@ def test_s48_next_process_ships_what_a_killed_one_left(tmp_path: Path, sink: Otl
     assert shipper.flush(LONG_MS)
     assert sink.span_ids() == [], "the writer lives: its file is not ours"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert shipper.shutdown(LONG_MS)
     assert sink.span_ids() == ids(1, 2, 3, 4, 5)
     assert list(iter_spool_files(tmp_path)) == []
@@ -68,7 +68,7 @@ def test_restart_goes_on_at_the_acknowledged_offset(tmp_path: Path, sink: OtlpSi
     assert process.stdout is not None
     assert process.stdout.read(1) == b"x"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert set(ids(1, 2, 3)) <= set(sink.span_ids())
     assert ship_all(tmp_path, target_of(sink.endpoint)).error == ""
     assert sorted(set(sink.span_ids())) == ids(1, 2, 3, 4, 5)
@@ -84,7 +84,7 @@ def test_live_files_are_left_to_their_writers(tmp_path: Path, sink: OtlpSink) ->
     assert process.stdout.read(1) == b"x"
     report = ship_all(tmp_path, target_of(sink.endpoint))
     assert (report.live, report.payloads) == (1, 0)
-    process.communicate(b"x", timeout=30)
+    process.communicate(b"x", timeout=600)
     unreachable = ship_all(tmp_path, target_of(otlp_sink.endpoint_of(reserved)))
     assert (unreachable.remaining, unreachable.live) == (1, 0)
     assert unreachable.error.endswith("/v1/traces: ConnectionRefusedError")
@@ -112,7 +112,7 @@ def test_several_processes_never_ship_the_same_file(tmp_path: Path, sink: OtlpSi
         process.stdin.write(b"x")
         process.stdin.flush()
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         assert process.returncode == 0
     assert sorted(sink.span_ids()) == ids(*range(400))
     assert list(iter_spool_files(tmp_path)) == []
@@ -150,7 +150,7 @@ assert shipper.shutdown(30_000)
 def test_forked_children_ship_their_own(tmp_path: Path, sink: OtlpSink) -> None:
     """Parent and children, forked while the shipper works, deliver everything once and do not hang."""
     process = start_python(_FORKING_AGENT, tmp_path, sink.endpoint)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == 0
     assert sorted(sink.span_ids()) == sorted(ids(1, 2, 3, 4, 5, 20, 30, 40, 50))
     assert list(iter_spool_files(tmp_path)) == []
@@ -178,7 +178,7 @@ def test_agent_exits_cleanly_whatever_the_collector(is_up: bool, tmp_path: Path)
     endpoint = otlp_sink.endpoint_of(reserved)
     if not is_up:
         process = start_python(_EXITING_AGENT, tmp_path, endpoint)
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         assert process.returncode == 0
         (path,) = iter_spool_files(tmp_path)
         assert len(list(iter_frames(path))) == 1
@@ -186,7 +186,7 @@ def test_agent_exits_cleanly_whatever_the_collector(is_up: bool, tmp_path: Path)
         return
     with otlp_sink.serve(reserved) as sink:
         process = start_python(_EXITING_AGENT, tmp_path, endpoint)
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         assert process.returncode == 0
         assert len(sink.span_ids()) == 1
         assert list(iter_spool_files(tmp_path)) == []

@@ -68,7 +68,7 @@ def run(path: Path, source: str) -> subprocess.CompletedProcess[str]:
     (free / "out").symlink_to(there / "kept")
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        [sys.executable, "-c", source], cwd=path, env=environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", source], cwd=path, env=environ, capture_output=True, text=True, timeout=600, check=False
     )
 
 

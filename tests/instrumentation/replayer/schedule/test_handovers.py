@@ -35,7 +35,7 @@ def run_threads(gate: OrderGate, works: list[Any]) -> None:
         thread.start()
     with gate.crew.waiting_elsewhere():
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=600)
     assert not any(thread.is_alive() for thread in threads)
 
 

@@ -138,7 +138,7 @@ def test_interrupted_program_is_recorded_as_failed(workplace: Workplace) -> None
     source = listens + CALL + f"os.kill(os.getpid(), {int(signal.SIGINT)})\nthreading.Event().wait(30)"
     agent = workplace.write("agent.py", source)
     process = workplace.spawn([str(workplace.python), str(agent)])
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode in (-int(signal.SIGINT), 130, 1)
     recording = workplace.recording()
     assert recording.root.outcome == "error"
