@@ -21,8 +21,7 @@ from support.provider import Provider
 from support.replaying import BIN, TIMEOUT_S, Workplace
 from support.units import ended_runs
 
-GUNICORN: Final = ("gunicorn", "--no-control-socket", "--timeout", str(TIMEOUT_S))
-"""A worker that a test stops is not taken for one that hangs."""
+GUNICORN: Final = ("gunicorn", "--no-control-socket")
 WSGI: Final = """
 import os
 from openai import OpenAI

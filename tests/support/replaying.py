@@ -18,6 +18,11 @@ from support.agents import without_instrumentors
 
 TIMEOUT_S: Final = 600
 BIN: Final = Path(sys.executable).parent
+PATIENT: Final = {
+    "GUNICORN_CMD_ARGS": f"--timeout {TIMEOUT_S}",
+    "UVICORN_TIMEOUT_WORKER_HEALTHCHECK": str(TIMEOUT_S),
+}
+"""A worker that loads slowly, as on a busy machine, or that a test stops, does not hang: its server leaves it alive."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Workplace:
             "PATH": f"{self.python.parent}{os.pathsep}{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HOME": str(path),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **PATIENT,
             **without_instrumentors(),
             **(environ or {}),
         }
