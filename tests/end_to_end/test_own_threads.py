@@ -29,3 +29,32 @@ def test_n2_threads_of_ours_are_none_of_the_run(workplace: Workplace, fsync: str
     manifest = workplace.recording().root.manifest
     assert {name: manifest.get(name) for name in ("timers", "lane_ends")} == {"timers": {}, "lane_ends": {}}
     assert workplace.replay(agent).verdict["verdict"] == "identical"
+
+
+RETRYING = """
+import subprocess
+import threading
+import time
+
+begun = threading.Event()
+
+def again_and_again():
+    for delay in (0.001, 40, 40):
+        subprocess.run(["date", "+%N"])
+        begun.set()
+        time.sleep(delay)
+
+threading.Thread(target=again_and_again, daemon=True).start()
+begun.wait()
+time.sleep(0.05)
+print(sum(range(10_000_000)))
+"""
+
+
+def test_p10_a_thread_asleep_at_the_end_of_the_run_sleeps_in_the_replay(workplace: Workplace) -> None:
+    """What a background thread would have done after the recorded run ended is not done while its replay computes."""
+    agent = workplace.write("agent.py", RETRYING)
+    workplace.record(agent)
+    assert len(workplace.recording().calls) == 2
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

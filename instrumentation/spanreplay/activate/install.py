@@ -268,9 +268,10 @@ class Installation:
             from spanreplay.replayer import tracebacks
             from spanreplay.replayer.sandbox import netguard
             from spanreplay.replayer.schedule import step_clock, threads
+            from spanreplay.replayer.schedule.long_sleeps import LongSleeps
 
             tracebacks.install(self.patches)
-            threads.install(self.session.gate, self.patches)
+            threads.install(self.session.gate, self.patches, LongSleeps.of(self.session.recording))
             step_clock.install(self.session.gate, self.patches)
             netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
         groups.install("waits of threads", self.patches, waits.install)  # around what a replay does to waits

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, Final
 
 from spanreplay.replayer.schedule import pool_workers
+from spanreplay.replayer.schedule.long_sleeps import LongSleeps
 from spanreplay.runtime.caller.caller import is_agent, is_ours
 from spanreplay.runtime.order.alarms import sleep_with_alarm
 from spanreplay.runtime.order.counted import SERVICE, TurnCondition, counted, nothing
@@ -206,7 +207,7 @@ def _timeout(timeout: float | None = None) -> float | None:
     return timeout
 
 
-def install(gate: Order, patches: Patches) -> None:
+def install(gate: Order, patches: Patches, sleeps: LongSleeps | None = None) -> None:
     """Count pool calls and threads from the moment they are asked for until they are done."""
     waiting, pools = _Waiting(gate), _Pools(gate)
 
@@ -246,14 +247,15 @@ def install(gate: Order, patches: Patches) -> None:
     pool_workers.install(patches)
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "submit", submit)
     patches.wrap(threading.Thread, "start", start)
-    _install_waits(gate, waiting, patches)
+    _install_waits(gate, waiting, patches, sleeps or LongSleeps((), 0, 0))
 
 
-def _install_waits(gate: Order, waiting: _Waiting, patches: Patches) -> None:
+def _install_waits(gate: Order, waiting: _Waiting, patches: Patches, sleeps: LongSleeps) -> None:
     def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         seconds = args[0] if args else 0
         if gate.is_live or not isinstance(seconds, (int, float)) or seconds < 0:
             return wrapped(*args, **kwargs)  # which raises
+        sleeps.hold(gate, seconds)
         with gate.crew.sleeping():
             return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
 
