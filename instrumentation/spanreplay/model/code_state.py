@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BY_PROGRAM = "by_program"
+"""In the manifest: what is left of a file is the work of a program that the run started."""
 ABSENT, ENTRIES, AT, CONTENT, TIMES = "absent", "entries", "at", "content", "times"
 
 KEEPS, APPENDS, REPLACES, NAMES, NOTHING = "keeps", "appends", "replaces", "names", "nothing"

@@ -88,6 +88,9 @@ class Index(Protocol):
     def at(self, lane: str, boundary: str, index: int) -> CallRecord | None:
         """The recorded call of a boundary in a lane."""
 
+    def find_next(self, lane: str) -> CallRecord | None:
+        """The earliest call of a lane that nobody has asked for."""
+
 
 class EarlierUnit(Protocol):
     """A unit that is replayed before the judged one."""

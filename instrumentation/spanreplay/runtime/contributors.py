@@ -64,6 +64,15 @@ class CodeState(Protocol):
     def begin(self, run: Any, path: str, there: str, how: str) -> None:
         """A path is about to be changed: what is there is recorded, once. Raises: ReplayMiss."""
 
+    def note_absent(self, path: str) -> None:
+        """Nothing is at a path where somebody is about to make something, in the code tree or elsewhere."""
+
+    def note_missing(self, path: str) -> None:
+        """The agent has found nothing at a path of the code tree, before any program ran."""
+
+    def note_made(self, path: str) -> None:
+        """A program has made or changed a path: a replay begins without it if it was missing."""
+
     def list_absent(self) -> list[str]:
         """Paths where nothing was before the run made something there."""
 
@@ -74,6 +83,10 @@ class Files(Protocol):
     @property
     def state(self) -> CodeState | None:
         """The state inside the code tree; None where the recording has none."""
+
+    @property
+    def program_ns(self) -> int:
+        """When the run started its first program; 0 before that."""
 
     @property
     def sees_looks(self) -> bool:
@@ -104,6 +117,9 @@ class Files(Protocol):
 
     def show_to_program(self) -> None:
         """A program is about to start: what has been written until now is given to it."""
+
+    def is_changed_by_program(self, path: str) -> bool:
+        """Whether a file that this run has written was changed since by a program that could read it."""
 
     def add_directory(self, path: str) -> None:
         """A directory is about to be made."""

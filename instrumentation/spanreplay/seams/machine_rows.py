@@ -268,7 +268,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "data files outside of its code that the agent reads",
         kind="`tool`",
         effect="`read`",
-        omits="files of the code tree and of packages, files that tools or libraries read",
+        omits="files of the code tree that no program of the run has changed, files of packages, files that tools read",
     ),
     Seam(
         "native-files",

@@ -25,6 +25,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.seams.machine.clock.temporary import asks_for_temporary, is_tempfile
 from spanreplay.seams.machine.files import path_effects
+from spanreplay.seams.machine.files.by_programs import is_by_program
 from spanreplay.seams.machine.files.descriptors import resolve
 from spanreplay.seams.machine.files.path_effects import note_change
 from spanreplay.seams.machine.outside.leaks import note
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _getframe: Final = sys._getframe
 _WRITE_FLAGS: Final = os.O_WRONLY | os.O_RDWR
+_NAMELESS: Final = getattr(os, "O_TMPFILE", -1)
+"""Opens a file without a name: the path is that of the folder, which stays as it is."""
 _APPENDING: Final = dict.fromkeys(("a", "ab", "ba", "at", "ta"), APPENDS)
 
 
@@ -126,6 +129,8 @@ def note_write(run: Run, real: Any, path: str, mode: str) -> None:
     if written is None:
         return
     if written.has(path):
+        if "w" not in mode and is_by_program(run, path, "open"):
+            _seed(run, real, path, mode)
         guard.guarded("noting a file", functools.partial(written.add_again, path, is_new="w" in mode))
         return
     changes = "+" in mode and not set(mode) & set("wx")
@@ -151,7 +156,15 @@ def note_made(path: str) -> None:
     """Somebody else than the agent is about to write a file: it is none of the run's inputs."""
     run = run_of_files()
     if run is not None and run.written is not None:
-        run.written.touched.add(path)
+        _note_made(run, run.written, path)
+
+
+def _note_made(run: Run, written: Files, path: str) -> None:
+    """A replay begins without what was not there before."""
+    with unwatched():
+        if written.state is not None and not written.touched.has(path) and not os.path.lexists(path):
+            written.state.note_absent(path)
+    written.touched.add(path)
 
 
 def _begin_temporary(run: Run, frame: FrameType, path: str) -> None:
@@ -170,12 +183,13 @@ def _open_descriptor(real: Any, frame: FrameType, path: Any, flags: int, folder:
     if run is None or run.written is None or not isinstance(path, (str, bytes, os.PathLike)):
         return
     name = resolve(run, os.fsdecode(path), folder)
-    if name.startswith(DEVICES):
+    if name.startswith(DEVICES) or flags & _NAMELESS == _NAMELESS:
         return
     if not asks_for(frame, name):
         if flags & _WRITE_FLAGS:
             _begin_temporary(run, frame, name)
-            guard.guarded("noting a file", run.written.touched.add, name)
+            made = functools.partial(_note_made, run, run.written)
+            guard.guarded("noting a file", run.written.touched.add if is_tempfile(frame) else made, name)
             if is_tempfile(frame) and flags & os.O_CREAT and asks_for_temporary(frame):
                 guard.guarded("noting a file", run.written.add_temporary, name)
     elif flags & _WRITE_FLAGS:
@@ -276,7 +290,7 @@ def _before(
         for each in names:
             if handler is _remove:
                 guard.guarded("what a file held", run.written.end, each)
-            run.written.touched.add(each)
+            guard.guarded("noting a file", _note_made, run, run.written, each)
 
 
 def _is_removing_tree(frame: FrameType) -> bool:

@@ -25,6 +25,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.process.used_variables import is_env_file
 from spanreplay.runtime.run import Run
+from spanreplay.seams.machine.files.by_programs import is_by_program
 from spanreplay.seams.machine.files.changes import name_of, note_log, note_made, note_write, read_content, run_of_files
 
 _getframe: Final = sys._getframe
@@ -78,7 +79,7 @@ def open_recorded(
     return text
 
 
-def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
+def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...], *, is_by_program: bool) -> Any:
     file, mode, buffering, encoding, errors, newline = given
     is_live = False
 
@@ -96,6 +97,8 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...]) -> Any:
             return real(file, mode, buffering, encoding, errors, newline)
     if "content" not in value and run.session is not None:
         raise run.session.at_hole(f"the content of {path!r} was not recorded: it was too large")
+    if is_by_program and run.overlay is not None and run.written is not None and run.written.has(path):
+        run.overlay.put(path, value["content"])
     return open_recorded(value["content"], *given)
 
 
@@ -118,16 +121,17 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
         if set(mode) & _WRITING and not path.startswith(DEVICES):
             note_write(run, real, path, mode)
         return real(*given, closefd, opener)
-    if run.written is not None and run.written.has(path):
+    by_program = is_by_program(run, path, "open")
+    if not by_program and run.written is not None and run.written.has(path):
         if run.written.state is not None:
             run.written.state.note_read(run, path)
         return real(*given, closefd, opener)
-    is_data = places().is_data(path)
+    is_data = by_program or places().is_data(path)
     if not is_data and run.written is not None and run.written.state is not None:
         run.written.state.note_read(run, path)
     if run.census is not None:
         run.census.add("file", path, "recorded" if is_data else "code, read as it is", depth=4)
-    return _ask(run, real, path, given) if is_data else real(*given, closefd, opener)
+    return _ask(run, real, path, given, is_by_program=by_program) if is_data else real(*given, closefd, opener)
 
 
 def _note_env_file(path: str, asks: bool) -> None:

@@ -24,6 +24,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.dir_entries import Listed, LookedEntry, kind_of
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.reads import source
+from spanreplay.seams.machine.files.by_programs import is_by_program, note_missing
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
@@ -87,7 +88,9 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
     text = os.fsdecode(path)
     with unwatched():
         is_own = name not in _OF_HERE and run.written.touched.has(text)  # in an own folder others may put files
-        if is_own or not is_input(text, by_library=looker == LIBRARY):
+        is_none = is_own or not is_input(text, by_library=looker == LIBRARY)
+        if is_none and not is_by_program(run, text, name):
+            note_missing(run, text)
             return None
     arguments = {"path": run.written.name(text), **more}
     answer = call_sync(lambda: Leaf(Kind.TOOL.value, name, Effect.READ.value, arguments), _answer(find))

@@ -45,6 +45,7 @@ class State:
         self._known: set[str] = set()
         self._read: set[str] = set()
         self._unrecorded: set[str] = set()
+        self._missing: set[str] = set()
         self._absent: dict[str, None] = {}
         self._lock = make_lock()
 
@@ -91,6 +92,26 @@ class State:
             if is_new and len(self._absent) < ABSENT_MAX:
                 self._absent[place] = None
             return True
+
+    def note_absent(self, path: str) -> None:
+        """Nothing is at a path where somebody is about to make something, in the code tree or elsewhere."""
+        place = place_of(path)
+        with self._lock:
+            if len(self._absent) < ABSENT_MAX // 2:  # the rest is the agent's
+                self._absent[place] = None
+
+    def note_missing(self, path: str) -> None:
+        """The agent has found nothing at a path of the code tree, before any program ran."""
+        with self._lock:
+            if len(self._missing) < PATHS_MAX:
+                self._missing.add(place_of(path))
+
+    def note_made(self, path: str) -> None:
+        """A program has made or changed a path: a replay begins without it if it was missing."""
+        place = place_of(path)
+        with self._lock:
+            if place in self._missing and len(self._absent) < ABSENT_MAX:
+                self._absent[place] = None
 
     def list_absent(self) -> list[str]:
         """Paths where nothing was before the run made something there."""

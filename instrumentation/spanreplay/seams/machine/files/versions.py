@@ -29,11 +29,14 @@ class Versions:
         self._lock = make_lock()
         self._fresh: dict[str, None] = {}
         self._chains: dict[str, tuple[int, str]] = {}
+        self._shown: dict[str, str] = {}
+        """The hash of what a program was given, until the run changes that file itself."""
         self._reads = 0
 
     def write(self, path: str) -> None:
         """A file is about to be written."""
         with self._lock:
+            self._shown.pop(path, None)
             if len(self._fresh) < FILES_MAX:
                 self._fresh[path] = None
 
@@ -43,6 +46,7 @@ class Versions:
             for each in [p for p in self._fresh if p == path or p.startswith(path + "/")]:
                 del self._fresh[each]
                 self._count(each, digest)
+            self._forget_shown(path)
 
     def move(self, source: str, target: str, digest: Digest) -> None:
         """A file or folder is about to be moved."""
@@ -51,27 +55,40 @@ class Versions:
             for each in [p for p in self._fresh if p == source or p.startswith(source + "/")]:
                 del self._fresh[each]
                 self._fresh[target + each[len(source) :]] = None
+            self._forget_shown(source)
 
     def forget(self, path: str) -> None:
         """What a path holds is from now on the work of others, such as a database."""
         with self._lock:
             self._fresh.pop(path, None)
+            self._forget_shown(path)
+
+    def _forget_shown(self, path: str) -> None:
+        for each in [p for p in self._shown if p == path or p.startswith(path + "/")]:
+            del self._shown[each]
 
     def show(self, digest: Digest) -> None:
         """A program is about to start, and can read all that has been written."""
         with self._lock:
             for each in list(self._fresh):
-                self._count(each, digest)
+                self._shown[each] = self._count(each, digest)
             self._fresh.clear()
 
-    def _count(self, path: str, digest: Digest) -> None:
+    def is_changed(self, path: str, digest: Digest) -> bool:
+        """Whether a file is not what a program was given, though the run has not changed it since."""
+        with self._lock:
+            shown = self._shown.get(path)
+        return bool(shown) and digest(path) != shown
+
+    def _count(self, path: str, digest: Digest) -> str:
         if self._reads >= READS_MAX or (path not in self._chains and len(self._chains) >= FILES_MAX):
-            return
+            return ""
         self._reads += 1
         found = digest(path)
         if found:
             count, chain = self._chains.get(path, (0, ""))
             self._chains[path] = count + 1, hashlib.sha256(f"{chain} {found}".encode()).hexdigest()
+        return found
 
     def describe(self, path: str) -> dict[str, Any]:
         """For the manifest: how many contents a file had before, and the hash of them all; {} for none."""

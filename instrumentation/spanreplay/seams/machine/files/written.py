@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.code_state import ABSENT
+from spanreplay.model import ids
+from spanreplay.model.code_state import ABSENT, BY_PROGRAM
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.process.real_paths import real_path
 from spanreplay.runtime.process.surroundings import DIRECTORIES, FILES, TEMPORARY_NAME, Surroundings
@@ -49,6 +50,8 @@ class Written:
         self._temporary = tuple(each + os.sep for each in (folder, os.path.realpath(folder)))
         self.versions: Versions | None = Versions()
         """Contents that are gone when the run ends; None in a replay of a recording without them."""
+        self.program_ns = 0
+        """When the run started its first program; 0 before that."""
         self._temporary_files: dict[str, None] = {}
         self._lock = make_lock()
         self._paths: dict[str, bool] = {}
@@ -101,8 +104,13 @@ class Written:
 
     def show_to_program(self) -> None:
         """A program is about to start: what has been written until now is given to it."""
+        self.program_ns = self.program_ns or ids.now_ns()
         if self.versions is not None and (self._paths or self._temporary_files):
             self.versions.show(self._find_digest)
+
+    def is_changed_by_program(self, path: str) -> bool:
+        """Whether a file that this run has written was changed since by a program that could read it."""
+        return self.versions is not None and self.versions.is_changed(real_path(path), self._find_digest)
 
     def _find_digest(self, path: str) -> str:
         found = self._read(path, self._base.get(path, 0), 0)
@@ -142,6 +150,8 @@ class Written:
         for name, path, is_new in self._named():
             found = self._read(path, self._base.get(path, 0), room)
             earlier = {} if self.versions is None or path in temporary else self.versions.describe(path)
+            if earlier and self.is_changed_by_program(path):
+                earlier[BY_PROGRAM] = True
             if found is None:
                 if earlier:
                     files[name] = {"size": 0, "gone": True, **earlier}

@@ -1,0 +1,64 @@
+"""What programs of the run have made or changed: an input of the agent, wherever it lies.
+
+Files of the code tree are read as they are, and what the run has written itself is no input. But a formatter rewrites
+what the agent wrote, and a build leaves files beside the agent's code. No program runs in a replay, so what the agent
+reads there, or learns by looking, is a call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Final
+
+from spanreplay.runtime.caller.places import is_code
+from spanreplay.runtime.lanes import current_lane
+from spanreplay.runtime.process.outside_io import unwatched
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.answers import Answers
+    from spanreplay.runtime.run import Run
+
+_COARSE_NS: Final = 10_000_000
+"""A file's times come from a clock that stands still for up to 10 ms."""
+
+
+def is_by_program(run: Run, path: str, name: str) -> bool:
+    """Whether what is at a path is the work of a program that the run started, where it would be no input otherwise.
+
+    `name` is that of the call that it becomes (`open`, `stat`). In a replay, whether that call was recorded next.
+    """
+    written = run.written
+    if written is None or not written.program_ns:
+        return False
+    if run.session is not None:
+        return _is_next(run, run.session, f"tool:{name}", written.name(path))
+    with unwatched():
+        try:
+            changed_ns = os.lstat(path).st_ctime_ns
+        except (OSError, ValueError):
+            return written.has(path) and written.is_changed_by_program(path)
+        if changed_ns < written.program_ns - _COARSE_NS:
+            return False
+        if written.has(path):
+            return written.is_changed_by_program(path)
+        if written.touched.has(path) or not is_code(path):
+            return False
+        if written.state is not None:
+            written.state.note_made(path)
+        return True
+
+
+def note_missing(run: Run, path: str) -> None:
+    """The agent looks into its code tree, and no program has run yet; call it where that is no call."""
+    written = run.written
+    if written is None or written.state is None or written.program_ns or run.session is not None:
+        return
+    with unwatched():
+        if "\0" not in path and not os.path.lexists(path) and is_code(path):
+            written.state.note_missing(path)
+
+
+def _is_next(run: Run, session: Answers, boundary: str, path: str) -> bool:
+    call = session.index.find_next(current_lane(run.root_lane).path)
+    return call is not None and call.boundary == boundary and json.dumps(path) in call.request
