@@ -18,6 +18,8 @@ from spanreplay.seams.table import SEAMS, Seam
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+AGENTS = "frameworks/agents.md"
+"""Written by hand: agents from PyPI that were tried."""
 HEAD = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 WIDTH = 100
 PROTOCOLS: dict[str, list[str]] = {}
@@ -107,7 +109,9 @@ def render_frameworks() -> dict[str, str]:
         records = "; ".join(dict.fromkeys(s.records for s in seams))
         lines.append(f"| [{page}]({page}.md) | {records} | {_tested(seams[0].distribution)} |")
     lines += ["\nCalls of models are recorded at the transport, whichever library makes them; how they are read:"]
-    lines += ["[what is recorded](../reference/coverage.md)."]
+    lines += [
+        "[what is recorded](../reference/coverage.md). Whole agents from PyPI that were tried: [agents](agents.md)."
+    ]
     rendered["frameworks/index.md"] = "\n".join(lines) + "\n"
     return rendered
 
@@ -134,7 +138,7 @@ def main(argv: list[str]) -> int:
         "divergence-1.schema.json": (files("spanreplay.report") / "divergence-1.schema.json").read_text("utf-8"),
         **render_frameworks(),
     }
-    left_over = {f"frameworks/{p.name}" for p in (DOCS / "frameworks").glob("*.md")} - pages.keys()
+    left_over = {f"frameworks/{p.name}" for p in (DOCS / "frameworks").glob("*.md")} - pages.keys() - {AGENTS}
     if "--check" not in argv:
         for name, content in pages.items():
             (DOCS / name).parent.mkdir(parents=True, exist_ok=True)

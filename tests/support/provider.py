@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,6 +73,8 @@ class Provider:
     fingerprint: str = field(default_factory=lambda: make_id("fp_", 10))
     determinism: str = ""
     """What an inference engine says of its kernels, in a header of each answer."""
+    script: deque[str] = field(default_factory=deque)
+    """What each request to a model asks for beside its own prompt, in order: for agents whose prompts are their own."""
     requests: list[tuple[str, Any]] = field(default_factory=list)
     _failures: Counter[str] = field(default_factory=Counter)
     _answers: dict[str, Any] = field(default_factory=dict)
@@ -144,6 +146,16 @@ class Provider:
         with self._lock:
             if len(self.requests) < REQUESTS_MAX:
                 self.requests.append((path, body))
+
+    def direct(self, path: str, body: Json) -> Json:
+        """The body with the next line of the script as its last message."""
+        name = {"/v1/chat/completions": "messages", "/v1/responses": "input"}.get(path)
+        with self._lock:
+            if name is None or not self.script:
+                return body
+            order = {"role": "user", "content": self.script.popleft()}
+        before = body.get(name) or []
+        return {**body, name: [*([{"role": "user", "content": before}] if isinstance(before, str) else before), order]}
 
     def answer(self, path: str, body: Json, make: Callable[..., T], *args: Any) -> T:
         """What `make` gives, or gave for the same request before."""
@@ -254,6 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(path, body)
 
     def _answer(self, path: str, body: Json) -> None:
+        body = self.server.provider.direct(path, body)
         is_stream = bool(body.get("stream"))
         fingerprint = self.server.provider.fingerprint
         asked = _asked(body)

@@ -1,0 +1,215 @@
+"""Agents that nobody here wrote, from PyPI, as their users start them; docs/frameworks/agents.md lists them all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from spanreplay.model.call import Recording
+from support.agents import AGENTS as FOLDER
+from support.agents import ENVIRONMENTS, ROOT
+from support.provider import Provider
+from support.replaying import Workplace
+
+MODEL: Final = "gpt-4o-mini"
+NOTE_TOOL: Final = '''
+import pathlib
+import subprocess
+
+def write_note(name: str, text: str) -> str:
+    """Write a note."""
+    pathlib.Path(name).write_text(text)
+    return subprocess.run(["sh", "-c", f"date +%N >> {name}; cat {name}"], capture_output=True, text=True).stdout
+'''
+CODE_STEP: Final = """Thought: I write it.
+<code>
+import pathlib, time
+pathlib.Path("made.txt").write_text(str(time.time()))
+print(pathlib.Path("made.txt").read_text())
+</code>"""
+LAST_STEP: Final = 'Thought: done.\n<code>\nfinal_answer("written")\n</code>'
+CREW: Final = "import sys\nfrom scouts.main import run\nif __name__ == '__main__':\n    sys.exit(run())\n"
+
+
+def _say(text: str) -> str:
+    return "say " + json.dumps({"text": text})
+
+
+def _use(tool: str, **arguments: object) -> str:
+    return f"use tool {tool} with {json.dumps(arguments)}"
+
+
+def _scaffold(folder: Path, python: Path) -> None:
+    """What `crewai create crew` writes, with a script that starts it: `crewai run` would install it with uv first."""
+    subprocess.run(
+        [str(python.parent / "crewai"), "create", "crew", "scouts", "--classic", "--skip-provider"],
+        cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=100,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "CREWAI_DISABLE_TELEMETRY": "true", "CI": "true"},
+    )  # fmt: skip
+    (folder / "scouts" / "run_crew.py").write_text(CREW, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One agent: how its users start it, and what its run leaves behind."""
+
+    environment: str
+    command: tuple[str, ...]
+    """After `python`; `{bin}` is the folder of its console scripts, `{url}` the provider's address."""
+    effects: frozenset[str] = frozenset()
+    """Files in its folder that the run has written."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    script: tuple[str, ...] = ()
+    """What the model does, where the agent's prompts are its own."""
+    edit: tuple[str, str] = ("", "")
+    """A change of its command, or of a file of the user's, that its model is told."""
+    prepare: Callable[[Path, Path], None] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+AGENTS: Final = {
+    "llm": Published(
+        "llm",
+        ("{bin}/llm", "-m", MODEL, "--functions", NOTE_TOOL, _use("write_note", name="a.txt", text="mine")),
+        frozenset({"a.txt"}),
+        edit=('"mine"', '"other"'),
+    ),
+    "shell-gpt": Published(
+        "shell-gpt",
+        ("{bin}/sgpt", "--no-md", "--no-cache", "--chat", "one", _say("as you like")),
+        environ={"API_BASE_URL": "{url}/v1", "DEFAULT_MODEL": MODEL, "OPENAI_USE_FUNCTIONS": "false"},
+        edit=("as you", "as we"),
+    ),
+    "clai": Published(
+        "clai",
+        ("{bin}/clai", "-m", f"openai-chat:{MODEL}", "--no-stream", "Is anybody there?"),
+        edit=("anybody", "nobody"),
+    ),
+    "smolagents": Published(
+        "smolagents-cli",
+        (
+            *("{bin}/smolagent", f"step by step {_say(CODE_STEP)} then {_say(LAST_STEP)}"),
+            *("--model-type", "OpenAIModel", "--model-id", MODEL, "--imports", "pathlib", "time"),
+            *("--tools", "visit_webpage", "--api-base", "{url}/v1", "--api-key", "none"),
+        ),
+        frozenset({"made.txt"}),
+        edit=("I write it", "I wrote it"),
+    ),
+    "pydantic-ai": Published(
+        "pydantic-ai-examples",
+        ("-m", "pydantic_ai_examples.bank_support"),
+        script=(
+            _use("customer_balance"),
+            _use("final_result", support_advice="John, it is $123.45", block_card=False, risk=1),
+            _use("final_result", support_advice="blocked", block_card=True, risk=8),
+        ),
+    ),
+    "aider": Published(
+        "aider",
+        (
+            *("{bin}/aider", "--model", f"openai/{MODEL}", "--yes-always", "--no-git", "--no-check-update"),
+            *("--no-show-model-warnings", "--analytics-disable", "--no-pretty", "--edit-format", "whole"),
+            *("--auto-test", "--test-cmd", "date +%N > tested.txt"),
+            *("--message", _say("hello.py\n```\nprint('made by aider')\n```\n")),
+        ),
+        frozenset({"hello.py", "tested.txt"}),
+        edit=("by aider", "by you"),
+    ),
+    "crewai": Published(
+        "crewai",
+        ("scouts/run_crew.py",),
+        frozenset({"report.md"}),
+        {
+            "PYTHONPATH": "scouts/src",
+            "CREWAI_DISABLE_TELEMETRY": "true",
+            "OPENAI_MODEL_NAME": MODEL,
+            "OPENAI_API_BASE": "{url}/v1",
+        },
+        prepare=_scaffold,
+    ),
+}
+
+
+class Place:
+    """An agent in a folder and a home of its own."""
+
+    def __init__(self, agent: Published, provider: Provider, folder: Path) -> None:
+        self.agent, self.url = agent, provider.url
+        self.python = ENVIRONMENTS[agent.environment]
+        self.project, self.home = folder / "project", folder / "home"
+        self.project.mkdir()
+        self.home.mkdir()
+        if agent.prepare is not None:
+            agent.prepare(self.project, self.python)
+        own = {name: self._fill(value) for name, value in agent.environ.items()}
+        environ = {**provider.environ(), "HOME": str(self.home), "COLUMNS": "200", **own}
+        self.workplace = Workplace(self.project, {**environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}, self.python)
+
+    def _fill(self, text: str) -> str:
+        return text.replace("{bin}", str(self.python.parent)).replace("{url}", self.url)
+
+    def command(self, edit: tuple[str, str] = ("", "")) -> list[str]:
+        """What its user types."""
+        before, after = edit
+        return [self._fill(each.replace(before, after) if before else each) for each in self.agent.command]
+
+    def seen(self) -> dict[str, tuple[bytes, int]]:
+        """Each file of the user's with its content and the time of its last change."""
+        files = (each for folder in (self.project, self.home) for each in sorted(folder.rglob("*")) if each.is_file())
+        kept = (each for each in files if ".spanreplay" not in each.parts and each.name != "verdict.json")
+        return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in kept}
+
+    def recording(self) -> Recording:
+        """The agent's own run: programs in Python that it starts may have theirs."""
+        return self.workplace.recordings()[0]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_p10_a_published_agent_replays_and_changes_nothing(name: str, provider: Provider, tmp_path: Path) -> None:
+    """With the provider stopped a run replays identical and touches no file; another prompt is a changed call."""
+    agent = AGENTS[name]
+    if not ENVIRONMENTS[agent.environment].exists():
+        pytest.skip(f"no {name} here: tools/agents.sh makes .venvs/{agent.environment}")
+    place = Place(agent, provider, tmp_path)
+    provider.script.extend(agent.script)
+    recorded = place.workplace.record(*place.command())
+    recording = place.recording()
+    assert recording.completeness().is_complete, recording.completeness().reasons
+    assert sum(call.kind == "llm" for call in recording.calls) > 0
+    assert {each for each in agent.effects if (place.project / each).exists()} == agent.effects
+    provider.stop()
+    for each in agent.effects:
+        (place.project / each).write_text("the user's own", encoding="utf-8")
+    before = place.seen()
+    replayed = place.workplace.replay(*place.command(), source=recording.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert place.seen() == before
+    if agent.edit[0]:
+        changed = place.workplace.replay(*place.command(agent.edit), source=recording.run_id)
+        assert (changed.verdict["verdict"], changed.status) == ("diverged", 3)
+        assert changed.causes()[0][1].startswith("llm:openai."), changed.stderr
+        assert place.seen() == before
+
+
+PAGE: Final = ROOT / "docs" / "frameworks" / "agents.md"
+
+
+def test_p10_the_page_names_every_agent_with_its_version() -> None:
+    """The page has the version that the tests install, and a reason for each that cannot be had or replayed."""
+    listed, _, cannot = PAGE.read_text(encoding="utf-8").partition("## What cannot be had, or cannot be replayed")
+    for name in ("mini-swe-agent", "mcp-servers", *(agent.environment for agent in AGENTS.values())):
+        pinned = (FOLDER / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        first = next(line for line in pinned if not line.startswith("#"))
+        distribution, version = first.split("==")
+        assert f"[{distribution.partition('[')[0]}](" in listed
+        assert f"| {version} |" in listed
+    reasons = [line.split(" | ")[1] for line in cannot.splitlines() if line.startswith("| ") and "---" not in line]
+    assert len(reasons) > 1
+    assert all(reasons)
