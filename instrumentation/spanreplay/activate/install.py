@@ -401,6 +401,7 @@ class Installation:
             return
         if run is not None and catalog.FORKED_FROM in run.environment:
             if not run.has_calls:
+                run.end_units()
                 return  # most processes are forked to do something else
         else:
             self._write_doctor()
@@ -410,10 +411,6 @@ class Installation:
             status = self._find_status()
         if self.session is not None:
             self._write_verdict(run, status)
-        else:
-            from spanreplay.units import factory
-
-            guard.guarded("units under way", factory.end_open_units, factory.offered())
         ended = Outcome.CANCELLED if run.ended_by else Outcome.ERROR if status else Outcome.OK
         run.finish(ended, status)
         if run.output is not None:
@@ -426,7 +423,9 @@ class Installation:
 
     def _finish_terminated(self) -> None:
         """End the run of a process that dies of SIGTERM; a part of another process's run is lost, as it was."""
-        if self.run is not None and not self.run.is_member:
+        if self.run is not None and self.run.is_member:
+            self.run.end_units()
+        elif self.run is not None:
             self.run.ended_by = "SIGTERM"
             if self.run.output is not None:
                 self.run.output.flushes = False

@@ -94,6 +94,9 @@ def describe_process(run: Run) -> str:
     is_server = starts_server() or is_among(distributions.find_started(), (SERVERS,))
     who, what = (f"server process {os.getpid()}", "request") if is_server else (f"process {os.getpid()}", "unit")
     if count:
+        left_out = 0 if run.tally is None else run.tally.left_out
+        if left_out:
+            return f"{who}, {left_out:,} of whose {count:,} {what}s were left out by sampling"
         units = f"1 {what} is a run of its own" if count == 1 else f"{count:,} {what}s are runs of their own"
         return f"{who}, whose {units}"
     if is_server:

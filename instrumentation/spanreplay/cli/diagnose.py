@@ -12,6 +12,7 @@ from spanreplay.model import config, owners
 from spanreplay.model import distributions as installed
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.how_to_install import install_command
+from spanreplay.recording.sampling.rules import parse_rules
 from spanreplay.units._table import COMMANDS, UNITS
 
 __all__ = [
@@ -52,6 +53,7 @@ def check_environment(environ: Mapping[str, str]) -> list[Finding]:
     if sampler not in _FULL_SAMPLERS:
         message = f"{sampler} leaves runs out: a run that is sampled out is not recorded"
         found.append(Finding(WARN, "OTEL_TRACES_SAMPLER", message, "use parentbased_always_on"))
+    found += _check_sampling(environ)
     for name in _LIMITS:
         if environ.get(name, "").strip():
             message = f"{environ[name].strip()} cuts the attributes of other instrumentors' spans"
@@ -72,6 +74,20 @@ def _check_signing(key_file: str) -> Finding:
         return Finding(OK, "SPANREPLAY_SIGNING_KEY", f"runs are signed with key {name_own_key(key_file)}")
     except ConfigError as exc:
         return Finding(WARN, "SPANREPLAY_SIGNING_KEY", f"runs are recorded and not signed: {exc}", exc.hint)
+
+
+def _check_sampling(environ: Mapping[str, str]) -> list[Finding]:
+    name = "SPANREPLAY_SAMPLE"
+    users = config.read_setting("SPANREPLAY_SAMPLE_KEEP_USERS", environ)
+    try:
+        rules = parse_rules(config.read_setting(name, environ), users)
+    except ConfigError as exc:
+        return [Finding(WARN, name, f"{exc}: every unit is kept", exc.hint)]
+    if rules.is_always:
+        return []
+    message = f"of requests, jobs and messages those are kept that {rules.text} names"
+    message += f", and those of {len(rules.users)} users" if rules.users else ""
+    return [Finding(OK, name, f"{message}; the run of the process counts the others")]
 
 
 def check_folder(folder: Path) -> list[Finding]:

@@ -19,6 +19,7 @@ from spanreplay.model.errors import RunNotFound
 from spanreplay.model.escape import escape, shorten
 from spanreplay.model.lane_names import name_lane
 from spanreplay.recording.catalog import PARENT
+from spanreplay.recording.sampling.tally import describe_sampling
 from spanreplay.runtime.who import OTHERS
 from spanreplay.units.stated import find_unit
 
@@ -81,6 +82,9 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
         of_trace = root.env[UNIT].get(UNIT_TRACE)
         trace = f", part of trace {escape(str(of_trace))}" if of_trace else ""
         lines.append(Text(f"a unit of the process of run {unit.process}{trace}", style="dim"))
+    sampling = describe_sampling(root.manifest)
+    if sampling:
+        lines.append(Text(escape(sampling), style="dim"))
     if root.env.get("resumes"):
         lines.append(Text(f"resumes {escape(str(root.env['resumes']))}", style="dim"))
     if root.replay_of:

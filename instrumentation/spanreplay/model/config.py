@@ -26,6 +26,10 @@ STDOUT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Standard output kept for comparison; beyond it only the hash goes on."""
 STDERR_BYTES_MAX: Final = 256 * 1024
 """The same of standard error."""
+HELD_UNIT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What one unit holds in memory until it is known whether sampling keeps it; one that takes more is kept."""
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The same for all units of a process together."""
 SHIP_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 SHIP_INTERVAL_MS: Final = 500
 SHIP_EXIT_TIMEOUT_MS: Final = 5_000
@@ -208,6 +212,17 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "",
         "function that names the user of a request or message, as module:function; it is given what came in, and gives"
         ' the user, or {"user": …, "session": …}',
+    ),
+    Setting(
+        "SPANREPLAY_SAMPLE",
+        "always",
+        "which units (requests, jobs, messages) are kept, whole: always, or one or more rules, separated by commas: "
+        "errors; call-errors; slow:2s; a ratio from 0 to 1",
+    ),
+    Setting(
+        "SPANREPLAY_SAMPLE_KEEP_USERS",
+        "",
+        "ids of users whose units are kept, whatever SPANREPLAY_SAMPLE leaves out; comma-separated",
     ),
 )
 _BY_NAME: Final = {s.name: s for s in SETTINGS}

@@ -232,6 +232,9 @@ class Environment(Protocol):
 class OtherSpans(Protocol):
     """The spans that others make in the process."""
 
+    first_trace: int
+    """The id of the first trace that began here; 0 while none has."""
+
     def install(self, patches: Patches) -> None:
         """Listen; a provider's processors stay as they are."""
 

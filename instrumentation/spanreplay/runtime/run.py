@@ -29,6 +29,7 @@ from spanreplay.runtime.root import build_root_attributes, sign_root
 from spanreplay.runtime.who import Who
 
 if TYPE_CHECKING:
+    from spanreplay.recording.sampling.tally import Tally
     from spanreplay.redact import RunRedactor
     from spanreplay.runtime.answers import Answers
     from spanreplay.runtime.contributors import (
@@ -75,6 +76,10 @@ class Run:
         self.environment: Mapping[str, Any] = {**(environment or {}), **level.for_environment()}
         self.output: Output | None = None
         self.reads: Reads | None = None
+        self.tally: Tally | None = None
+        """What became of the units of this process; None where all are kept."""
+        self.before_end: Callable[[], object] | None = None
+        """Called once, before the run ends: its process's units end first."""
         self.environment_read: Environment | None = None
         self.leaks: Leaks | None = None
         self.written: Files | None = None
@@ -299,7 +304,7 @@ class Run:
             is_alone = self.family is None and self._continuation is None
             return min(list(self._open), default=self._seq + 1) if is_alone else -1
 
-    def closed(self, crossing: OpenCall) -> None:
+    def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
         """A call has ended."""
         self._open.pop(crossing.seq, None)  # without the lock: threads cannot break it up
 
@@ -308,8 +313,15 @@ class Run:
         """Whether any boundary was crossed."""
         return self._is_started
 
+    def end_units(self) -> None:
+        """End what this process still serves; idempotent."""
+        before_end, self.before_end = self.before_end, None
+        if before_end is not None:
+            guard.guarded("units under way", before_end)
+
     def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
         """End the run: close what is open, write the final root record. Idempotent."""
+        self.end_units()
         with self._lock:
             if self.is_ended:
                 return
@@ -322,7 +334,7 @@ class Run:
                 guard.guarded("the end of a process", self.write_part)
             return
         guard.guarded("the parts of other processes", self.gather)
-        if self._is_started or self.session is not None:
+        if self._is_started or self.session is not None or not (self.tally is None or self.tally.is_empty):
             guard.guarded("root record", self._emit_root, outcome, self._manifest(exit_status))
         if self.family is not None:
             self.family.close()
@@ -387,6 +399,7 @@ class Run:
         if self.environment_read is not None:
             manifest.update(self.environment_read.for_manifest(self._parts or {}))
         manifest.update({} if self.others is None else self.others.for_manifest())
+        manifest.update({} if self.tally is None else self.tally.for_manifest())
         manifest.update(self.who.for_manifest(self._parts, is_member=self.is_member))
         manifest.update({} if self.leaks is None else self.leaks.for_manifest())
         if self._parts:

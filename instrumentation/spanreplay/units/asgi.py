@@ -185,6 +185,8 @@ class _Recorded:
                     read_in(CANCELLED, None)
                 self._response.record(raised)
         finally:
+            if is_by_server and not self._is_gone:
+                self._run.note_failure()
             is_cancelled = self._is_gone or is_by_server
             ended = Outcome.CANCELLED if is_cancelled else Outcome.OK if raised is None else Outcome.ERROR
             self._run.end(ended)

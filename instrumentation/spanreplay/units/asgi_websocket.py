@@ -146,6 +146,8 @@ class RecordedSession:
                     call_sync(lambda: _read_leaf(CANCELLED), lambda: None)
                 _record_end(raised)
         finally:
+            if is_by_server:
+                self._run.note_failure()
             self._run.end(Outcome.CANCELLED if is_by_server else Outcome.OK if raised is None else Outcome.ERROR)
 
 

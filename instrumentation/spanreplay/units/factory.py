@@ -7,17 +7,23 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import attributes as names
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Outcome
+from spanreplay.recording.catalog import FORKED_FROM
+from spanreplay.recording.sampling.held import HeldWriter
+from spanreplay.recording.sampling.rules import read_rules
+from spanreplay.recording.sampling.tally import Tally
 from spanreplay.runtime.caller.running import RUN
 from spanreplay.runtime.lanes import inside_lane
 from spanreplay.runtime.run import Run, active_run, entered
 from spanreplay.seams.machine import reads_and_files
 from spanreplay.units import start
+from spanreplay.units.sampled import Sampled, settle
 from spanreplay.units.stated import UNIT, WORKER, Start
 from spanreplay.units.unit_run import UnitRun
 
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from spanreplay.recording.spool.shipper import Shipper
+    from spanreplay.recording.spool.writer import SpoolWriter
     from spanreplay.redact.engine import Redactor
 
 __all__ = [
@@ -72,6 +79,12 @@ class Process:
     lock: threading.RLock = field(default_factory=threading.RLock)
     redactor: Redactor | None = None
 
+    def __post_init__(self) -> None:
+        rules = read_rules()
+        is_sampled = self.run.session is None and not rules.is_always
+        self.run.tally = Tally(rules) if is_sampled else None
+        self.run.before_end = partial(end_units, self)
+
 
 _process: Process | None = None
 _forked_start: Start | None = None
@@ -108,6 +121,8 @@ def _forked() -> None:
     global _forked_start, _forked_from
     process = _forked_from = _process
     _forked_start = process.start if process is not None and not process.count else None
+    if process is not None:  # its units are the parent's to end and to count
+        process.run.tally = process.run.before_end = None
     offer(None)
     RUN.set(None)
 
@@ -183,7 +198,6 @@ def _add_origin(begun: Start, forked_from: Run | None) -> Start:
 def _make_run(process: Process, begun: Start, before: int, app: str, user: str, session: str) -> UnitRun:
     from opentelemetry.sdk.resources import Resource
 
-    from spanreplay.recording.spool import SpoolWriter
     from spanreplay.recording.spool.processor import SpoolSpanProcessor
     from spanreplay.redact.processor import RedactingSpanProcessor
     from spanreplay.runtime.emit import Emitter
@@ -194,13 +208,7 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
     run_id, redactor = ids.new_run_id(), process.redactor.run()
     redactor.adopt(process.run.redactor)  # what was drawn or read when the process started is a secret in its units too
     resource = Resource({names.RUN_ID: run_id, names.APP: app, names.PROJECT: app})
-    writer = SpoolWriter(
-        process.data_dir,
-        run_id,
-        fsync=config.read_setting("SPANREPLAY_FSYNC"),
-        bytes_max=config.SPOOL_BYTES_MAX,
-        to_ship=process.shipper is not None,
-    )
+    writer = _make_writer(process, run_id)
     recorded = RedactingSpanProcessor(redactor, [SpoolSpanProcessor(writer, process.shipper)], run_resource=resource)
     run = UnitRun(
         begun,
@@ -215,6 +223,8 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
         environment=process.run.environment,
         level=process.run.level,
     )
+    if isinstance(writer, HeldWriter) and process.run.tally is not None:
+        run.sampled = Sampled(run, process.run.tally, writer)
     if begun.process != process.run.run_id:
         run.environment[UNIT][WORKER] = process.run.run_id
     recorded.listener = run.who.look_at_span
@@ -230,11 +240,34 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
     return run
 
 
-def end_open_units(process: Process | None) -> None:
-    """End the units that are under way when their process ends."""
-    for run in [] if process is None else list(process.open_runs.values()):
+def _make_writer(process: Process, run_id: str) -> SpoolWriter:
+    from spanreplay.recording.spool import SpoolWriter
+
+    options: dict[str, Any] = {
+        "fsync": config.read_setting("SPANREPLAY_FSYNC"),
+        "bytes_max": config.SPOOL_BYTES_MAX,
+        "to_ship": process.shipper is not None,
+    }
+    if process.run.tally is None:
+        return SpoolWriter(process.data_dir, run_id, **options)
+    kept = _nothing if process.shipper is None else process.shipper.notify
+    return HeldWriter(process.data_dir, run_id, kept=kept, **options)
+
+
+def _nothing() -> None:
+    """Nobody waits for what is written."""
+
+
+def end_units(process: Process) -> None:
+    """End the units that are under way when their process ends, and settle how many were kept."""
+    if process.run.session is not None:
+        return
+    for run in list(process.open_runs.values()):
         run.hole(_ENDED)
+        run.note_failure()
         guard.guarded("the end of a unit", run.finish, Outcome.CANCELLED)
+    if process.run.tally is not None:
+        settle(process.run.tally, process.data_dir, process.run, str(process.run.environment.get(FORKED_FROM, "")))
 
 
 @contextlib.contextmanager

@@ -7,14 +7,13 @@ http:raised    (pure)    an exception that came out of the application after the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.run import active_run
 from spanreplay.units.asgi_messages import BYTES, PARTS, Body, describe_headers
-
-if TYPE_CHECKING:
-    from spanreplay.units.unit_run import UnitRun
+from spanreplay.units.unit_run import UnitRun
 
 __all__ = [
     "BODY",
@@ -36,6 +35,8 @@ REQUEST, BODY, RESPONSE, RAISED = "request", "body", "response", "raised"
 DISCONNECT, CANCELLED = "disconnect", "cancelled"
 KIND: Final = Kind.HTTP.value
 FIRST_CALL: Final = f"{KIND}:{REQUEST}"
+_SERVER_ERROR: Final = 500
+"""Status from which on a response says that the server has failed."""
 PART: Final = "a request"
 """What is named where something of ours fails."""
 ENCODING: Final = b"content-encoding"
@@ -141,12 +142,20 @@ class Response:
         """Make the call, once. Raises: ReplayMiss where it is not the recorded one."""
         if not self.is_recorded:
             self.is_recorded = True
+            if (self._status or 0) >= _SERVER_ERROR:
+                _note_failure()
             leaf = Leaf(KIND, RESPONSE, Effect.WRITE.value, self.describe(raised), prints=False)
         elif isinstance(raised, Exception):
             leaf = Leaf(KIND, RAISED, Effect.PURE.value, {"type": _name_type(raised)}, prints=False)
         else:
             return
         call_sync(lambda: leaf, lambda: None)
+
+
+def _note_failure() -> None:
+    run = active_run()
+    if isinstance(run, UnitRun):
+        run.note_failure()
 
 
 def _name_type(raised: BaseException) -> str:

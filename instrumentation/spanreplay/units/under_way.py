@@ -38,6 +38,7 @@ class UnderWay:
     ) -> None:
         self._inside.__exit__(kind, exc, traceback)
         if kind is not None:
+            self.run.note_failure()
             self.outcome = Outcome.ERROR if issubclass(kind, Exception) else Outcome.CANCELLED
         guard.guarded(_PART, self.run.end, self.outcome or Outcome.OK)
 

@@ -15,6 +15,8 @@ from spanreplay.units.stated import LANE, PROCESS, UNIT, Start
 
 if TYPE_CHECKING:
     from spanreplay.runtime.contributors import OpenCall
+    from spanreplay.runtime.processes import Family
+    from spanreplay.units.sampled import Sampled
 
 __all__ = ["UnitRun"]
 
@@ -36,6 +38,8 @@ class UnitRun(Run):
         self._held = 0
         self.on_end: Callable[[UnitRun], object] | None = None
         """Called once, when the run has ended."""
+        self.sampled: Sampled | None = None
+        """Whether it is kept; None where all units are."""
         of_process = {name: value for name, value in self.environment.items() if name != FORKED_FROM}
         self.environment = {**of_process, UNIT: start.to_environment(before)}
         for reason in start.holes:
@@ -46,6 +50,17 @@ class UnitRun(Run):
         self._outcome = outcome
         if not self._is_waiting():
             self.finish(outcome)
+
+    def note_failure(self) -> None:
+        """The unit has failed, whatever its outcome says."""
+        if self.sampled is not None:
+            self.sampled.has_failed = True
+
+    def share(self) -> Family:
+        """As of every run; what other processes write of it is there at once."""
+        if self.sampled is not None:
+            self.sampled.spread()
+        return super().share()
 
     def hold(self) -> None:
         """Work of the unit goes on in another thread, whatever has been given until then; `release` says its end."""
@@ -62,9 +77,11 @@ class UnitRun(Run):
         """Whether calls are under way, or work; a stream that was left in part ends where it was left."""
         return self._held > 0 or self.has_calls_under_way()
 
-    def closed(self, crossing: OpenCall) -> None:
+    def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
         """A call has ended; with the last one the run does, if the unit has."""
-        super().closed(crossing)
+        super().closed(crossing, outcome)
+        if self.sampled is not None and outcome is Outcome.ERROR:
+            self.sampled.has_failed_call = True
         self._end_if_over()
 
     def _end_if_over(self) -> None:
@@ -74,6 +91,10 @@ class UnitRun(Run):
     def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
         """End the run, whatever is under way; idempotent."""
         was_ended = self.is_ended
+        if self.sampled is not None and not was_ended:
+            if outcome is Outcome.ERROR:
+                self.note_failure()
+            guard.guarded("sampling", self.sampled.decide)
         super().finish(outcome, exit_status)
         on_end, self.on_end = self.on_end, None
         if on_end is not None and not was_ended:
@@ -88,4 +109,8 @@ class UnitRun(Run):
         return known[1]
 
     def _manifest(self, exit_status: int | None) -> dict[str, Any]:
-        return {**super()._manifest(exit_status), PROCESS: self._start.process}
+        if self.sampled is None:
+            return {**super()._manifest(exit_status), PROCESS: self._start.process}
+        if self.sampled.is_left_out:
+            return {}
+        return {**super()._manifest(exit_status), PROCESS: self._start.process, **self.sampled.for_manifest()}

@@ -323,7 +323,7 @@ class Crossing:
     def _record(self, outcome: Outcome, response: str, *, is_bounded: bool = False) -> None:
         spec = self.spec
         if outcome is Outcome.OPEN:
-            self.run.closed(self)
+            self.run.closed(self, outcome)
             self._emit(_OPEN)
             return
         if len(response) > config.BODY_BYTES_MAX and not is_bounded:
@@ -335,7 +335,7 @@ class Crossing:
         if self.served is not None and self.run.is_continued:
             end_seq = self._take_over(self.served)
         self._emit(outcome.value, response, end_seq)
-        self.run.closed(self)
+        self.run.closed(self, outcome)
 
     def describe_digests(self) -> str:
         """The digests of the request's parts, as the record holds them; none of the call of a function."""

@@ -42,6 +42,8 @@ class OtherSpans:
         self._remote_traces: dict[int, None] = {}
         self._foreign = ""
         self._has_heard = False
+        self.first_trace = 0
+        """The id of the first trace that began here; 0 while none has."""
 
     def install(self, patches: Patches) -> None:
         """Listen. Whoever looks at a provider's processors, replaces them or shuts them down meets none of ours."""
@@ -108,6 +110,8 @@ class OtherSpans:
 
     def _hear_start(self, span: Any, parent_context: Any) -> None:
         context: SpanContext = span.get_span_context()
+        if span.parent is None:
+            self.first_trace = self.first_trace or context.trace_id
         if not context.trace_flags.sampled:
             return
         if len(self._above) >= OPEN_SPANS_MAX:

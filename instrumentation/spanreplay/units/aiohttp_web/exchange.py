@@ -251,6 +251,8 @@ class RecordedExchange(Exchange):
                     read_in(CANCELLED, None)
                 self._record(raised)
         finally:
+            if is_by_server and not self.is_gone:
+                self._run.note_failure()
             is_cancelled = self.is_gone or is_by_server
             is_ok = raised is None and self.raised is None
             self._run.end(Outcome.CANCELLED if is_cancelled else Outcome.OK if is_ok else Outcome.ERROR)

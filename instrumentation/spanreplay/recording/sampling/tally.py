@@ -1,0 +1,104 @@
+"""How many units of a process were kept, why, and how many were left out: a member of its run's manifest.
+
+A process that is a part of another one's run leaves its counts to that one, in a file. So does a forked process whose
+own run is not written, because it made no call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from spanreplay.model.own_threads import make_lock
+from spanreplay.model.private import make_private
+from spanreplay.recording.sampling.rules import Rules
+
+__all__ = ["MEMBER", "Tally", "describe_sampling"]
+
+MEMBER: Final = "units"
+"""Member of the manifest of a process whose units are sampled."""
+RULES, KEPT, LEFT_OUT, KEPT_FOR = "sample", "kept", "left_out", "kept_for"
+_FOLDER: Final = "units"
+_LINES_MAX: Final = 100_000
+
+
+class Tally:
+    """What became of the units of one process. Thread-safe."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._lock = make_lock()
+        self._counts = _new_counts()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no unit has ended."""
+        return not (self._counts[KEPT] or self._counts[LEFT_OUT])
+
+    @property
+    def left_out(self) -> int:
+        """How many units are not recorded."""
+        count: int = self._counts[LEFT_OUT]
+        return count
+
+    def count(self, reasons: tuple[str, ...]) -> None:
+        """A unit has ended: kept for these reasons, or left out, if there is none."""
+        counted = {KEPT: 1, KEPT_FOR: dict.fromkeys(reasons, 1)} if reasons else {LEFT_OUT: 1}
+        self._add(counted)
+
+    def _add(self, counts: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._counts = _sum(self._counts, counts)
+
+    def for_manifest(self) -> dict[str, Any]:
+        """The member of the manifest; none while no unit has ended."""
+        return {} if self.is_empty else {MEMBER: {RULES: self.rules.text, **self._counts}}
+
+    def hand_on(self, data_dir: Path, run_id: str) -> None:
+        """Leave the counts to another run of this machine. Raises: OSError."""
+        if self.is_empty:
+            return
+        with self._lock:
+            counts, self._counts = self._counts, _new_counts()
+        line = json.dumps(counts) + "\n"
+        path = make_private(data_dir / _FOLDER) / f"{run_id}.json"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def take_over(self, data_dir: Path, run_id: str) -> None:
+        """Add what other processes have left to a run of this one. Raises: OSError, ValueError."""
+        path = data_dir / _FOLDER / f"{run_id}.json"
+        if path.is_symlink() or not path.is_file():
+            return
+        for line in path.read_text(encoding="utf-8").splitlines()[:_LINES_MAX]:
+            self._add(json.loads(line))
+        path.unlink(missing_ok=True)
+
+
+def _new_counts() -> dict[str, Any]:
+    return {KEPT: 0, LEFT_OUT: 0, KEPT_FOR: {}}
+
+
+def _sum(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    reasons = dict(known.get(KEPT_FOR, {}))
+    for name, count in more.get(KEPT_FOR, {}).items():
+        reasons[name] = reasons.get(name, 0) + count
+    counts = {name: known.get(name, 0) + more.get(name, 0) for name in (KEPT, LEFT_OUT)}
+    return {**counts, KEPT_FOR: reasons}
+
+
+def describe_sampling(manifest: Mapping[str, Any]) -> str:
+    """What a manifest says of the units that its process has left out, in one sentence; '' where it says nothing."""
+    counts = manifest.get(MEMBER)
+    if not isinstance(counts, Mapping):
+        return ""
+    kept, left_out, rules = counts.get(KEPT, 0), counts.get(LEFT_OUT, 0), counts.get(RULES, "")
+    reasons = counts.get(KEPT_FOR) or {}
+    why = ", ".join(f"{count} {name}" for name, count in reasons.items())
+    return f"{kept + left_out} units ended, {kept} kept{f' ({why})' if why else ''}, {left_out} left out by {rules}"
