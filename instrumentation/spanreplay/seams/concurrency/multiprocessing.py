@@ -32,6 +32,7 @@ def install(module: Any, patches: Patches) -> None:
         return
     if module.__name__ == "multiprocessing.util":
         patches.wrap(module, "spawnv_passfds", _spawn_helper)
+        patches.wrap(module, "_exit_function", _exit)
         return
     if module.__name__ == "multiprocessing.process":
         patches.wrap(module.BaseProcess, "start", _start)
@@ -131,6 +132,7 @@ def _bootstrap(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     run: Run | None = family.candidate
     if ticket is None or run is None:
         return wrapped(*args, **kwargs)
+    _leaving.has_exited, _leaving.run = False, None
     guard.guarded("joining a run", _enter, run, ticket, process)
     if run.session is not None and ticket.is_worker:
         has_missed = run.family is not None and run.family.has_missed
@@ -142,7 +144,33 @@ def _bootstrap(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
             from spanreplay.replayer.schedule.senders import finish_sending
 
             finish_sending()
-        worker_end.finish(run)
+        if _leaving.has_exited:
+            worker_end.finish(run)
+        else:
+            _leaving.run = run
+
+
+class _Leaving:
+    """How far the end of this process has come, which another one has started."""
+
+    has_exited = False
+    """Whether it has waited for its queues and processes. Since Python 3.13 it does so once `_bootstrap` is over."""
+    run: Run | None = None
+    """The run that ends in it then."""
+
+
+_leaving: Final = _Leaving()
+
+
+def _exit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """`_exit_function`: what the process has put in queues goes out. In a spawned one the run ends with the process."""
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _leaving.has_exited = True
+        run, _leaving.run = _leaving.run, None
+        if run is not None:
+            worker_end.finish(run)
 
 
 def _nothing() -> None:
