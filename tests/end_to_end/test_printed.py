@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.installing import install
 from support.replaying import Workplace
 
 TOOLS = """
@@ -219,3 +220,57 @@ def test_r1_a_secret_that_a_tool_prints_is_in_no_file(workplace: Workplace) -> N
     replayed = workplace.replay(agent, A_KEY="another")
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert replayed.stdout.startswith("key rdx-")
+
+
+PAINT = """
+import threading
+import time
+
+class Console:
+    def __init__(self):
+        self._lock = threading.RLock()
+
+    def show(self, *lines):
+        with self._lock:
+            for line in lines:
+                print(line)
+
+    def show_later(self, *lines):
+        time.sleep(2)  # which a replay cuts short
+        self.show(*lines)
+"""
+PAINTERS = """
+import subprocess
+import threading
+
+import paintlib
+
+subprocess.run(["true"])
+
+console = paintlib.Console()
+
+def compute():
+    total = 0
+    for number in range(5_000_000):
+        total += number
+    console.show("computed", total)
+
+threads = [threading.Thread(target=compute), threading.Thread(target=console.show_later, args=("waited", "enough"))]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+print("done")
+"""
+
+
+def test_p10_s26_a_library_that_prints_under_its_own_lock_prints_in_the_recorded_order(
+    workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A thread that holds the library's lock too early does not keep the one out whose turn it is to print."""
+    site = tmp_path_factory.mktemp("venv") / "site-packages"
+    install(site, "paintlib", {"paintlib/__init__.py": PAINT})
+    agent = workplace.write("agent.py", PAINTERS)
+    recorded = workplace.record(agent, PYTHONPATH=str(site))
+    replayed = workplace.replay(agent, PYTHONPATH=str(site))
+    assert (replayed.stdout, replayed.verdict["verdict"]) == (recorded.stdout, "identical"), replayed.stderr

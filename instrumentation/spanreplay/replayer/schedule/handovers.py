@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.order.handovers import note_taken
 from spanreplay.runtime.order.order import Order
 from spanreplay.runtime.order.worker_book import WorkerBook
 
 T = TypeVar("T")
+HELD_MAX: Final = 10_000
 
 
 class _Queue:
@@ -66,6 +69,9 @@ class RecordedHandovers:
         self.workers: WorkerBook = _NoWorkerBook()
         self._gate = gate
         self._queues = {name: _Queue(runs) for name, runs in places.items()}
+        self._held: dict[str, list[tuple[str, Callable[[], object], int]]] = {}
+        """By place where a turn did not come in time: effects that wait for theirs, while nobody else does."""
+        self._held_lock = make_lock()
 
     def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
         """Do it when it is this lane's turn."""
@@ -74,6 +80,47 @@ class RecordedHandovers:
             return effect()
         finally:
             self._passed(place, lane, times)
+
+    def pass_later(self, place: str, lane: str, effect: Callable[[], T], otherwise: T, times: int = 1) -> T:
+        """Do it when it is this lane's turn; where that does not come, go on with `otherwise` and do it then.
+
+        Who waits here may hold a lock of a library that the one needs whose turn it is.
+        """
+        queue = self._queues.get(place) if self.is_shared else None
+        if queue is None:
+            return effect()
+        is_more = queue.left[lane] <= 0
+        if place not in self._held and self._gate.wait_until(lambda: queue.is_turn(lane), may_be_long=is_more):
+            try:
+                return effect()
+            finally:
+                self._passed(place, lane, times)
+                if place in self._held:
+                    self._do_held(place, queue)
+        with self._held_lock:
+            self._held.setdefault(place, []).append((lane, effect, times))
+        if self._gate.is_open or len(self._held[place]) > HELD_MAX:
+            self.do_held(place)
+        else:
+            self._do_held(place, queue)
+        return otherwise
+
+    def _do_held(self, place: str, queue: _Queue) -> None:
+        """Do what is held of the lanes whose turn it is now."""
+        with self._held_lock:
+            held = self._held.get(place, [])
+            while (first := next((each for each in held if queue.is_turn(each[0])), None)) is not None:
+                held.remove(first)
+                lane, effect, times = first
+                effect()
+                self._gate.move(functools.partial(queue.passed, lane, times))
+
+    def do_held(self, place: str) -> None:
+        """Do what is held, in the order in which it came: nobody waits at this place any more."""
+        self._queues.pop(place, None)
+        with self._held_lock:
+            for _, effect, _ in self._held.pop(place, ()):
+                effect()
 
     def wait(self, place: str, lane: str) -> None:
         """Wait for the turn of a lane; where it does not come, nobody waits at this place any more."""

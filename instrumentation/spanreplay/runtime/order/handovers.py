@@ -31,6 +31,12 @@ class Handovers(Protocol):
     def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
         """Do what a thread does at this place, when it is its turn; it stands for so many passages."""
 
+    def pass_later(self, place: str, lane: str, effect: Callable[[], T], otherwise: T, times: int = 1) -> T:
+        """The same of what may be done later, where the turn does not come in time: the thread goes on then."""
+
+    def do_held(self, place: str) -> None:
+        """Do what has been left for later."""
+
     def wait(self, place: str, lane: str) -> None:
         """Wait for the turn of a lane; what it then does is noted with `note`, once it is done."""
 
@@ -88,6 +94,13 @@ class HandoverBook:
             result = effect()
             self._count(found, lane, times)
         return result
+
+    def pass_later(self, place: str, lane: str, effect: Callable[[], T], otherwise: T, times: int = 1) -> T:
+        """Do it now, and count it."""
+        return self.pass_through(place, lane, effect, times)
+
+    def do_held(self, place: str) -> None:
+        """No-op: nothing is left for later."""
 
     def wait(self, place: str, lane: str) -> None:
         """Nobody waits while a run is recorded."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import config, guard
 from spanreplay.runtime.calls import printed
 from spanreplay.runtime.lanes import thread_lane
-from spanreplay.runtime.order.handovers import STDOUT
+from spanreplay.runtime.order.handovers import STDOUT, Handovers
 from spanreplay.runtime.process.kept_output import KeptOutput
 from spanreplay.runtime.process.stderr import ErrorOutput
 from spanreplay.runtime.run import active_run
@@ -46,6 +46,8 @@ class OutputCapture:
         self._buffer: Any = None
         self._stdout: Any = None
         self._real: Any = None
+        self._held_by: Handovers | None = None
+        """The order of threads in which texts may wait for their turn."""
 
     def install(self) -> bool:
         """Start capturing; False if standard output has no buffer of its own (already replaced)."""
@@ -91,7 +93,9 @@ class OutputCapture:
             return real(text)
         handovers = run.handovers
         if handovers.is_shared:
-            count = handovers.pass_through(STDOUT, thread_lane(run.root_lane).path, lambda: real(text), times)
+            self._held_by = handovers
+            lane = thread_lane(run.root_lane).path
+            count = handovers.pass_later(STDOUT, lane, lambda: real(text), len(text), times)
         else:
             count = real(text)
         guard.guarded(
@@ -108,6 +112,8 @@ class OutputCapture:
         """What was written: bytes, redacted text and a hash; {} where nothing could be kept."""
         if self._buffer is None:
             return {}
+        if self._held_by is not None:
+            self._held_by.do_held(STDOUT)
         return self._kept.summarize(redactor, (sys.stdout, sys.__stdout__) if self.flushes else ())
 
     def describe(self, redactor: RunRedactor) -> dict[str, dict[str, Any]]:
