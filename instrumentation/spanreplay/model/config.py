@@ -224,6 +224,17 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "",
         "ids of users whose units are kept, whatever SPANREPLAY_SAMPLE leaves out; comma-separated",
     ),
+    Setting(
+        "SPANREPLAY_CPU_LIMIT",
+        "",
+        "share of one processor, like 0.2, that the recorder may take in a process that serves units; while it takes "
+        "more, new units are not recorded; empty: any",
+    ),
+    Setting(
+        "SPANREPLAY_QUEUE_LIMIT",
+        "0.9",
+        "share of the spool's room that may be taken; while more is, new units are not recorded, so that none is cut",
+    ),
 )
 _BY_NAME: Final = {s.name: s for s in SETTINGS}
 

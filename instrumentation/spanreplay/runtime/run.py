@@ -53,6 +53,9 @@ HOLES_MAX = 50
 class Run:
     """One execution of an agent. Thread-safe; counters are guarded by one lock."""
 
+    is_off = False
+    """Whether it stands for a unit that is not recorded: nothing that belongs to it has a run."""
+
     def __init__(
         self,
         *,
@@ -470,7 +473,7 @@ def active_run() -> Run | None:
     """The run that the calling code belongs to, or None when nothing is recorded."""
     run = _run.get()
     if run is None or run.is_ended:  # what a unit leaves running goes on in the process's run
-        run = _process_run
+        run = None if run is not None and run.is_off else _process_run
     return None if run is None or run.is_ended else run
 
 

@@ -15,17 +15,20 @@ from spanreplay.model import attributes as names
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Outcome
 from spanreplay.recording.catalog import FORKED_FROM
+from spanreplay.recording.sampling.governor import Governor, Watch, read_limits
 from spanreplay.recording.sampling.held import HeldWriter
+from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.recording.sampling.rules import read_rules
 from spanreplay.recording.sampling.tally import Tally
-from spanreplay.runtime.caller.running import RUN
+from spanreplay.recording.spool.directory import spool_directory, usage_of
+from spanreplay.runtime.caller.running import RUN, is_off
 from spanreplay.runtime.lanes import inside_lane
 from spanreplay.runtime.run import Run, active_run, entered
 from spanreplay.seams.machine import reads_and_files
 from spanreplay.units import start
 from spanreplay.units.sampled import Sampled, settle
 from spanreplay.units.stated import UNIT, WORKER, Start
-from spanreplay.units.unit_run import UnitRun
+from spanreplay.units.unit_run import OffRun, UnitRun
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -81,9 +84,15 @@ class Process:
 
     def __post_init__(self) -> None:
         rules = read_rules()
-        is_sampled = self.run.session is None and not rules.is_always
-        self.run.tally = Tally(rules) if is_sampled else None
+        self.governor = Governor(read_limits())
+        self._watch = Watch(self.governor, lambda: usage_of(spool_directory(self.data_dir)))
+        self.run.tally = Tally(rules, self.governor) if self.run.session is None else None
         self.run.before_end = partial(end_units, self)
+
+    def find_passed(self) -> str:
+        """The limit because of which a unit that begins now is not recorded; '' where it is."""
+        guard.guarded("the limits of the recorder", self._watch.look)
+        return self.governor.passed
 
 
 _process: Process | None = None
@@ -158,6 +167,7 @@ def name_units(app: str) -> None:
         _process.app = app
 
 
+@measured
 def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | None:
     """A new run for a unit of this process; None where nothing is recorded, or inside of another unit.
 
@@ -166,7 +176,7 @@ def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | No
     process = _process
     if process is None or process.run.is_ended or process.run.session is not None:
         return None
-    if isinstance(active_run(), UnitRun):
+    if isinstance(active_run(), UnitRun) or is_off():
         return None
     with process.lock:
         if process.start is None:
@@ -176,14 +186,12 @@ def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | No
         if process.redactor is None:
             process.redactor = process.build_redactor()
         before, process.count = process.count, process.count + 1
-    run = _make_run(
-        process,
-        process.start,
-        before,
-        config.read_stated_name() or name or process.app or process.run.app,
-        user,
-        session,
-    )
+    app = config.read_stated_name() or name or process.app or process.run.app
+    passed = process.find_passed()
+    if passed and process.run.tally is not None:
+        process.run.tally.count_not_recorded(passed)
+        return _make_off(process, process.start, before, app)
+    run = _make_run(process, process.start, before, app, user, session)
     process.open_runs[run.run_id] = run
     return run
 
@@ -223,8 +231,8 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
         environment=process.run.environment,
         level=process.run.level,
     )
-    if isinstance(writer, HeldWriter) and process.run.tally is not None:
-        run.sampled = Sampled(run, process.run.tally, writer)
+    if process.run.tally is not None:
+        run.sampled = Sampled(run, process.run.tally, writer) if isinstance(writer, HeldWriter) else None
     if begun.process != process.run.run_id:
         run.environment[UNIT][WORKER] = process.run.run_id
     recorded.listener = run.who.look_at_span
@@ -240,6 +248,14 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
     return run
 
 
+def _make_off(process: Process, begun: Start, before: int, app: str) -> UnitRun:
+    """What stands for a unit that is not recorded."""
+    from spanreplay.runtime.emit import Emitter
+
+    emitter = Emitter([], process.resource)
+    return OffRun(begun, begun.clock, before, app=app, emitter=emitter, redactor=process.run.redactor)
+
+
 def _make_writer(process: Process, run_id: str) -> SpoolWriter:
     from spanreplay.recording.spool import SpoolWriter
 
@@ -248,7 +264,7 @@ def _make_writer(process: Process, run_id: str) -> SpoolWriter:
         "bytes_max": config.SPOOL_BYTES_MAX,
         "to_ship": process.shipper is not None,
     }
-    if process.run.tally is None:
+    if process.run.tally is None or process.run.tally.rules.is_always:
         return SpoolWriter(process.data_dir, run_id, **options)
     kept = _nothing if process.shipper is None else process.shipper.notify
     return HeldWriter(process.data_dir, run_id, kept=kept, **options)

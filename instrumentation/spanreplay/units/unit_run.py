@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.recording.catalog import FORKED_FROM
+from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.run import Run
 from spanreplay.units.stated import LANE, PROCESS, UNIT, Start
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.processes import Family
     from spanreplay.units.sampled import Sampled
 
-__all__ = ["UnitRun"]
+__all__ = ["OffRun", "UnitRun"]
 
 _code: Final[dict[str, tuple[int, dict[str, str]]]] = {}
 """Run of a process → how many modules were loaded, and the agent's files."""
@@ -88,6 +89,7 @@ class UnitRun(Run):
         if self._outcome is not None and not self.is_ended and not self._is_waiting():
             guard.guarded("the end of a unit", self.finish, self._outcome)
 
+    @measured
     def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
         """End the run, whatever is under way; idempotent."""
         was_ended = self.is_ended
@@ -114,3 +116,13 @@ class UnitRun(Run):
         if self.sampled.is_left_out:
             return {}
         return {**super()._manifest(exit_status), PROCESS: self._start.process, **self.sampled.for_manifest()}
+
+
+class OffRun(UnitRun):
+    """Stands for a unit that is not recorded: what belongs to it has no run, not even that of the process."""
+
+    is_off = True
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self.is_ended = True

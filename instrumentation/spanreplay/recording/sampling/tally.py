@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from spanreplay.model.own_threads import make_lock
 from spanreplay.model.private import make_private
-from spanreplay.recording.sampling.rules import Rules
+from spanreplay.recording.sampling.governor import Governor
+from spanreplay.recording.sampling.rules import ALWAYS_WORD, Rules
 
 __all__ = ["MEMBER", "Tally", "describe_sampling"]
 
 MEMBER: Final = "units"
 """Member of the manifest of a process whose units are sampled."""
-RULES, KEPT, LEFT_OUT, KEPT_FOR = "sample", "kept", "left_out", "kept_for"
+RULES, KEPT, LEFT_OUT, KEPT_FOR, NOT_RECORDED = "sample", "kept", "left_out", "kept_for", "not_recorded"
 _FOLDER: Final = "units"
 _LINES_MAX: Final = 100_000
 
@@ -28,20 +30,21 @@ _LINES_MAX: Final = 100_000
 class Tally:
     """What became of the units of one process. Thread-safe."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, governor: Governor) -> None:
         self.rules = rules
+        self.governor = governor
         self._lock = make_lock()
         self._counts = _new_counts()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no unit has ended."""
-        return not (self._counts[KEPT] or self._counts[LEFT_OUT])
+        """Whether there is nothing to say: no unit has ended, or all were kept because nothing else was asked for."""
+        return not (self._counts[KEPT] or self._counts[LEFT_OUT] or self._counts[NOT_RECORDED])
 
     @property
     def left_out(self) -> int:
-        """How many units are not recorded."""
-        count: int = self._counts[LEFT_OUT]
+        """How many units have no run."""
+        count: int = self._counts[LEFT_OUT] + sum(self._counts[NOT_RECORDED].values())
         return count
 
     def count(self, reasons: tuple[str, ...]) -> None:
@@ -49,13 +52,17 @@ class Tally:
         counted = {KEPT: 1, KEPT_FOR: dict.fromkeys(reasons, 1)} if reasons else {LEFT_OUT: 1}
         self._add(counted)
 
+    def count_not_recorded(self, limit: str) -> None:
+        """A unit has begun while that limit was passed."""
+        self._add({NOT_RECORDED: {limit: 1}})
+
     def _add(self, counts: Mapping[str, Any]) -> None:
         with self._lock:
             self._counts = _sum(self._counts, counts)
 
     def for_manifest(self) -> dict[str, Any]:
         """The member of the manifest; none while no unit has ended."""
-        return {} if self.is_empty else {MEMBER: {RULES: self.rules.text, **self._counts}}
+        return {} if self.is_empty else {MEMBER: {RULES: self.rules.text, **self._counts, **self.governor.describe()}}
 
     def hand_on(self, data_dir: Path, run_id: str) -> None:
         """Leave the counts to another run of this machine. Raises: OSError."""
@@ -82,15 +89,14 @@ class Tally:
 
 
 def _new_counts() -> dict[str, Any]:
-    return {KEPT: 0, LEFT_OUT: 0, KEPT_FOR: {}}
+    return {KEPT: 0, LEFT_OUT: 0, KEPT_FOR: {}, NOT_RECORDED: {}}
 
 
 def _sum(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    reasons = dict(known.get(KEPT_FOR, {}))
-    for name, count in more.get(KEPT_FOR, {}).items():
-        reasons[name] = reasons.get(name, 0) + count
-    counts = {name: known.get(name, 0) + more.get(name, 0) for name in (KEPT, LEFT_OUT)}
-    return {**counts, KEPT_FOR: reasons}
+    summed: dict[str, Any] = {name: known.get(name, 0) + more.get(name, 0) for name in (KEPT, LEFT_OUT)}
+    for member in (KEPT_FOR, NOT_RECORDED):
+        summed[member] = dict(Counter(known.get(member, {})) + Counter(more.get(member, {})))
+    return summed
 
 
 def describe_sampling(manifest: Mapping[str, Any]) -> str:
@@ -99,6 +105,10 @@ def describe_sampling(manifest: Mapping[str, Any]) -> str:
     if not isinstance(counts, Mapping):
         return ""
     kept, left_out, rules = counts.get(KEPT, 0), counts.get(LEFT_OUT, 0), counts.get(RULES, "")
-    reasons = counts.get(KEPT_FOR) or {}
-    why = ", ".join(f"{count} {name}" for name, count in reasons.items())
-    return f"{kept + left_out} units ended, {kept} kept{f' ({why})' if why else ''}, {left_out} left out by {rules}"
+    why = ", ".join(f"{count} {name}" for name, count in (counts.get(KEPT_FOR) or {}).items())
+    limits = ", ".join(f"{count} {name}" for name, count in (counts.get(NOT_RECORDED) or {}).items())
+    passed = f"units not recorded because a limit was passed: {limits}" if limits else ""
+    if rules == ALWAYS_WORD:
+        return passed
+    said = f"{kept + left_out} units ended, {kept} kept{f' ({why})' if why else ''}, {left_out} left out by {rules}"
+    return f"{said}; {passed}" if passed else said

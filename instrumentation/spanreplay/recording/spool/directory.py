@@ -137,6 +137,16 @@ class Usage:
         self._unmeasured_bytes += size
         return True
 
+    @property
+    def known_bytes(self) -> int:
+        """As far as this process knows without looking."""
+        return self._bytes
+
+    def measure(self) -> int:
+        """Look how many bytes are there now."""
+        self._measure()
+        return self._bytes
+
     def _measure(self) -> None:
         total = 0
         for folder in (self._spool, self._spool / REFUSED):

@@ -16,6 +16,7 @@ from spanreplay.model.call import Outcome
 from spanreplay.model.errors import ReplayMiss, Suspended, Unserializable
 from spanreplay.model.function_keys import LEAF_KEYSPECS, leaf_key_fields
 from spanreplay.model.json_text import dump, load
+from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.runtime.calls import printed, tracebacks
 from spanreplay.runtime.calls.bodies import BODY, describe_body
 from spanreplay.runtime.calls.cancel import await_cancellation, is_cancellation
@@ -147,6 +148,7 @@ def _close_value(crossing: Crossing, member: str, value: Any, outcome: Outcome) 
     crossing.close(outcome, dump(response))
 
 
+@measured
 def _close_ok(crossing: Crossing, value: Any) -> None:
     try:
         text = crossing.run.redactor.write_clean(value)
@@ -163,6 +165,7 @@ def _note_stack(crossing: Crossing, exc: BaseException) -> None:
     crossing.spec.meta[_STACK] = tracebacks.describe(exc)
 
 
+@measured
 def _close_error(crossing: Crossing, exc: BaseException) -> None:
     outcome = Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED
     guard.guarded("recording a stack", _note_stack, crossing, exc)

@@ -15,6 +15,7 @@ from spanreplay.model.call import CallRecord, Effect, Kind, Outcome
 from spanreplay.model.errors import ConfigError, ReplayMiss
 from spanreplay.model.function_keys import LEAF_KEYSPECS, derive_key, is_derivable, leaf_key_fields
 from spanreplay.model.keys import Key, compute_key
+from spanreplay.recording.sampling.own_cpu import METER, measured
 from spanreplay.recording.seal.tree import describe_constant
 from spanreplay.runtime.calls import printed
 from spanreplay.runtime.calls.compact_call import encode_call
@@ -282,6 +283,7 @@ class Crossing:
         self._describe_key()
         return True
 
+    @measured
     def close(self, outcome: Outcome, response: str, *, is_bounded: bool = False) -> None:
         """Record how the call ended; `response` is redacted JSON text. Later calls do nothing.
 
@@ -440,6 +442,7 @@ def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
     if run.session is None and run.calls >= config.CALLS_MAX:
         run.count("dropped")
         return None
+    begun = METER.enter() if METER.is_on else -1
     try:
         return open_crossing(run, build(run, *args))
     except Exception as exc:
@@ -448,3 +451,5 @@ def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
         run.count("dropped")
         guard.report_failure("describing a call", exc)
         return None
+    finally:
+        METER.leave(begun)

@@ -21,6 +21,7 @@ from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Outcome
 from spanreplay.model.errors import ReplayMiss, SpanreplayError, Unserializable
 from spanreplay.model.json_text import dump
+from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.runtime.calls.cancel import await_cancellation, is_cancellation
 from spanreplay.runtime.calls.open_call import Crossing, begin, is_plumbing, is_suppressed, plumbing
 from spanreplay.runtime.calls.spec import Spec
@@ -246,6 +247,7 @@ class HttpCall:
         if not self.is_served:
             guard.guarded("recording a failure", self._finish, exc)
 
+    @measured
     def _finish(self, exc: BaseException | None) -> None:
         crossing = self.crossing
         if crossing is None:

@@ -14,6 +14,8 @@ from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, ReadableSpan, 
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
 from spanreplay.model import guard
+from spanreplay.recording.sampling.own_cpu import measured
+from spanreplay.runtime.caller.running import is_off
 from spanreplay.runtime.calls.trace_place import find_call_above, make_span_context
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.telemetry.providers import name_class, name_foreign
@@ -109,6 +111,8 @@ class OtherSpans:
         return others
 
     def _hear_start(self, span: Any, parent_context: Any) -> None:
+        if is_off():
+            return
         context: SpanContext = span.get_span_context()
         if span.parent is None:
             self.first_trace = self.first_trace or context.trace_id
@@ -147,6 +151,7 @@ class OtherSpans:
         above = None if context is None else self._above.pop(context.span_id, None)
         return None if context is None or above is None else (context, above)
 
+    @measured
     def _hear_end(self, span: ReadableSpan, context: SpanContext, above: SpanContext) -> None:
         copy = ReadableSpan.__new__(ReadableSpan)
         copy.__dict__.update(span.__dict__)
