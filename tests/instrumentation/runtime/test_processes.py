@@ -262,6 +262,54 @@ if __name__ == "__main__":
 """
 
 
+LATE_FOR_A_LOOP = """
+import asyncio, multiprocessing, os, select
+from concurrent.futures import ProcessPoolExecutor
+import spanreplay
+
+@spanreplay.boundary("tool", name="work")
+def work(number):
+    return number
+
+@spanreplay.boundary("tool", name="ask")
+async def ask():
+    while not os.path.exists("told"):
+        await asyncio.sleep(0.01)
+    return "asked"
+
+if __name__ != "__main__" and os.path.exists("late"):
+    select.select([], [], [], 3)  # not ours: it is real time
+
+async def in_pool(pool, results):
+    results.append(await asyncio.get_running_loop().run_in_executor(pool, work, 1))
+    open("told", "w").close()
+
+async def here(results):
+    results.append(await ask())
+
+async def main():
+    results = []
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        await asyncio.gather(here(results), in_pool(pool, results))
+    print(results)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_s68_worker_that_takes_long_to_start_is_waited_for_by_an_event_loop(tmp_path: Path) -> None:
+    """A loop that has an answer ready, behind one that a process still has to give, waits as threads do."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", LATE_FOR_A_LOOP)
+    assert workplace.record(agent).stdout == "[1, 'asked']\n"
+    (tmp_path / "late").touch()
+    replayed = workplace.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.stdout == "[1, 'asked']\n"
+
+
 @pytest.mark.slow
 def test_s68_worker_that_takes_long_to_start_is_waited_for(tmp_path: Path) -> None:
     """On a busy machine the process that brings the first result may come seconds after the other."""

@@ -114,6 +114,8 @@ class OrderGate:
         """Whether the run has gone on behind its recording: time is real from there on."""
         self._shared: Family | None = None
         self._arrivals: Arrivals | None = None
+        self._got_on: tuple[tuple[int, int], float] = ((0, 0), 0.0)
+        """How far everything is, and since when: of whoever waits for a process in an event loop."""
         self._pid = posix.getpid()
         self.skipped: list[int] = []
         """Clocks of completions that were waited for in vain."""
@@ -276,6 +278,13 @@ class OrderGate:
     @property
     def _arrived(self) -> int:
         return 0 if self._arrivals is None else self._arrivals.count_steps()
+
+    def waits_for_process(self, waited_s: float) -> bool:
+        """Whether another process has still to come or to answer, and was waited for that long but not for too long."""
+        now, moved = time.monotonic(), (self._head, self._arrived)
+        if moved != self._got_on[0]:
+            self._got_on = (moved, now)
+        return self._is_awaited and now - max(now - waited_s, self._got_on[1]) < STALL_AWAITED_MS / 1000
 
     def _state_working(self) -> None:
         if self._shared is not None:

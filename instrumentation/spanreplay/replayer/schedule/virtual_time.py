@@ -229,7 +229,7 @@ class LoopClock(abc.ABC):
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
             return None
-        if waited_ms < STALL_MS:
+        if waited_ms < STALL_MS or self._gate.waits_for_process(waited_ms / 1000):
             return POLL_S
         return self._give_up(head)
 

@@ -191,6 +191,9 @@ class Order(Protocol):
     def is_thread_awaited(self) -> bool:
         """Whether other threads are at work, or have done work that the loop has not been given yet."""
 
+    def waits_for_process(self, waited_s: float) -> bool:
+        """Whether another process has still to come or to answer, and was waited for that long but not for too long."""
+
     def deliver(self) -> None:
         """A thread's work has ended, its result is on its way to a loop; call `delivered` there."""
 
