@@ -8,9 +8,11 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.levels import level_of_recording
+from spanreplay.runtime.calls.returning import RETURNED
 from spanreplay.runtime.lanes import UNIT_LANE, is_earlier, is_within
 
 if TYPE_CHECKING:
+    from spanreplay.model.call import Recording
     from spanreplay.replayer.resolve.shared_state import SharedState
     from spanreplay.replayer.resolve.warm_up import WarmUp
     from spanreplay.runtime.calls.open_call import Crossing
@@ -37,6 +39,7 @@ class Extent:
         self.is_start_lost = is_start_lost
         self.in_flight = in_flight
         self._is_open = "timers" not in level_of_recording(session.recording.root)
+        self._woken = frozenset[str]() if self._is_open else _find_woken(session.recording)
         self.warm_up = warm_up
         """The units that are replayed before the one that is judged; None if there are none."""
         self.lane = UNIT_LANE
@@ -63,8 +66,14 @@ class Extent:
         return is_within(lane, self.lane) if is_earlier(self.lane) else not is_earlier(lane)
 
     def may_run_on(self, lane: str) -> bool:
-        """Whether a task may be further than it was at the end of the start, because its timers were not recorded."""
-        if not self._is_open or is_within(lane, self.lane) or is_earlier(lane):
+        """Whether a task may be further than it was at the end of the start.
+
+        Its timers were not recorded, or the last one had just woken it up: on a busy machine its timer and the first
+        request come in one turn of the loop, and the start is over before the task takes its next step.
+        """
+        if is_within(lane, self.lane) or is_earlier(lane):
+            return False
+        if not self._is_open and lane not in self._woken:
             return False
         return lane not in (self._session.recording.root.manifest.get("lane_ends") or {})
 
@@ -91,3 +100,17 @@ class Extent:
             self._session.has_reached_frontier = self._session.is_stopped = True
             return True
         return self.is_over and self._session.index.at(*slot) is None
+
+
+def _find_woken(recording: Recording) -> frozenset[str]:
+    """The lanes of tasks and threads of which the last that is recorded is that a timer woke them up."""
+    timers = recording.root.manifest.get("timers")
+    woken: dict[str, int] = {}
+    for name, clocks in timers.items() if isinstance(timers, dict) else ():
+        if RETURNED not in name and isinstance(clocks, list) and clocks and isinstance(clocks[0], int):
+            lane = str(name).partition("|")[0]
+            woken[lane] = max(woken.get(lane, 0), clocks[0])
+    for call in recording.calls:
+        if woken.get(call.lane, 0) < max(call.seq, call.end_seq):
+            woken.pop(call.lane, None)
+    return frozenset(lane for lane in woken if "/" in lane)
