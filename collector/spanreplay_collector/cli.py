@@ -40,7 +40,8 @@ __all__ = ["collect", "migrate"]
     metavar="SECONDS",
     help="Keep trying for this long while the server does not answer.",
 )
-def migrate(url: str | None, wait_s: float) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print which migrations were applied now as JSON.")
+def migrate(url: str | None, wait_s: float, as_json: bool) -> None:
     """Make or update the tables of the store."""
     address = add_credentials(url or f"chdb://{read_data_dir() / 'chdb'}", os.environ)
 
@@ -54,8 +55,11 @@ def migrate(url: str | None, wait_s: float) -> None:
             applied = store.migrate()
     except SpanreplayError as exc:
         raise click.ClickException(f"{exc}\n{exc.hint}" if exc.hint else str(exc)) from exc
-    for name in applied:
-        click.echo(name)
+    if as_json:
+        click.echo(json.dumps({"applied": applied}))
+    else:
+        for name in applied:
+            click.echo(name)
     click.echo(f"applied {len(applied)}" if applied else "already up to date", err=True)
 
 

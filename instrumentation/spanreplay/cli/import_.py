@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from spanreplay.cli.runs.runs import open_catalog
-from spanreplay.cli.terminal import echo, print_json, say, working
+from spanreplay.cli.terminal import counting, echo, print_json, say, working
 from spanreplay.model.errors import SourceError
 from spanreplay.recording.bundle import pack
 from spanreplay.recording.jsonl import is_json, is_jsonl, read_jsonl
@@ -28,15 +28,20 @@ def import_command(*, file: str, as_json: bool) -> None:
         bundle = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as exc:
         raise SourceError(f"cannot read {file}: {exc.strerror or exc}") from exc
-    with open_catalog() as catalog, working(f"importing {file}"):
-        imported = [catalog.import_bundle(each) for each in _read_bundles(bundle, file)]
+    with working(f"reading {file}"):
+        bundles = [*_read_bundles(bundle, file)]
+    imported = []
+    with open_catalog() as catalog, counting(f"importing {file}", len(bundles)) as told:
+        for each in bundles:
+            imported.append(catalog.import_bundle(each))
+            told(len(imported))
     if as_json:
-        runs = [{"run_id": each.run_id, "spans": each.spans} for each in imported]
+        runs = [{"run_id": run.run_id, "spans": run.spans} for run in imported]
         print_json(runs[0] if len(runs) == 1 else runs)
         return
-    for each in imported:
-        echo(each.run_id)
-        say(f"imported {each.spans} spans; see them: spanreplay show {each.run_id}")
+    for run in imported:
+        echo(run.run_id)
+        say(f"imported {run.spans} spans; see them: spanreplay show {run.run_id}")
 
 
 def _read_bundles(data: bytes, name: str) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from spanreplay.cli.agent.launch import Agent, build_environ, check_not_isolated
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.replay import Source, open_source, work_folder
 from spanreplay.cli.runs import runs
-from spanreplay.cli.terminal import open_console, print_json, say
+from spanreplay.cli.terminal import counting, open_console, print_json, say
 from spanreplay.model.errors import ConfigError, SpanreplayError
 from spanreplay.replayer.resolve.mutations import TEXT_SHOWN, Mutation, find_mutations
 from spanreplay.report.json import parse
@@ -79,11 +79,11 @@ def mutate_command(
             raise ConfigError(f"no answer in this run has a field that could be changed (--only {chosen['only']!r})")
         _check_identical(_replay(agent, found, folder, (), timeout))
         results = []
-        with ThreadPoolExecutor(jobs) as pool, open_console(stderr=True).status("mutating") as status:
+        with ThreadPoolExecutor(jobs) as pool, counting("mutating", len(mutations)) as told:
             verdicts = pool.map(lambda m: _replay(agent, found, folder, (m.patch,), timeout), mutations)
             for number, (mutation, verdict) in enumerate(zip(mutations, verdicts, strict=True), start=1):
                 results.append(_describe(mutation, verdict))
-                status.update(f"{number} of {len(mutations)} fields")
+                told(number)
     if as_json:
         print_json({"run_id": found.recording.run_id, "seed": chosen["seed"], "mutations": results})
     else:

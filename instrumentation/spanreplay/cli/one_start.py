@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +27,8 @@ from spanreplay.report.words import plural
 
 __all__ = ["Terms", "replay_units"]
 
+_TOLD: Final = "report.jsonl"
+_LOOK_S: Final = 0.5
 _APART: Final = '{"apart":'
 _OF_START: Final = ("diverged", "tampered", "error")
 """Verdicts of a start that hold for all units; that it was as recorded says nothing of any."""
@@ -41,9 +45,15 @@ class Terms:
     """A file descriptor that takes the application's standard output; None: it stays."""
 
 
-def replay_units(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> tuple[list[Verdict], int]:
-    """The verdicts of the units of one process, and how many times the application was started."""
-    told, status = _start(sources, terms, folder)
+def replay_units(
+    sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path, count: Callable[[int], None]
+) -> tuple[list[Verdict], int]:
+    """The verdicts of the units of one process, and how many times the application was started.
+
+    `count` is told how many units are replayed so far, by another thread.
+    """
+    with _watching(folder / _TOLD, count):
+        told, status = _start(sources, terms, folder)
     apart = next((line["apart"] for line in told if "apart" in line), "")
     if apart:
         say(f"each unit is replayed in a process of its own: {apart}")
@@ -72,6 +82,25 @@ def replay_units(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path
     return [found[path] for _, path in sources], 1 + sum(map(len, apart_from.values()))
 
 
+@contextmanager
+def _watching(told: Path, count: Callable[[int], None]) -> Iterator[None]:
+    """Look from time to time how many lines the application's process has told."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_LOOK_S):
+            with suppress(OSError):
+                count(told.read_bytes().count(b"\n"))
+
+    watcher = threading.Thread(target=watch, name="spanreplay-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
 def _find_apart(line: dict[str, Any]) -> str:
     """Why a unit could not be replayed in a fork; empty if it could."""
     text = str(line.get("verdict", ""))
@@ -81,7 +110,7 @@ def _find_apart(line: dict[str, Any]) -> str:
 
 def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> tuple[list[dict[str, Any]], int]:
     """Start the application for its units; what its process reports, and how it ended."""
-    order, told = folder / "suite.json", folder / "report.jsonl"
+    order, told = folder / "suite.json", folder / _TOLD
     units = [path for _, path in sources]
     order.write_text(json.dumps({"units": units, "jobs": terms.jobs, "timeout_s": terms.timeout_s}), encoding="utf-8")
     settings = {

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from spanreplay.cli.terminal import print_json, say, working
+from spanreplay.cli.terminal import counting, print_json, say
 from spanreplay.model import config
 from spanreplay.model.errors import ConfigError
 
@@ -22,6 +22,7 @@ def ship_command(ctx: click.Context, *, endpoint: str | None, timeout: int, as_j
     Takes what ended agents have left behind, and what was recorded while there was no collector.
     """
     from spanreplay.recording.spool import read_target, ship_all
+    from spanreplay.recording.spool.directory import iter_spool_files
     from spanreplay.recording.spool.target import target_of
 
     token = config.read_setting("SPANREPLAY_TOKEN")
@@ -32,8 +33,9 @@ def ship_command(ctx: click.Context, *, endpoint: str | None, timeout: int, as_j
             hint="set OTEL_EXPORTER_OTLP_ENDPOINT or give --endpoint http://127.0.0.1:4318",
         )
     directory = config.read_data_dir()
-    with working(f"shipping to {target.url}"):
-        report = ship_all(directory, target, timeout_ms=timeout * 1000)
+    files = sum(1 for _ in iter_spool_files(directory))
+    with counting(f"shipping to {target.url}", files) as told:
+        report = ship_all(directory, target, timeout_ms=timeout * 1000, told=told)
     if as_json:
         print_json(asdict(report))
     say(f"shipped {report.payloads} records, {report.bytes:,} bytes, from {directory} to {target.url}")

@@ -20,7 +20,7 @@ from spanreplay.cli.reports import check_files
 from spanreplay.cli.runs import runs
 from spanreplay.cli.runs.times import time_option
 from spanreplay.cli.runs.units import Selection, Unit, check_one_application, group_by_process, select
-from spanreplay.cli.terminal import echo, say
+from spanreplay.cli.terminal import counting, echo, say
 from spanreplay.model import config
 from spanreplay.model.errors import ConfigError, SourceError
 from spanreplay.recording.catalog import Catalog, RunQuery
@@ -93,9 +93,9 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
     with runs.open_catalog() as catalog:
         units = _select(catalog, options)
         for process, group in group_by_process(units).items():
-            with work_folder() as folder:
+            with work_folder() as folder, counting("replaying", len(group)) as told:
                 sources = _write_files(catalog, process, group, folder)
-                found, count = replay_units(sources, terms, folder)
+                found, count = replay_units(sources, terms, folder, told)
             starts += count
             for verdict in found:
                 say(report.describe(verdict))

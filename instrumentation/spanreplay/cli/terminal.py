@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PIPE_COLUMNS: Final = 200
 """Width for output that goes to a pipe or a file; nothing is wrapped there."""
+BAR_FROM: Final = 2
+"""Work in so many parts has a bar."""
 
 
 def make_streams_tolerant() -> None:
@@ -102,3 +104,26 @@ def working(message: str) -> Iterator[None]:
         return
     with console.status(escape(message)):
         yield
+
+
+@contextmanager
+def counting(message: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar of how much of some long work is done, where a terminal can show it; tell it how much that is."""
+    console = open_console(stderr=True)
+    if not console.is_terminal or total < BAR_FROM:
+        yield _uncounted
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(escape(message), markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+
+        def told(done: int) -> None:
+            progress.update(task, completed=done)
+
+        yield told
+
+
+def _uncounted(done: int) -> None:
+    """Nobody sees how much is done."""

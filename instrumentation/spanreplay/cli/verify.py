@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from spanreplay.cli.runs.runs import LATEST, complete_run, is_file, load
-from spanreplay.cli.terminal import echo, print_json, working
+from spanreplay.cli.terminal import counting, echo, print_json
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import DamagedRecording
 from spanreplay.model.escape import escape
@@ -41,9 +41,10 @@ def verify_command(ctx: click.Context, *, runs: tuple[str, ...], keys: tuple[str
     """
     known = load_public_keys(keys)
     found = []
-    for run in runs:
-        with working(f"verifying {run}"):
+    with counting("verifying", len(runs)) as told:
+        for run in runs:
             found.append(_verify(run, known))
+            told(len(found))
     if as_json:
         print_json({"schema": SCHEMA, "runs": [_to_json(run, each) for run, each in zip(runs, found, strict=True)]})
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from spanreplay.cli.app import COMMANDS
+from spanreplay.cli.app import COMMANDS, KNOWN_HELP
 from support.recordings import make_incident, write_spool
 
 Invoke = Callable[..., Result]
@@ -29,6 +30,63 @@ def test_u5_every_command_has_help(spanreplay: Invoke, command: str) -> None:
     assert result.exit_code == 0
     assert f"Usage: spanreplay {command}" in result.stdout
     assert spanreplay(command, "-h").stdout == result.stdout
+
+
+@pytest.mark.parametrize("command", sorted({*COMMANDS, *KNOWN_HELP} - {"completion"}))
+def test_u5_every_command_has_json(spanreplay: Invoke, command: str) -> None:
+    """--json on everything but the completion script, which is for a shell."""
+    assert "--json" in spanreplay(command, "--help").stdout
+
+
+def test_u5_record_states_its_runs_as_json(here: Path, spanreplay: Invoke) -> None:
+    """To a file, or to standard output, which then holds the JSON alone; with the agent's exit status."""
+    agent = "import sys\nfrom spanreplay import boundary\nboundary('tool')(len)('abc')\nprint('hello')\nsys.exit(7)\n"
+    (here / "agent.py").write_text(agent, encoding="utf-8")
+    main = [sys.executable, "-c", "from spanreplay.cli import main; main()", "record", "--json"]
+    told = {}
+    for file in ("runs.json", "-"):
+        done = subprocess.run(
+            [*main, file, "--", sys.executable, "agent.py"], cwd=here, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 7, done.stderr
+        if file == "-":
+            told[file] = json.loads(done.stdout)
+            assert "hello\n" in done.stderr
+        else:
+            told[file] = json.loads((here / file).read_text(encoding="utf-8"))
+            assert done.stdout == "hello\n"
+    listed = [run["run_id"] for run in json.loads(spanreplay("ls", "--json").stdout)]
+    found = [run["run_id"] for each in told.values() for run in each["runs"]]
+    assert sorted(found) == sorted(listed)
+    assert len(set(found)) == 2
+    assert [(each["status"], each["runs"][0]["calls"]) for each in told.values()] == [(7, 1), (7, 1)]
+
+
+def _look(here: Path, *arguments: str, **environ: str) -> str:
+    """What a terminal of 120 columns shows of a command."""
+    controller, terminal = os.openpty()
+    command = [sys.executable, "-c", "from spanreplay.cli import main; main()", *arguments]
+    environ = {"TERM": "xterm-256color", "COLUMNS": "120", "LC_ALL": "C.UTF-8", **environ}
+    subprocess.run(command, cwd=here, check=False, stdin=terminal, stdout=terminal, stderr=terminal, env=environ)
+    os.close(terminal)
+    shown = os.read(controller, 65536).decode()
+    os.close(controller)
+    return shown
+
+
+def test_u5_long_work_has_a_bar_on_a_terminal(here: Path, data_dir: Path, spanreplay: Invoke) -> None:
+    """How much of it is done, where somebody looks; nothing of it in a pipe."""
+    recordings = [make_incident() for _ in range(3)]
+    for recording in recordings:
+        write_spool(data_dir, recording)
+    runs = [recording.run_id for recording in recordings]
+    shown = _look(here, "verify", *runs)
+    assert "verifying" in shown
+    assert "━" in shown
+    assert "3/3" in shown
+    assert "━" not in _look(here, "verify", runs[0])
+    piped = spanreplay("verify", *runs)
+    assert "verifying" not in piped.stdout + piped.stderr
 
 
 def test_u5_help_lists_all_commands_without_loading_them(here: Path) -> None:
@@ -147,22 +205,11 @@ def test_u5_colours_only_on_a_terminal(here: Path, data_dir: Path) -> None:
     recording = make_incident()
     write_spool(data_dir, recording)
 
-    def look(**environ: str) -> str:
-        """What a terminal of 120 columns shows of `spanreplay ls`."""
-        controller, terminal = os.openpty()
-        command = [sys.executable, "-c", "from spanreplay.cli import main; main()", "ls"]
-        environ = {"TERM": "xterm-256color", "COLUMNS": "120", "LC_ALL": "C.UTF-8", **environ}
-        subprocess.run(command, cwd=here, check=True, stdin=terminal, stdout=terminal, stderr=terminal, env=environ)
-        os.close(terminal)
-        shown = os.read(controller, 65536).decode()
-        os.close(controller)
-        return shown
-
-    coloured = look()
+    coloured = _look(here, "ls")
     assert "\x1b[32mok" in coloured
     assert recording.run_id[:13] in coloured
     assert recording.run_id not in coloured
-    assert "\x1b[32m" not in look(NO_COLOR="1")
+    assert "\x1b[32m" not in _look(here, "ls", NO_COLOR="1")
 
 
 def test_u5_a_misspelt_command_gets_the_nearest_one(here: Path) -> None:

@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -187,6 +187,8 @@ class Courier:
 
     def __init__(self, sender: Sender, url: str) -> None:
         self.report = ShipReport(url=_server_of(url))
+        self.told: Callable[[int], None] | None = None
+        """Told how many files were delivered."""
         self.retry_after_ms = 0
         self.sender = sender
         self._url = url
@@ -214,6 +216,8 @@ class Courier:
             ack_path(path).unlink(missing_ok=True)
             self._offsets.pop(path, None)
             self.report.files += 1
+            if self.told is not None:
+                self.told(self.report.files)
         return delivery
 
     def say(self, cause: str, message: str, *values: object) -> None:

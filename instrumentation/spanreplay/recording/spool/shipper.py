@@ -334,14 +334,18 @@ def _reset_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def ship_all(directory: Path, target: Target, *, timeout_ms: int = 60_000) -> ShipReport:
+def ship_all(
+    directory: Path, target: Target, *, timeout_ms: int = 60_000, told: Callable[[int], None] | None = None
+) -> ShipReport:
     """Ship every file under a directory that no process is writing, on this thread.
 
     Takes also what was recorded without an endpoint, what was imported and what was refused before.
     Files are deleted once the collector has them. Goes on while the collector says that it is busy,
-    at most `timeout_ms`; `error` of the report says why something remains.
+    at most `timeout_ms`; `error` of the report says why something remains. `told` is told how many files the
+    collector has taken so far.
     """
     work = _Pass(directory, target, ships_unmarked=True)
+    work.courier.told = told
     deadline = monotonic() + timeout_ms / 1000
     pause = threading.Event()
     try:
