@@ -173,12 +173,12 @@ class Family:
 
     def state_working(self, threads: int) -> None:
         """How many threads of this process are at work; a fork that has not joined the run has no say."""
-        if self.number < config.PROCESSES_MAX and self._pid == posix.getpid():
+        if self.number < config.PROCESSES_MAX and self._pid == posix.getpid() and not self._memory.closed:
             struct.pack_into("i", self._memory, _WORKING_AT + 4 * self.number, max(0, threads))
 
     def state_starting(self, number: int, is_starting: bool) -> None:
         """Whether a process is on its way; once there it says itself what it does."""
-        if number < config.PROCESSES_MAX:
+        if number < config.PROCESSES_MAX and not self._memory.closed:  # a thread may outlive the run
             struct.pack_into("i", self._memory, _WORKING_AT + 4 * number, _STARTING if is_starting else 0)
 
     def state_pid(self, number: int, pid: int) -> None:

@@ -105,6 +105,8 @@ class OrderGate:
         self._head = 0
         self._gone: set[int] = set()
         self._condition = TurnCondition()
+        self._reacting: set[int] = set()
+        """Idents of the threads that have their turn, and let others react first."""
         self._listeners: list[Callable[[], None]] = []
         self.crew = Crew(self._condition, self._state_working, gate=self)
         self._moves = 0
@@ -262,7 +264,7 @@ class OrderGate:
     def join(self, shared: Family, *, is_worker: bool) -> None:
         """Start anew in a process that was just started."""
         self._pid = posix.getpid()
-        self._condition = TurnCondition()
+        self._condition, self._reacting = TurnCondition(), set()
         self._listeners = []
         self.crew = Crew(self._condition, self._state_working, gate=self, busy=0 if is_worker else 1)
         self._delivering = 0
@@ -314,7 +316,15 @@ class OrderGate:
         if self.crew.size <= 1 and self._shared is None:
             return
         with self._condition, self.crew.waiting():
-            self._block(clock, min(others_s, REACTION_MS / 1000))
+            try:
+                self._block(clock, min(others_s, REACTION_MS / 1000))
+            finally:
+                self._reacting.discard(threading.get_ident())
+
+    @property
+    def is_turn_taken(self) -> bool:
+        """Whether a thread has its turn, and goes on as soon as others have reacted to what came before."""
+        return bool(self._reacting)
 
     @property
     def head(self) -> tuple[int, int]:
@@ -389,6 +399,7 @@ class OrderGate:
                 # Others may still be on their way to a wait for this very result
                 if self.working_threads <= 0:
                     return
+                self._reacting.add(threading.get_ident())
                 is_quick = self._shared is None and self.crew.asleep == 0
                 reaction = reaction or Reaction(others_s, is_quick=is_quick)
                 if reaction.is_over(self.crew.idle):
@@ -396,10 +407,11 @@ class OrderGate:
                 self._pause(min(others_s, reaction.look_s))
                 continue
             reaction = None
+            self._reacting.discard(threading.get_ident())
             self._pause(LOOK_MS / 1000)
             is_busy, waiting = self.working_threads > 0, self.crew.idle
-            state = (self._head, self._arrived)
-            if patience.is_over(state, is_busy=is_busy, is_awaited=self._is_awaited, waiting=waiting):
+            state, is_awaited = (self._head, self._arrived), self._is_awaited or self.is_turn_taken
+            if patience.is_over(state, is_busy=is_busy, is_awaited=is_awaited, waiting=waiting):
                 self.skip_before(clock)
 
     def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:

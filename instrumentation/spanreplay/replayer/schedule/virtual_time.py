@@ -82,6 +82,7 @@ class LoopClock(abc.ABC):
         self._real_time: Callable[[], float] = loop.time
         self._real_select: Callable[[float | None], Any] = loop._selector.select
         self._idle_since = -1.0
+        self._idle_head = (-1, -1)
         self._stuck_since = -1.0
         self._polls = 0
         self._head = (0, 0)
@@ -213,15 +214,15 @@ class LoopClock(abc.ABC):
         # Nothing here can go on by itself: let other threads and real sockets move first
         is_any_waiting = timer is not None and self._gate.crew.is_any_waiting
         others = self._gate.working_threads > 1 or is_any_waiting or len(self._loop._selector.get_map()) > 1
-        now = float(self._real_time())
-        if self._idle_since < 0:
-            self._idle_since = now
+        now, moved = float(self._real_time()), self._gate.head
+        if self._idle_since < 0 or moved != self._idle_head:
+            self._idle_since, self._idle_head = now, moved
         waited_ms = (now - self._idle_since) * 1000
         if timer is not None and not others and (head is None or timer < head.due):
             self._count_poll()
             self._jump(timer)
             return None
-        is_awaited = others and timer is not None and self._are_others_at_work(now)
+        is_awaited = others and self._are_others_at_work(now)
         if others and waited_ms < STALL_BUSY_MS and (timer is None or waited_ms < STALL_MS or head is not None):
             return POLL_S
         if is_awaited:
@@ -229,7 +230,8 @@ class LoopClock(abc.ABC):
         if timer is not None and (head is None or timer < head.due or waited_ms < STALL_MS):
             self._jump(timer)
             return None
-        if waited_ms < STALL_MS or self._gate.waits_for_process(waited_ms / 1000):
+        is_coming = self._gate.is_turn_taken or self._gate.waits_for_process(waited_ms / 1000)
+        if waited_ms < STALL_MS or is_coming:
             return POLL_S
         return self._give_up(head)
 

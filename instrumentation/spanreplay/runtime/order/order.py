@@ -191,6 +191,10 @@ class Order(Protocol):
     def is_thread_awaited(self) -> bool:
         """Whether other threads are at work, or have done work that the loop has not been given yet."""
 
+    @property
+    def is_turn_taken(self) -> bool:
+        """Whether a thread has its turn, and goes on as soon as others have reacted to what came before."""
+
     def waits_for_process(self, waited_s: float) -> bool:
         """Whether another process has still to come or to answer, and was waited for that long but not for too long."""
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from spanreplay.model import guard
+from spanreplay.model.ids import is_stdlib_file
 from spanreplay.runtime.caller import caller as origin
 from spanreplay.runtime.lanes import Lane, current_place, has_lane, is_plumbing_here
 from spanreplay.runtime.order.wait_ends import DONE, name_meeting
@@ -34,8 +35,8 @@ _POOLS: Final = frozenset(
 )
 _LIMITLESS: Final = 1 << 24
 """A semaphore that can be taken so often more is one that nobody waits for: of a queue without a limit."""
-_FOR_ITSELF: Final = "_spanreplay_for_itself"
-"""Attribute of a thread that brings what a pool gives to its workers."""
+_FEEDS: Final = "_spanreplay_feeds"
+"""Attribute of a thread that brings what the agent puts in a queue."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -55,51 +56,44 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── whose it is ─────────────────────────────────────────────────────────────────────────────────────
 def _ordered_run() -> Run | None:
-    """The run whose order is recorded, at this level, or replayed."""
+    """The run whose order is recorded, at this level, or replayed; None while it has one process."""
     run = active_run()
-    if run is None or run.is_ended or (run.session is None and "timers" not in run.level):
+    if run is None or run.family is None or run.is_ended or (run.session is None and "timers" not in run.level):
         return None
     return run
 
 
 def _lane_here(run: Run, frame: FrameType | None, limit: float | None) -> Lane | None:
-    """The lane of the calling thread; None where what it does in this frame is no part of the run's order.
-
-    How often a library or a framework looks whether something is there may be a matter of time.
-    """
+    """The lane of the calling thread; None where what it does in this frame is no part of the run's order."""
     lane, crossing = current_place(run.root_lane)
     thread = threading.current_thread()
-    if crossing is not None or is_plumbing_here.get() or hasattr(thread, _FOR_ITSELF):
+    if crossing is not None or is_plumbing_here.get():
         return None
     if not has_lane() and thread is not threading.main_thread():
         return None
-    frame = _caller(frame)
-    if frame is None or _is_of_pool(frame):
-        return None
-    is_counted = limit is None or (origin.is_agent(frame) if limit > 0 else origin.is_own(frame))
-    return lane if is_counted else None
+    return lane if hasattr(thread, _FEEDS) or _is_asked(frame, limit) else None
 
 
-def _caller(frame: FrameType | None) -> FrameType | None:
-    """The frame that uses `multiprocessing` here; a pool's own counts as one."""
-    while frame is not None and not _is_of_pool(frame):
+def _is_asked(frame: FrameType | None, limit: float | None) -> bool:
+    """Whether the agent or its framework asks in this frame; whether something is there already, only the agent.
+
+    How often a library takes its lock, as of a progress bar, and how often a framework looks may be a matter of time.
+    """
+    for _ in range(origin.FRAMES_MAX):
+        if frame is None or frame.f_code.co_filename in _POOLS:
+            return False
         name = frame.f_code.co_filename
-        if not name.startswith(_FOLDER) and not origin.is_ours(name):
-            break
+        if not (name.startswith(_FOLDER) or origin.is_ours(name) or is_stdlib_file(name)):
+            return origin.is_own(frame) if limit == 0 else origin.is_agent(frame)
         frame = frame.f_back
-    return frame
-
-
-def _is_of_pool(frame: FrameType) -> bool:
-    return frame.f_code.co_filename in _POOLS
+    return False
 
 
 def _start_feeder(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
-    """The thread that brings the items of a queue to its pipe is about to start."""
+    """The thread that brings the items of a queue to its pipe starts; it does nothing before this returns."""
     result = wrapped(*args, **kwargs)
-    frame = _caller(sys._getframe(1))
-    if frame is not None and _is_of_pool(frame):
-        vars(queue._thread)[_FOR_ITSELF] = True
+    if guard.guarded("the thread of a queue", _is_asked, sys._getframe(1), None):
+        vars(queue._thread)[_FEEDS] = True
     return result
 
 

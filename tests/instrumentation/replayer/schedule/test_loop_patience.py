@@ -1,0 +1,78 @@
+"""How long an event loop waits for its threads: as long as one of them gets on."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import spanreplay
+from support.in_process import recorded, replayed
+
+STEPS, PAUSE_S = 14, 0.2
+COMPUTED_S = 3.0
+
+
+class _Office:
+    """A loop that has an answer ready behind all that its thread does, which is slow in the replay alone."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.told = threading.Event()
+
+        @spanreplay.boundary("tool", name="ask")
+        def ask(number: int) -> int:
+            return number
+
+        @spanreplay.boundary("tool", name="late")
+        async def late() -> str:
+            while not self.told.is_set():
+                await asyncio.sleep(0.005)
+            return "late"
+
+        self.ask, self.late = ask, late
+
+    def in_steps(self) -> int:
+        """One call after another, and between them what no patch sees."""
+        for number in range(STEPS):
+            self.ask(number)
+            if self.is_slow:
+                select.select([], [], [], PAUSE_S)
+        return STEPS
+
+    def at_length(self) -> int:
+        """Two calls, and between them nothing but computing."""
+        self.ask(1)
+        until = time.thread_time() + (COMPUTED_S if self.is_slow else 0)
+        while time.thread_time() < until:
+            pass
+        return self.ask(2)
+
+    def program(self, work: Callable[[], int]) -> Callable[[], object]:
+        """The loop and its thread."""
+
+        async def in_thread() -> int:
+            result = await asyncio.to_thread(work)
+            self.told.set()
+            return result
+
+        async def main() -> None:
+            await asyncio.gather(self.late(), in_thread())
+
+        return lambda: asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["in_steps", "at_length"])
+def test_n2_loop_waits_for_a_thread_that_gets_on(how: str) -> None:
+    """A thread that makes calls, or computes, for more than two seconds while the loop has nothing to do."""
+    office, again = _Office(), _Office()
+    recording = recorded(office.program(getattr(office, how)))
+    again.is_slow = True
+    outcome = replayed(again.program(getattr(again, how)), recording)
+    assert outcome.error is None
+    assert outcome.kinds() == []
+    assert outcome.session.gate.skipped == []
