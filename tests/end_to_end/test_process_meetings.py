@@ -170,6 +170,20 @@ def logs(context):
     listener.stop()
     return got
 
+# How often a library takes its lock is a matter of time: a bar is drawn when it has been long enough
+def draw(results):
+    from tqdm import tqdm
+    for number in tqdm(range(60), mininterval=0.002):
+        ask(number)
+    results.put(name())
+
+def bars(context):
+    results = context.Queue()
+    processes = start(context, draw, results)
+    got = [results.get() for _ in processes]
+    join(processes)
+    return got
+
 # Which item of a pool takes a lock first
 def begin(lock, value):
     globals().update(LOCK=lock, VALUE=value)
@@ -196,6 +210,7 @@ FORMS: Final = (
     "polled",
     "awaited",
     "logs",
+    "bars",
     "pooled",
 )
 CASES: Final = [(form, "fork") for form in FORMS] + [("queues", "spawn"), ("timeouts", "forkserver")]
