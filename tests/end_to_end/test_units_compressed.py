@@ -114,6 +114,22 @@ def test_p4_a_request_of_another_compressor_has_its_length_again(workplace: Work
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
 
 
+def test_p4_a_request_that_hides_much_has_its_length_again(workplace: Workplace) -> None:
+    """What the recording has in place of a secret is shorter; the application is given the secret, and its length."""
+    (workplace.path / "app.py").write_text(WSGI)
+    port = free_port()
+    secret = "".join(random.Random(2).choices("0123456789abcdef", k=400))
+    with serve_with(workplace, port, "app.py", str(port)) as server:
+        plain = json.dumps({"question": "sell", "api_key": secret}).encode()
+        assert post(server, gzip.compress(plain), "gzip").text == "sell"
+        server.await_ends()
+        server.stop()
+    (unit,) = server.units()
+    assert secret not in unit.calls[1].response
+    replayed = workplace.replay("app.py", str(port), source=unit.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
 def test_p4_a_request_that_packs_better_than_zlib_comes_back_whole(workplace: Workplace) -> None:
     """A replay's bytes are longer than the request said: the application is told so."""
     letters = "".join(

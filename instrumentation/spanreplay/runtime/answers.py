@@ -145,6 +145,13 @@ class EndedWorkers(Protocol):
         """Wait until the workers of a pool have made the calls that they had made when it ended them."""
 
 
+class HiddenValues(Protocol):
+    """What the recording hides; `replayer/resolve/hidden.py` has it."""
+
+    def open_state(self, redactor: Any, call: CallRecord) -> str:
+        """The response of a call as it is served, before it is."""
+
+
 class Answers(Protocol):
     """Serves the calls of a run from a recording. Thread-safe."""
 
@@ -157,6 +164,10 @@ class Answers(Protocol):
     @property
     def gate(self) -> Order:
         """The order in which results go out."""
+
+    @property
+    def hidden(self) -> HiddenValues:
+        """The values that redaction took out of the recording."""
 
     @property
     def continuation(self) -> Continuation | None:

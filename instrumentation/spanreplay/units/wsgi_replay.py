@@ -53,7 +53,7 @@ class _Replayed:
     def serve(self, app: WsgiApp) -> None:
         """Give the recorded request to the application. Raises: ReplayMiss."""
         environ = build_environ(_serve(REQUEST), _Input(self._run, self._lane), os.environ)
-        body = self._find(BODY)
+        body = self._find(BODY, is_opened=True)
         if isinstance(body, dict) and PACKED in body and "CONTENT_LENGTH" in environ:
             # Not every compressor's bytes can be made again, and an application reads no more than it is told
             environ["CONTENT_LENGTH"] = str(sum(map(len, cut_body(body))))
@@ -107,11 +107,17 @@ class _Replayed:
         value = self._find(DISCONNECT)
         return int(value[PARTS_TAKEN]) if isinstance(value, dict) else -1
 
-    def _find(self, name: str) -> Any:
-        """What was recorded of something that came in; None if nothing was."""
+    def _find(self, name: str, *, is_opened: bool = False) -> Any:
+        """What was recorded of something that came in; None if nothing was.
+
+        `is_opened`: as it is served, with the values that the recording hides, where they can be had.
+        """
         session = self._run.session
         call = None if session is None else session.index.at(self._lane.path, f"{KIND}:{name}", 0)
-        return None if call is None else json.loads(call.response)["value"]
+        if session is None or call is None:
+            return None
+        response = session.hidden.open_state(self._run.redactor, call) if is_opened else call.response
+        return json.loads(response)["value"]
 
 
 class _Input:
