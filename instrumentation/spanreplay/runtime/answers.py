@@ -148,7 +148,7 @@ class EndedWorkers(Protocol):
 class HiddenValues(Protocol):
     """What the recording hides; `replayer/resolve/hidden.py` has it."""
 
-    def open_state(self, redactor: Any, call: CallRecord) -> str:
+    def open_response(self, redactor: Any, call: CallRecord) -> str:
         """The response of a call as it is served, before it is."""
 
 

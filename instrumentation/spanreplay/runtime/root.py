@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spanreplay.model import attributes as names
-from spanreplay.model.call import Outcome, RootRecord
+from spanreplay.model.call import Outcome
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.json_text import dump
+from spanreplay.recording.root_record import root_of
 from spanreplay.runtime.who import Who
 
 if TYPE_CHECKING:
@@ -66,24 +66,16 @@ def sign_root(run: Described, attributes: dict[str, Any], end_ns: int, key_file:
     """Add the run's signature to the manifest of its final root span, or why there is none."""
     from spanreplay.recording.seal.signing import MEMBER, sign
 
-    manifest = json.loads(attributes[names.MANIFEST])
-    root = RootRecord(
-        run_id=run.run_id,
-        app=attributes[names.APP],
+    root = root_of(
+        attributes,
         trace_id=f"{run.span_context.trace_id:032x}",
         span_id=f"{run.span_context.span_id:016x}",
         start_ns=run.start_ns,
         end_ns=end_ns,
-        outcome=attributes[names.OUTCOME],
-        env=json.loads(attributes[names.ENV]),
-        manifest=manifest,
-        replay_of=attributes.get(names.REPLAY_OF, ""),
-        user_id=attributes.get(names.USER_ID, ""),
-        session_id=attributes.get(names.SESSION_ID, ""),
     )
     try:
         signature = sign(root, key_file)
     except ConfigError as exc:
         signature = {"error": str(exc)}
         _log.warning("run %s is not signed: %s", run.run_id, exc)
-    attributes[names.MANIFEST] = dump({**manifest, MEMBER: signature})
+    attributes[names.MANIFEST] = dump({**root.manifest, MEMBER: signature})

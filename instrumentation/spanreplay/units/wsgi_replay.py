@@ -116,7 +116,7 @@ class _Replayed:
         call = None if session is None else session.index.at(self._lane.path, f"{KIND}:{name}", 0)
         if session is None or call is None:
             return None
-        response = session.hidden.open_state(self._run.redactor, call) if is_opened else call.response
+        response = session.hidden.open_response(self._run.redactor, call) if is_opened else call.response
         return json.loads(response)["value"]
 
 

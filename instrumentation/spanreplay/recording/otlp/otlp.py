@@ -18,6 +18,7 @@ from spanreplay.model import attributes as names
 from spanreplay.model.call import CallRecord, Outcome, Recording, RootRecord
 from spanreplay.model.errors import DamagedRecording, NewerSchema, RunNotFound
 from spanreplay.model.how_to_install import install_command
+from spanreplay.recording.root_record import read_object, root_of
 
 
 def decode_value(value: AnyValue) -> Any:
@@ -98,18 +99,6 @@ def iter_spans(request: ExportTraceServiceRequest) -> Iterator[FiledSpan]:
                 yield FiledSpan(span, resource, scope_spans.scope.name, run_id or str(resource.get(names.RUN_ID, "")))
 
 
-def _json_object(text: object, where: str) -> dict[str, Any]:
-    if not text:
-        return {}
-    try:
-        value = json.loads(str(text))
-    except ValueError as exc:
-        raise DamagedRecording(f"{where} is not JSON") from exc
-    if not isinstance(value, dict):
-        raise DamagedRecording(f"{where} is not a JSON object")
-    return value
-
-
 def is_boundary(attributes: Mapping[str, Any]) -> bool:
     """Whether these are the attributes of a boundary span or a root span of ours."""
     return names.KIND in attributes and names.SCHEMA in attributes
@@ -147,8 +136,8 @@ def read_call(span: Span, attributes: Mapping[str, Any]) -> CallRecord:
         parent=int(get(names.PARENT, -1)),
         call_id=str(get(names.CALL_ID, "")),
         code=str(get(names.CODE, "")),
-        meta=_json_object(get(names.META), names.META),
-        redactions=_json_object(get(names.REDACTIONS), names.REDACTIONS),
+        meta=read_object(get(names.META), names.META),
+        redactions=read_object(get(names.REDACTIONS), names.REDACTIONS),
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
         parent_span_id=span.parent_span_id.hex(),
@@ -172,20 +161,12 @@ def _clocks(text: object) -> tuple[int, ...]:
 def read_root(span: Span, attributes: Mapping[str, Any]) -> RootRecord:
     """The root span of a run as a record. Raises: NewerSchema, DamagedRecording."""
     check_schema(attributes)
-    get = attributes.get
-    return RootRecord(
-        run_id=str(get(names.RUN_ID, "")),
-        app=str(get(names.APP, "")),
+    return root_of(
+        attributes,
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
-        outcome=str(get(names.OUTCOME, Outcome.OPEN.value)),
-        env=_json_object(get(names.ENV), names.ENV),
-        manifest=_json_object(get(names.MANIFEST), names.MANIFEST),
-        replay_of=str(get(names.REPLAY_OF, "")),
-        user_id=str(get(names.USER_ID, "")),
-        session_id=str(get(names.SESSION_ID, "")),
     )
 
 

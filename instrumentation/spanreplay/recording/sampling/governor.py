@@ -175,6 +175,6 @@ def _read(name: str, text: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        logger.error("%s=%r can't be used: it is not a share like 0.2; there is no limit until then", name, text)
+        logger.error("%s=%r can't be used: it is not a share like 0.2; there is no limit", name, text)
         return None
     return value

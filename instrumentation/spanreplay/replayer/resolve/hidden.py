@@ -79,8 +79,8 @@ class Hidden:
         crossing.revealed = Revealed(opened.response, call.response, opened.printed, redactor)
         return replace(call, response=opened.response)
 
-    def open_state(self, redactor: RunRedactor, call: CallRecord) -> str:
-        """The response of a call that holds what lay on the disk, for files that are there before the agent starts."""
+    def open_response(self, redactor: RunRedactor, call: CallRecord) -> str:
+        """The response of a call as it is served, for what needs it before that: files, the length of a body."""
         opened = _open(redactor, call)
         if opened is None:
             self._note(call, 0)

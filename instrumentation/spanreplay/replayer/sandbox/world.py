@@ -72,7 +72,7 @@ class World:
         recording = self._session.recording
         for path in made_by(recording.root.manifest, surroundings):
             scratch.hide(path)
-        beginning.lay(scratch, recording, surroundings, partial(self._session.hidden.open_state, run.redactor))
+        beginning.lay(scratch, recording, surroundings, partial(self._session.hidden.open_response, run.redactor))
         self._session.recorded_env.lay(scratch)
 
     def forget_fork(self, pid: int) -> None:
@@ -104,7 +104,7 @@ def install(
     made = overlay.Overlay(root, own, lambda: is_live(run), lambda: session.has_gone_on or is_outside(), shared)
     for path in made_by(session.recording.root.manifest, surroundings or Surroundings()):
         made.scratch.hide(path)
-    opened = partial(session.hidden.open_state, run.redactor)
+    opened = partial(session.hidden.open_response, run.redactor)
     with_reads = "looks" not in run.level
     beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened, with_reads=with_reads)
     session.recorded_env.lay(made.scratch)

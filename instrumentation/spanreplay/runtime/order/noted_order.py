@@ -133,7 +133,7 @@ class NotedOrder:
         return True
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
-        """Meet, and note whether that succeeded; of looks that found something, data itself tells."""
+        """Meet, and note whether that succeeded."""
         is_met = meet(limit)
         self._note(name if is_met else name + FAILED, is_sleep=True)
         return is_met
