@@ -43,19 +43,10 @@ def _stock(engine: str, module: str, names: tuple[str, ...]) -> str:
     return "\n".join(functions)
 
 
-def write_vllm(root: Path, release: str = "") -> Path:
-    """A package `vllm` in a folder to be put on the path."""
-    home = "vllm.model_executor.determinism.batch_invariant"
-    triton, experts = (
-        "vllm.v1.attention.backends.triton_attn",
-        "vllm.model_executor.layers.fused_moe.experts.triton_moe",
-    )
-    init = signature("vllm", f"{triton}:TritonAttentionImpl.__init__").replace("AttentionType.DECODER", "'decoder'")
-    _distribution(root, "vllm", release or NEWEST["vllm"])
-    _write(
-        root,
-        "vllm.plugins",
-        """
+_TRITON: Final = "vllm.v1.attention.backends.triton_attn"
+_EXPERTS: Final = "vllm.model_executor.layers.fused_moe.experts.triton_moe"
+_VLLM: Final[dict[str, str]] = {
+    "vllm.plugins": """
         import os
         from importlib.metadata import entry_points
 
@@ -69,12 +60,8 @@ def write_vllm(root: Path, release: str = "") -> Path:
                         print("swallowed", error)
                         continue
                     function()
-        """,
-    )
-    _write(
-        root,
-        "vllm.platforms",
-        """
+    """,
+    "vllm.platforms": """
         import os
         from typing import NamedTuple
 
@@ -91,20 +78,8 @@ def write_vllm(root: Path, release: str = "") -> Path:
                 return DeviceCapability(*map(int, stated.split("."))) if stated != "none" else None
 
         current_platform = Platform()
-        """,
-    )
-    names = ("bmm_batch_invariant", "linear_batch_invariant", "log_softmax", "matmul_persistent")
-    _write(root, home, _stock("vllm", home, (*names, "rms_norm_batch_invariant", "softmax")))
-    for module, name in (
-        ("linear", "linear_batch_invariant"),
-        ("vocab_parallel_embedding", "linear_batch_invariant"),
-        ("layernorm", "rms_norm_batch_invariant"),
-    ):
-        _write(root, f"vllm.model_executor.layers.{module}", f"from {home} import {name}\n")
-    _write(
-        root,
-        "vllm.v1.attention.backends.registry",
-        """
+    """,
+    "vllm.v1.attention.backends.registry": """
         from enum import Enum
 
         OVERRIDES = {}
@@ -115,11 +90,60 @@ def write_vllm(root: Path, release: str = "") -> Path:
 
         def register_backend(backend, class_path=None, is_mamba=False):
             OVERRIDES[backend.name] = class_path
-        """,
-    )
+    """,
+    "vllm.v1.worker.worker_base": """
+        class WorkerWrapperBase:
+            def __init__(self, worker, vllm_config):
+                self.worker, self.vllm_config = worker, vllm_config
+
+            def init_device(self):
+                self.worker.init_device()
+
+            def __getattr__(self, attr):
+                return getattr(self.worker, attr)
+    """,
+    _EXPERTS: """
+        class TritonExperts:
+            def __init__(self, moe_config, quant_config):
+                self.quant_config = quant_config
+    """,
+    "vllm.model_executor.layers.fused_moe.activation": """
+        from enum import Enum
+
+        class MoEActivation(Enum):
+            SILU = 'silu'
+            GELU = 'gelu'
+    """,
+    "vllm.model_executor.layers.fused_moe.oracle.unquantized": f"""
+        from {_EXPERTS} import TritonExperts
+
+        def backend_to_kernel_cls(backend):
+            return [TritonExperts] if backend == "TRITON" else [int]
+    """,
+}
+"""Module → source, of what has no signature of the engine's in it."""
+_IMPORTED: Final = (
+    ("linear", "linear_batch_invariant"),
+    ("vocab_parallel_embedding", "linear_batch_invariant"),
+    ("layernorm", "rms_norm_batch_invariant"),
+)
+"""Layers that have imported a function of the engine's own."""
+
+
+def write_vllm(root: Path, release: str = "") -> Path:
+    """A package `vllm` in a folder to be put on the path."""
+    home = "vllm.model_executor.determinism.batch_invariant"
+    init = signature("vllm", f"{_TRITON}:TritonAttentionImpl.__init__").replace("AttentionType.DECODER", "'decoder'")
+    _distribution(root, "vllm", release or NEWEST["vllm"])
+    for module, source in _VLLM.items():
+        _write(root, module, source)
+    names = ("bmm_batch_invariant", "linear_batch_invariant", "log_softmax", "matmul_persistent")
+    _write(root, home, _stock("vllm", home, (*names, "rms_norm_batch_invariant", "softmax")))
+    for module, name in _IMPORTED:
+        _write(root, f"vllm.model_executor.layers.{module}", f"from {home} import {name}\n")
     _write(
         root,
-        triton,
+        _TRITON,
         f"""
         class TritonAttentionImpl:
             def __init__({init}):
@@ -137,45 +161,6 @@ def write_vllm(root: Path, release: str = "") -> Path:
             @classmethod
             def supports_block_size(cls, block_size):
                 return block_size is None or block_size % 16 == 0
-        """,
-    )
-    _write(
-        root,
-        "vllm.v1.worker.worker_base",
-        """
-        class WorkerWrapperBase:
-            def __init__(self, worker, vllm_config):
-                self.worker, self.vllm_config = worker, vllm_config
-
-            def init_device(self):
-                self.worker.init_device()
-
-            def __getattr__(self, attr):
-                return getattr(self.worker, attr)
-        """,
-    )
-    _write(
-        root,
-        "vllm.model_executor.layers.fused_moe.activation",
-        "from enum import Enum\n\nclass MoEActivation(Enum):\n    SILU = 'silu'\n    GELU = 'gelu'\n",
-    )
-    _write(
-        root,
-        experts,
-        """
-        class TritonExperts:
-            def __init__(self, moe_config, quant_config):
-                self.quant_config = quant_config
-        """,
-    )
-    _write(
-        root,
-        "vllm.model_executor.layers.fused_moe.oracle.unquantized",
-        f"""
-        from {experts} import TritonExperts
-
-        def backend_to_kernel_cls(backend):
-            return [TritonExperts] if backend == "TRITON" else [int]
         """,
     )
     return root
