@@ -24,6 +24,9 @@ SDPA: Final = {
 }
 
 
+_OFFSETS_MAX: Final = 2**31 - 1
+
+
 def _import(*names: str) -> Any:
     """The first of the modules that can be imported; None if none can."""
     for name in names:
@@ -63,6 +66,8 @@ def row_anchors(op: str, x: Tensor) -> Calls:
         return {}
     name = {"mean": "mean_dim"}.get(op, op)
     owners = {"batch_invariant_ops": _import("batch_invariant_ops"), "vLLM batch invariant": _import(*_VLLM)}
+    if x.numel() > _OFFSETS_MAX:
+        del owners["batch_invariant_ops"]  # its mean ends all work on the GPU by an illegal access
     found = {owner: getattr(module, name, None) for owner, module in owners.items()}
     return {owner: partial(function, x, -1) for owner, function in found.items() if function is not None}
 

@@ -87,9 +87,14 @@ class Report:
             part["at"] = now()
             self.write()
             yield case
-            del begun[name]
-            done.append(name)
+            self.done(part, name)
             self.write()
+
+    @staticmethod
+    def done(part: Part, name: str) -> None:
+        """A case of the part is not begun again."""
+        del part["begun"][name]
+        part["done"].append(name)
 
     def write(self) -> None:
         """The whole file, anew; whoever reads it meanwhile, or after a kill, finds one that is whole."""

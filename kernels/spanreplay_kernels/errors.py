@@ -15,7 +15,17 @@ __all__ = ["KernelError", "NotInvariant", "UncoveredOp", "UnsupportedEngine", "U
 
 
 class KernelError(Exception):
-    """Everything that this package raises on purpose."""
+    """Everything that this package raises on purpose; comes out of a process as it was raised there."""
+
+    def __reduce__(self) -> Any:
+        return _make_again, (type(self), self.args, self.__dict__)
+
+
+def _make_again(kind: type[KernelError], args: tuple[object, ...], fields: dict[str, Any]) -> KernelError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class UnsupportedInput(KernelError, ValueError):

@@ -190,44 +190,47 @@ def _keys(lengths_ptr, sequence, limit, PAGE: tl.constexpr):
 
 
 @triton.jit
-def _merge_in_memory(total_ptr, rows_ptr, rows, BLOCK_Q: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Merge the second of two (BLOCK_Q, BLOCK_D) sums into the first."""
-    some = tl.arange(0, CHUNK)
-    for row in range(0, rows, CHUNK):
-        at = (row + some)[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
-        old = tl.load(rows_ptr + row + some)[:, None]
-        new = tl.load(rows_ptr + BLOCK_Q + row + some)[:, None]
-        total = _merge(tl.load(total_ptr + at), old, tl.load(total_ptr + BLOCK_Q * BLOCK_D + at), new)
-        tl.store(total_ptr + at, total)
+def _merge_in_memory(
+    sums_ptr, old, sums_new, new, has_old, is_kept, BLOCK_Q: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """The sums in memory (BLOCK_Q, COLUMNS), if there are any, and one more split's; left there if they are kept."""
+    at = sums_ptr + tl.arange(0, BLOCK_Q)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    sums = _merge(tl.load(at, mask=has_old, other=0.0), old[:, None], sums_new, new[:, None])
+    tl.store(at, sums, mask=is_kept)
+    return sums
 
 
 @triton.jit
-def _finish_from_memory(
-    out_ptr, total_ptr, w_ptr, first, row, queries, head, is_cut,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_Q: tl.constexpr, INTERPRET: tl.constexpr,
+def _merge_halves(
+    sums_ptr, old, sums_new, new, has_old, is_kept,
+    BLOCK_Q: tl.constexpr, COLUMNS: tl.constexpr, COLUMNS_MAX: tl.constexpr,
 ):  # fmt: skip
-    """Store the results of a tile from its sums (BLOCK_Q, BLOCK_D)."""
-    some = tl.arange(0, CHUNK)
-    d = tl.arange(0, BLOCK_D)
-    for at in range(0, BLOCK_Q, CHUNK):
-        rows = row + at + some
-        flat = (first + rows // GROUP).to(tl.int64) * HEADS + head * GROUP + rows % GROUP
-        mask = (rows < queries * GROUP)[:, None] & (d < D)[None, :]
-        acc = tl.load(total_ptr + (at + some)[:, None] * BLOCK_D + d[None, :])
-        w = tl.load(w_ptr + at + some)
-        _finish(out_ptr, flat[:, None] * D + d[None, :], mask, w, acc, is_cut, INTERPRET)
+    """As `_merge_in_memory`, COLUMNS_MAX at a time: registers have no room for the sums of two splits."""
+    HALF: tl.constexpr = COLUMNS // 2
+    left, right = tl.split(tl.permute(tl.reshape(sums_new, (BLOCK_Q, 2, HALF)), (0, 2, 1)))
+    if HALF <= COLUMNS_MAX:
+        left = _merge_in_memory(sums_ptr, old, left, new, has_old, is_kept, BLOCK_Q, HALF)
+        right = _merge_in_memory(sums_ptr + BLOCK_Q * HALF, old, right, new, has_old, is_kept, BLOCK_Q, HALF)
+    else:
+        left = _merge_halves(sums_ptr, old, left, new, has_old, is_kept, BLOCK_Q, HALF, COLUMNS_MAX)
+        right_ptr = sums_ptr + BLOCK_Q * HALF
+        right = _merge_halves(right_ptr, old, right, new, has_old, is_kept, BLOCK_Q, HALF, COLUMNS_MAX)
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (BLOCK_Q, COLUMNS))
 
 
 @triton.jit(do_not_specialize=["sequences", "window", "limit", "stride_table", "behind"])
 def attention_kernel(
-    q_ptr, k_ptr, v_ptr, sums_ptr, weights_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window, limit,
+    q_ptr, k_ptr, v_ptr, sums_ptr, out_ptr, cu_q_ptr, lengths_ptr, sequences, window, limit,
     table_ptr, scale, stride_table, stride_page, stride_key, stride_head, behind,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
     IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
+    COLUMNS_MAX: tl.constexpr, HOLDS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one head of keys, counted down from `behind`: all splits, in order."""
+    """One tile of queries of one head of keys, counted down from `behind`: all splits, in order.
+
+    COLUMNS_MAX: of the sums of two splits, so many as are held at a time. HOLDS_LAST: those of all splits are held.
+    """
     sequence, row, first, queries = _place(
         cu_q_ptr, sequences, behind - 1 - tl.program_id(0), GROUP, BLOCK_Q, IS_DECODE
     )
@@ -235,40 +238,41 @@ def attention_kernel(
         return
     head = tl.program_id(1)
     first_key, length, is_cut = _keys(lengths_ptr, sequence, limit, PAGE)
-    rows, _, q = _queries(q_ptr, first, row, queries, head, HEADS, GROUP, D, BLOCK_D, BLOCK_Q)
+    rows, flat, q = _queries(q_ptr, first, row, queries, head, HEADS, GROUP, D, BLOCK_D, BLOCK_Q)
     positions = _positions(rows, queries, length, GROUP, IS_CAUSAL)
     start, end, full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
     offset = first_key.to(tl.int64) * stride_key + head.to(tl.int64) * stride_head
     table = table_ptr + sequence.to(tl.int64) * stride_table
-    # (3) Sums of splits are merged in memory, a few rows at a time: registers hold the sums of one split, and no more
-    tile = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
-    total_ptr = sums_ptr + tile * (2 * BLOCK_Q * BLOCK_D)
-    rows_ptr = weights_ptr + tile * (2 * BLOCK_Q)
-    local = tl.arange(0, BLOCK_Q)
+    # (3) The sums of the splits so far wait in memory, each element where the thread that adds to it left it; those of
+    # the first split are not read. Those of the last are written only where registers cannot hold them to the end
+    sums_ptr += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head) * (BLOCK_Q * BLOCK_D)
     m = tl.full((BLOCK_Q,), -float("inf"), dtype=tl.float32)
     w = tl.zeros((BLOCK_Q,), dtype=tl.float32)
+    total = tl.zeros((BLOCK_Q, BLOCK_D if HOLDS_LAST else 1), dtype=tl.float32)
     begin = start // SPLIT_KV
-    behind = tl.maximum(tl.cdiv(end, SPLIT_KV), begin + 1)
-    for split in range(begin, behind):
+    last = tl.maximum(tl.cdiv(end, SPLIT_KV) - 1, begin)
+    for split in range(begin, last + 1):
         m_new, w_new, acc = _split(
             q, k_ptr + offset, v_ptr + offset, table, positions, split, start, end, full, length, window, scale,
             stride_page, stride_key, D, BLOCK_D, BLOCK_Q, BLOCK_KV, SPLIT_KV, PAGE, HAS_WINDOW, INTERPRET,
         )  # fmt: skip
         m, old, new = _weights(m, m_new)
         w = _merge(w, old, w_new, new)
-        is_new = tl.minimum(split - begin, 1)
-        at = local[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
-        tl.store(total_ptr + is_new * (BLOCK_Q * BLOCK_D) + at, acc)
-        tl.store(rows_ptr + local, old)
-        tl.store(rows_ptr + BLOCK_Q + local, new)
+        is_kept = split < last if HOLDS_LAST else split <= last
+        acc = _merge_halves(sums_ptr, old, acc, new, split > begin, is_kept, BLOCK_Q, BLOCK_D, COLUMNS_MAX)
+        total = acc if HOLDS_LAST else total
         tl.debug_barrier()
-        _merge_in_memory(total_ptr, rows_ptr, is_new * BLOCK_Q, BLOCK_Q, BLOCK_D)
-        tl.debug_barrier()
-    tl.store(rows_ptr + local, w)
-    tl.debug_barrier()
-    _finish_from_memory(
-        out_ptr, total_ptr, rows_ptr, first, row, queries, head, is_cut, HEADS, GROUP, D, BLOCK_D, BLOCK_Q, INTERPRET
-    )
+    is_row = (rows < queries * GROUP)[:, None]
+    if HOLDS_LAST:
+        d = tl.arange(0, BLOCK_D)
+        _finish(out_ptr, flat[:, None] * D + d[None, :], is_row & (d < D)[None, :], w, total, is_cut, INTERPRET)
+    else:
+        some = tl.arange(0, COLUMNS_MAX)
+        for piece in tl.range(0, BLOCK_D // COLUMNS_MAX):
+            d = piece * COLUMNS_MAX + some
+            at = sums_ptr + (piece * BLOCK_Q + tl.arange(0, BLOCK_Q)[:, None]) * COLUMNS_MAX + some[None, :]
+            mask = is_row & (d < D)[None, :]
+            _finish(out_ptr, flat[:, None] * D + d[None, :], mask, w, tl.load(at), is_cut, INTERPRET)
 
 
 @triton.jit(do_not_specialize=["sequences", "window", "limit", "stride_table", "splits"])
@@ -278,8 +282,11 @@ def split_kernel(
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
     IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """One split of one tile of queries: its m and w into (Tq · Hq, splits), its acc into (Tq · Hq, splits, BLOCK_D)."""
+    if OVERLAPS:
+        tl.extra.cuda.gdc_launch_dependents()
     sequence, row, first, queries = _place(cu_q_ptr, sequences, tl.program_id(2), GROUP, BLOCK_Q, IS_DECODE)
     if row >= queries * GROUP:
         return
@@ -310,8 +317,14 @@ def merge_kernel(
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr, PAGE: tl.constexpr,
     IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Merge what `split_kernel` left of one tile, from the first split to the last, and store the result."""
+    """Merge what `split_kernel` left of one tile, from the first split to the last, and store the result.
+
+    OVERLAPS: it is started while that kernel still runs, and waits for its end by itself.
+    """
+    if OVERLAPS:
+        tl.extra.cuda.gdc_wait()
     sequence, row, first, queries = _place(cu_q_ptr, sequences, tl.program_id(0), GROUP, BLOCK_Q, IS_DECODE)
     if row + tl.program_id(2) * CHUNK >= queries * GROUP:
         return

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from spanreplay_kernels.ops._tile import dot, rounded
+from spanreplay_kernels.ops._tile import dot, rounded, smallest_rows
 from spanreplay_kernels.plans.arch import ARCHS, Mma
 from spanreplay_kernels.plans.plan import MatmulPlan
 
@@ -50,8 +50,11 @@ class Tile(NamedTuple):
     """Warps of a block divide loading, multiplying and storing among them."""
 
 
-def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = False) -> Tile:
-    """The tile of a launch over so many rows, each in so many products; registers and warps are found by compiling."""
+def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = False, is_k_major: bool = True) -> Tile:
+    """The tile of a launch over so many rows, each in so many products; registers and warps are found by compiling.
+
+    is_k_major: rows of w lie dense along K, as a linear layer's do.
+    """
     arch = ARCHS[plan.arch]
     is_ragged = _is_ragged(plan)
     if plan.mma is Mma.FMA:
@@ -60,7 +63,9 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
         wide = (64, 4, 2) if is_ragged else (64, 4, 3) if is_split else (64, 8, 3)
         m, warps, stages = (16, 8, 3) if rows <= 16 else wide
         return Tile(m, 64, warps, stages, is_split, not is_small)
-    small = next((m for m in (16, 32, 64) if rows <= m), 0)
+    if by_tma and plan.mma is Mma.WGMMA:
+        return _tile_on_hopper(rows, plan, batch, 6 if is_k_major else 5)
+    small = smallest_rows(rows)
     tiles = batch * triton.cdiv(rows, 128) * triton.cdiv(plan.n, 128)
     if small or tiles < arch.multiprocessors * 3 // 4:
         m = small or 128
@@ -72,6 +77,27 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
             return _tile_of_many(plan, rows, by_tma=by_tma)
         return Tile(m, plan.tile_n_min, warps, _stages(m, plan), is_split)
     return _tile_of_many(plan, rows, by_tma=by_tma)
+
+
+def _tile_on_hopper(rows: int, plan: MatmulPlan, batch: int, stages_max: int) -> Tile:
+    """As `tile_for`, measured on an H200 (`bench/NOTES.md`). stages_max: with which Triton 3.6 spills no register."""
+    small = smallest_rows(rows)
+    if small:
+        stages = {16: 8, 32: 8, 64: 6 if plan.segments > 1 else 5}[small]
+        return Tile(small, 64, 4, stages, _may_split(rows, small, plan, batch))
+    multiprocessors = ARCHS[plan.arch].multiprocessors
+    tiles = batch * triton.cdiv(rows, 128) * triton.cdiv(plan.n, 64)
+    if tiles > multiprocessors:
+        if plan.segments > 1 or rows < 256:
+            # The sum of the segments before stands beside that of the segment at hand
+            return Tile(128, 128, 8, stages_max, is_persistent=True)
+        # Where each block has many tiles, less on its way is faster, by up to a tenth
+        return Tile(256, 128, 8, 4 if tiles < 64 * multiprocessors else 3, is_persistent=True)
+    is_one_wave = tiles * plan.segments <= multiprocessors
+    if _may_split(rows, 128, plan, batch) and (is_one_wave or tiles * 5 < multiprocessors * 2):
+        # One block for each multiprocessor, or several that share its memory
+        return Tile(128, 64, 4, 7 if is_one_wave else 4, is_split=True)
+    return Tile(128, 64, 4, 7) if tiles * 2 > multiprocessors else Tile(64, 64, 4, 6)
 
 
 def _is_ragged(plan: MatmulPlan) -> bool:
@@ -120,8 +146,6 @@ def _tile_of_many(plan: MatmulPlan, rows: int, *, by_tma: bool) -> Tile:
         return Tile(64 if plan.tile_n_min == 128 else 128, plan.tile_n_min, 8, 3, is_persistent=True)
     if by_tma and plan.mma is Mma.TCGEN05:
         return Tile(128, 128, 4, 4, is_persistent=True, is_specialized=True)
-    if by_tma and plan.mma is Mma.WGMMA and rows >= 1024:
-        return Tile(256, 128, 8, 4, is_persistent=True)
     return Tile(128, 128, 8, 3 if is_narrow or not by_tma else 5, is_persistent=True)
 
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["IS_INTERPRETED", "dot", "rounded"]
+from spanreplay_kernels.plans.arch import ARCHS
+
+__all__ = ["IS_INTERPRETED", "dot", "may_overlap", "rounded", "smallest_rows"]
 
 IS_INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 """Whether this process interprets kernels on the CPU; decided by TRITON_INTERPRET before triton is imported."""
+
+
+def may_overlap(arch: str) -> bool:
+    """Whether a kernel may be started before the one ahead of it has ended, and waits for that on the device."""
+    return ARCHS[arch].capability >= 90 and not IS_INTERPRETED
+
+
+def smallest_rows(rows: int) -> int:
+    """Rows of the smallest tile that holds so many: 16, 32 or 64; 0 for more."""
+    return next((m for m in (16, 32, 64) if rows <= m), 0)
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from torch import Tensor
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops._attention_cpu import attention_cpu
 from spanreplay_kernels.ops._attention_kernels import MERGED_ROWS, attention_kernel, merge_kernel, split_kernel
-from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.ops._tile import IS_INTERPRETED, may_overlap
 from spanreplay_kernels.plans.arch import CPU, Mma, arch_of
 from spanreplay_kernels.plans.launch import launch, programs
 from spanreplay_kernels.plans.operands import aligned, check_dtype, dtype_name
@@ -251,8 +251,12 @@ def attention_triton(
     splits = triton.cdiv(max_len_k, plan.split_kv) if max_len_k else 1
     if by_splits is None:
         sums_bytes = tokens * heads * splits * options["BLOCK_D"] * 4
-        by_splits = splits > 1 and tiles * kv_heads < 2 * programs(q) and sums_bytes <= _SUMS_BYTES_MAX
-    return _launch_splits(call, splits) if by_splits else _launch_tiles(call)
+        # Of one query few rows of a tile are real: blocks that each read a split hide each other's waits for memory
+        is_idle = is_decode or tiles * kv_heads < 2 * programs(q)
+        by_splits = splits > 1 and is_idle and sums_bytes <= _SUMS_BYTES_MAX
+    if not by_splits:
+        return _launch_tiles(call, _held(plan))
+    return _launch_splits(call, splits, overlaps=may_overlap(plan.arch))
 
 
 class _Call(NamedTuple):
@@ -274,42 +278,53 @@ class _Call(NamedTuple):
 
 def _tuning(plan: AttentionPlan) -> dict[str, int]:
     """What changes no addition's place: loads ahead, and registers, where ptxas would rather spill than use all."""
+    if plan.mma is Mma.WGMMA:
+        return {"num_stages": 3 if plan.head_dim <= 128 else 2}
     is_wide = plan.head_dim > 128 and plan.mma in (Mma.FMA, Mma.TCGEN05)
-    return {"num_stages": 1 if is_wide else 2, **({} if plan.mma is Mma.WGMMA else {"maxnreg": 255})}
+    return {"num_stages": 1 if is_wide else 2, "maxnreg": 255}
+
+
+def _held(plan: AttentionPlan) -> dict[str, int | bool]:
+    """What `attention_kernel` holds of its sums in registers: as much as fits, which is found by compiling."""
+    is_hopper, half = plan.mma is Mma.WGMMA, max(16, triton.next_power_of_2(plan.head_dim)) // 2
+    return {"COLUMNS_MAX": min(half, 64 if is_hopper and half <= 64 else 32), "HOLDS_LAST": is_hopper}
 
 
 def _integers(x: Tensor) -> Tensor:
     return aligned(x.to(torch.int32).contiguous())
 
 
-def _launch_tiles(call: _Call) -> Tensor:
+def _launch_tiles(call: _Call, held: dict[str, int | bool]) -> Tensor:
     """A block for each tile; so many at a time as their sums have room."""
     q, k, _ = call.tensors
     block_q, block_d = call.options["BLOCK_Q"], call.options["BLOCK_D"]
     out = torch.empty_like(q)
     kv_heads = k.shape[-2]
-    room = max(1, _SUMS_BYTES_MAX // (kv_heads * 2 * block_q * block_d * 4))
-    sums = call.empty(min(room, call.tiles), kv_heads, 2, block_q, block_d)
-    weights = call.empty(min(room, call.tiles), kv_heads, 2, block_q)
+    room = max(1, _SUMS_BYTES_MAX // (kv_heads * block_q * block_d * 4))
+    sums = call.empty(min(room, call.tiles), kv_heads, block_q, block_d)
     # From the last, which see most keys, to the first
     for behind in range(call.tiles, 0, -room):
         launch(
-            attention_kernel, (min(room, behind), kv_heads), *call.tensors, sums, weights, out, *call.lengths,
-            *call.sizes, *call.keys, behind, **call.options,
+            attention_kernel, (min(room, behind), kv_heads), *call.tensors, sums, out, *call.lengths,
+            *call.sizes, *call.keys, behind, **call.options, **held,
         )  # fmt: skip
     return out
 
 
-def _launch_splits(call: _Call, splits: int) -> Tensor:
+def _launch_splits(call: _Call, splits: int, *, overlaps: bool) -> Tensor:
     """A block for each split of each tile, and then as many as merge them."""
     q, k, _ = call.tensors
     out = torch.empty_like(q)
     rows, kv_heads = q.shape[0] * q.shape[1], k.shape[-2]
     sums = call.empty(rows, splits), call.empty(rows, splits), call.empty(rows, splits, call.options["BLOCK_D"])
+    # Of few blocks of keys, more on their way only keep other blocks of threads out
+    options = {**call.options, "OVERLAPS": overlaps, "num_stages": min(2, call.options["num_stages"])}
     launch(
         split_kernel, (splits, kv_heads, call.tiles), *call.tensors, *sums, *call.lengths, *call.sizes, *call.keys,
-        splits, **call.options,
+        splits, **options,
     )  # fmt: skip
-    grid = call.tiles, kv_heads, call.options["BLOCK_Q"] // MERGED_ROWS
-    launch(merge_kernel, grid, *sums, out, *call.lengths, *call.sizes, splits, **call.options)
+    launch(
+        merge_kernel, (call.tiles, kv_heads, call.options["BLOCK_Q"] // MERGED_ROWS), *sums, out, *call.lengths,
+        *call.sizes, splits, **options, **({"launch_pdl": True} if overlaps else {}),
+    )  # fmt: skip
     return out

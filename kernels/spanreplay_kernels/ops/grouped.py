@@ -25,7 +25,7 @@ from spanreplay_kernels.ops._matmul_tiles import (
     sum_tile,
 )
 from spanreplay_kernels.ops._matmul_tma import descriptors, is_readable, sum_read
-from spanreplay_kernels.ops._tile import IS_INTERPRETED
+from spanreplay_kernels.ops._tile import IS_INTERPRETED, may_overlap, smallest_rows
 from spanreplay_kernels.ops.matmul import add_segments_kernel, is_even, matmul_cpu, matmul_ref, within_32_bits
 from spanreplay_kernels.plans.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.plans.launch import launch, programs
@@ -218,8 +218,12 @@ def grouped_tma_kernel(
             )  # fmt: skip
 
 
-def tile_for(rows: int, plan: MatmulPlan) -> Tile:
+def tile_for(rows: int, plan: MatmulPlan, *, by_tma: bool = False) -> Tile:
     """The tile of a launch over groups of so many rows; registers and warps are found by compiling."""
+    if by_tma and plan.mma is Mma.WGMMA:
+        # Measured on an H200: bench/NOTES.md
+        small = smallest_rows(rows)
+        return Tile(small, 128, 4, 5) if small else Tile(128, 128, 8, 5)
     if plan.k % 16 or plan.n % 16:
         # Loads of one element each: their addresses fill the registers
         few = rows <= 16 or plan.mma is Mma.TCGEN05
@@ -228,7 +232,7 @@ def tile_for(rows: int, plan: MatmulPlan) -> Tile:
         # With 4 warps Triton 3.6 spills where there are 32 rows
         return Tile(16, 64, 4, 2) if rows <= 16 else Tile(32, 64, 8, 2)
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
-    small = next((m for m in (16, 32, 64) if rows <= m), 0)
+    small = smallest_rows(rows)
     if small:
         return Tile(small, plan.tile_n_min, 8 if small * plan.tile_n_min > 4096 else 4, 3 if is_narrow else 5)
     return Tile(64 if is_narrow else 128, 128, 8, 3)
@@ -245,7 +249,7 @@ def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan, *
     is_split = T <= SPLIT_ROWS_MAX and plan.segments > 1
     by_tma = may_use_tma and not is_split and is_readable(w, plan)
     # As many rows as a group has on average: which tile suits them best, not what they add up to
-    tile = tile_for(triton.cdiv(T, E), plan)
+    tile = tile_for(triton.cdiv(T, E), plan, by_tma=by_tma)
     tiles_n = triton.cdiv(plan.n, tile.n)
     tiles_m_max = T // tile.m + min(E + 1, T)
     sizes = (T, E, plan.n, plan.k)
@@ -274,8 +278,7 @@ def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan, *
         launch(grouped_kernel, (blocks,), *operands, *out.stride(), IS_EVEN=even, GROUP=GROUP_TILES, **shape)
         return out
     sums = torch.empty((plan.segments, T, plan.n), dtype=torch.float32, device=x.device)
-    # From 9.0 on the second kernel may be started before the first has ended, and waits on the device
-    overlaps = ARCHS[plan.arch].capability >= 90 and not IS_INTERPRETED
+    overlaps = may_overlap(plan.arch)
     grid = (tiles_n, plan.segments, tiles_m_max)
     operands = (x, w, sums, *operands[3:])
     launch(grouped_split_kernel, grid, *operands, IS_EVEN=even, OVERLAPS=overlaps, **shape)

@@ -29,8 +29,8 @@ from spanreplay_kernels.ops._matmul_tiles import (
     sum_tile,
     tile_for,
 )
-from spanreplay_kernels.ops._tile import IS_INTERPRETED
-from spanreplay_kernels.plans.arch import ARCHS, CPU, Mma, arch_of
+from spanreplay_kernels.ops._tile import IS_INTERPRETED, may_overlap
+from spanreplay_kernels.plans.arch import CPU, Mma, arch_of
 from spanreplay_kernels.plans.launch import launch, programs
 from spanreplay_kernels.plans.operands import aligned, check_dtype, check_same, dtype_name
 from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
@@ -236,7 +236,7 @@ def matmul_triton(
     x, w = _dense(x), within_32_bits(aligned(w))
     out = torch.empty((B, M, plan.n), dtype=x.dtype, device=x.device)
     by_tma = may_use_tma and tma.is_readable(w, plan)
-    tile = tile_for(M, plan, batch=B, by_tma=by_tma)
+    tile = tile_for(M, plan, batch=B, by_tma=by_tma, is_k_major=w.stride(1) == 1)
     shape: dict[str, Any] = {
         "SEGMENT_K": plan.segment_k, "SEGMENTS": plan.segments, "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "BLOCK_K": plan.block_k, "INTERPRET": IS_INTERPRETED, "num_warps": tile.warps, "num_stages": tile.stages,
@@ -272,8 +272,7 @@ def _launch_split(
     B, M, _ = x.shape
     sums = torch.empty((B, plan.segments, M, plan.n), dtype=torch.float32, device=x.device)
     grid = (triton.cdiv(plan.n, tile.n), plan.segments, B * triton.cdiv(M, tile.m))
-    # From 9.0 on the second kernel may be started before the first has ended, and waits on the device
-    overlaps = ARCHS[plan.arch].capability >= 90 and not IS_INTERPRETED
+    overlaps = may_overlap(plan.arch)
     if by_tma and plan.mma is Mma.TCGEN05:
         # Otherwise the assembler spills a few registers, to make room for blocks that shared memory has no room for
         shape = {**shape, "maxnreg": 160}

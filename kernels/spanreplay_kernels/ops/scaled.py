@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spanreplay_kernels.errors import UnsupportedInput
 from spanreplay_kernels.ops._matmul_tiles import GROUP_TILES, SPLIT_ROWS_MAX, Tile, finish, place, store_sums
-from spanreplay_kernels.ops._tile import IS_INTERPRETED, dot
+from spanreplay_kernels.ops._tile import IS_INTERPRETED, dot, smallest_rows
 from spanreplay_kernels.ops.matmul import add_segments_kernel, matmul_cpu
 from spanreplay_kernels.plans.arch import ARCHS, CPU, Mma, arch_of
 from spanreplay_kernels.plans.launch import launch
@@ -55,7 +55,7 @@ def quantize_weight(w: Tensor, group: int | None = None) -> tuple[Tensor, Tensor
     wide = w.t().float()
     if group is None:
         scale = _scale_of(wide.abs().amax(-1, keepdim=True))
-        return (wide / scale).to(_DTYPE).t(), scale.t()
+        return (wide / scale).to(_DTYPE).contiguous().t(), scale.t()
     N, K = wide.shape
     blocks = torch.nn.functional.pad(wide, (0, -K % group, 0, -N % group))
     blocks = blocks.unflatten(1, (-1, group)).unflatten(0, (-1, group))
@@ -230,7 +230,7 @@ def scaled_split_kernel(
 def tile_for(rows: int, plan: MatmulPlan) -> Tile:
     """The tile of a launch over so many rows; registers and warps are found by compiling."""
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
-    small = next((m for m in (16, 32, 64) if rows <= m), 0)
+    small = smallest_rows(rows)
     is_split = rows <= SPLIT_ROWS_MAX and plan.segments > 1
     warps = 8 if plan.mma is Mma.TCGEN05 or (small or 128) * plan.tile_n_min > 4096 else 4
     # The sum of the segments before stands beside that of the segment, and that of the block

@@ -166,18 +166,11 @@ def write_vllm(root: Path, release: str = "") -> Path:
     return root
 
 
-def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) -> Path:
-    """A package `sglang` in a folder to be put on the path; loses_hooks: hooks are logged as failed and left out."""
-    home = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
-    init = signature("sglang", "sglang.srt.layers.attention.triton_backend:TritonAttnBackend.__init__")
-    serve = signature("sglang", "sglang.srt.entrypoints.http_server:_setup_and_run_http_server")
-    _distribution(root, "sglang", release or NEWEST["sglang"])
-    names = ("bmm_batch_invariant", "log_softmax", "matmul_persistent", "mean_dim", "rms_norm")
-    _write(root, home, _stock("sglang", home, names))
-    _write(
-        root,
-        "sglang.srt.plugins.hook_registry",
-        f"""
+_HOOKS: Final = "sglang.srt.plugins.hook_registry"
+_BACKEND: Final = "sglang.srt.layers.attention.triton_backend"
+_SERVER: Final = "sglang.srt.entrypoints.http_server"
+_SGLANG: Final[dict[str, str]] = {
+    _HOOKS: """
         import functools
         import importlib
         from enum import Enum
@@ -189,18 +182,18 @@ def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) ->
             REPLACE = "replace"
 
         class HookRegistry:
-            hooks = {{}}
+            hooks = {}
             patched = set()
 
             @classmethod
-            def register({signature("sglang", "sglang.srt.plugins.hook_registry:HookRegistry.register")}):
+            def register(REGISTER):
                 cls.hooks[target] = (hook, hook_type)
 
             @classmethod
             def apply_hooks(cls):
                 for target in cls.hooks.keys() - cls.patched:
                     try:
-                        if {loses_hooks} and target.endswith(".rms_norm"):
+                        if LOSES_HOOKS and target.endswith(".rms_norm"):
                             raise AttributeError(target)
                         module, _, name = target.rpartition(".")
                         module = importlib.import_module(module)
@@ -220,53 +213,38 @@ def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) ->
                 return original(*args, **kwargs)
 
             return wrapper
-        """,
-    )
-    (root / "sglang/srt/plugins/__init__.py").write_text(
-        textwrap.dedent(
-            """
-            import os
-            from importlib.metadata import entry_points
+    """,
+    "sglang.srt.plugins.__init__": """
+        import os
+        from importlib.metadata import entry_points
 
-            from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-            def load_plugins():
-                allowed = os.environ.get("SGLANG_PLUGINS")
-                for point in entry_points(group="sglang.srt.plugins"):
-                    if not allowed or point.name in allowed.split(","):
-                        try:
-                            point.load()()
-                        except Exception as error:
-                            print("logged", error)
-                HookRegistry.apply_hooks()
-            """
-        ),
-        encoding="utf-8",
-    )
-    _write(
-        root,
-        "sglang.srt.arg_groups.choices",
-        """
+        def load_plugins():
+            allowed = os.environ.get("SGLANG_PLUGINS")
+            for point in entry_points(group="sglang.srt.plugins"):
+                if not allowed or point.name in allowed.split(","):
+                    try:
+                        point.load()()
+                    except Exception as error:
+                        print("logged", error)
+            HookRegistry.apply_hooks()
+    """,
+    "sglang.srt.arg_groups.choices": """
         CHOICES, DETERMINISTIC, RADIX = [], [], []
         add_attention_backend_choices = CHOICES.extend
         add_deterministic_attention_backend_choices = DETERMINISTIC.extend
         add_radix_supported_deterministic_attention_backend_choices = RADIX.extend
-        """,
-    )
-    _write(
-        root,
-        "sglang.srt.arg_groups.attention_hook",
-        "def handle_deterministic_inference(server_args):\n    return 'resolved'\n",
-    )
-    _write(
-        root,
-        "sglang.srt.configs.hybrid_arch",
-        "def mambaish_config(config):\n    return getattr(config, 'mamba', None)\n",
-    )
-    _write(
-        root,
-        "sglang.srt.layers.attention.attention_registry",
-        """
+    """,
+    "sglang.srt.arg_groups.attention_hook": """
+        def handle_deterministic_inference(server_args):
+            return 'resolved'
+    """,
+    "sglang.srt.configs.hybrid_arch": """
+        def mambaish_config(config):
+            return getattr(config, 'mamba', None)
+    """,
+    "sglang.srt.layers.attention.attention_registry": """
         ATTENTION_BACKENDS = {}
 
         def register_attention_backend(name):
@@ -275,14 +253,10 @@ def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) ->
                 return fn
 
             return decorator
-        """,
-    )
-    _write(
-        root,
-        "sglang.srt.layers.attention.triton_backend",
-        f"""
+    """,
+    _BACKEND: """
         class TritonAttnBackend:
-            def __init__({init}):
+            def __init__(INIT):
                 self.enable_deterministic = model_runner.deterministic
                 self.max_context_len, self.page_size = model_runner.longest, model_runner.page_size
                 self.batches = 0
@@ -292,12 +266,8 @@ def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) ->
 
             def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
                 self.batches += 1
-        """,
-    )
-    _write(
-        root,
-        "sglang.srt.entrypoints.http_server",
-        f"""
+    """,
+    _SERVER: """
         class App:
             def __init__(self):
                 self.middleware = []
@@ -310,8 +280,27 @@ def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) ->
         def _execute_server_warmup():
             pass
 
-        def _setup_and_run_http_server({serve}):
+        def _setup_and_run_http_server(SERVE):
             return [each.__name__ for each in app.middleware]
-        """,
-    )
+    """,
+}
+"""Module → source; words in capitals stand for what a release says, and for what a test asks for."""
+
+
+def write_sglang(root: Path, release: str = "", *, loses_hooks: bool = False) -> Path:
+    """A package `sglang` in a folder to be put on the path; loses_hooks: hooks are logged as failed and left out."""
+    home = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
+    said = {
+        "REGISTER": signature("sglang", f"{_HOOKS}:HookRegistry.register"),
+        "INIT": signature("sglang", f"{_BACKEND}:TritonAttnBackend.__init__"),
+        "SERVE": signature("sglang", f"{_SERVER}:_setup_and_run_http_server"),
+        "LOSES_HOOKS": str(loses_hooks),
+    }
+    _distribution(root, "sglang", release or NEWEST["sglang"])
+    names = ("bmm_batch_invariant", "log_softmax", "matmul_persistent", "mean_dim", "rms_norm")
+    _write(root, home, _stock("sglang", home, names))
+    for module, source in _SGLANG.items():
+        for word, meant in said.items():
+            source = source.replace(word, meant)
+        _write(root, module, source)
     return root

@@ -113,6 +113,18 @@ def test_k5_one_kernel_and_two_give_the_same_bits(device: str) -> None:
         assert torch.equal(one, two), options
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 256])
+def test_k5_sums_held_in_pieces_have_the_bits_of_those_held_whole(head_dim: int, arch: str, device: str) -> None:
+    """However many columns of two splits' sums fit into registers: none of them is left out or exchanged."""
+    q, k, v = (normal(40, 2 - n % 2, head_dim, dtype=torch.bfloat16, seed=n, device=device) for n in range(3))
+    k, v = k[:, :1].contiguous(), v[:, :1].contiguous()
+    plan = plan_attention(head_dim, "bfloat16", ARCHS[arch])
+    plan = dataclasses.replace(plan, block_q=16, block_kv=16, split_kv=16)
+    one, two = (prefill(way, q, k, v, device, plan=plan) for way in (by_tiles, by_splits))
+    assert torch.equal(one, two)
+
+
 @ways
 def test_k5_chunks_have_the_bits_of_the_whole(way: Way, device: str) -> None:
     """Cut anywhere, with the keys so far before each chunk: a chunked prefill and a prefix hit."""

@@ -147,6 +147,14 @@ def test_k9_fp8_quantises_as_its_definition(group: int | None) -> None:
     assert (scale_of_nothing > 0).all()
 
 
+@groups
+def test_k9_columns_of_an_fp8_weight_lie_dense(group: int | None) -> None:
+    """However the weight given lies: one that does not is copied in each call."""
+    w = normal(256, 384, dtype=torch.bfloat16)
+    for given in (w, w.t().contiguous().t()):
+        assert quantize_weight(given, group)[0].stride() == (1, 256)
+
+
 def test_k9_fp8_weights_of_blocks_are_scaled_by_block() -> None:
     """A block's largest is 448; columns lie dense, as the product reads them."""
     w = normal(256, 144, dtype=torch.bfloat16)
