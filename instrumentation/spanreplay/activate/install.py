@@ -265,6 +265,7 @@ class Installation:
             groups.install("the end by a signal", self.patches, Termination(self._finish_terminated).install)
         os.register_at_fork(after_in_parent=self._forked_parent, after_in_child=self._forked_child)
         if self.session is not None and self.run is not None:
+            from spanreplay.activate import time_limit
             from spanreplay.replayer import tracebacks
             from spanreplay.replayer.sandbox import netguard
             from spanreplay.replayer.schedule import step_clock, threads
@@ -273,6 +274,7 @@ class Installation:
             tracebacks.install(self.patches)
             threads.install(self.session.gate, self.patches, LongSleeps.of(self.session.recording))
             step_clock.install(self.session.gate, self.patches)
+            time_limit.install(self.session, self.finish)
             netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
         groups.install("waits of threads", self.patches, waits.install)  # around what a replay does to waits
         groups.install("looks at futures and threads", self.patches, thread_polls.install)
@@ -448,6 +450,7 @@ class Installation:
 
     def _write_verdict(self, run: Run, status: int | None) -> None:
         from spanreplay.replayer.verdict import build_verdict
+        from spanreplay.units import given
 
         if self.session is None:
             return
@@ -471,6 +474,7 @@ class Installation:
         if self.send_verdict is not None:
             self.send_verdict(json.dumps(verdict))
         elif path:
+            guard.guarded("the answer", given.write_answer)
             Path(path).write_text(json.dumps(verdict), encoding="utf-8")
         else:
             guard.write_stderr(f"spanreplay: {verdict['verdict']} ({verdict['counts']})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -17,6 +17,7 @@ from spanreplay.replayer.resolve.session import Session
 from spanreplay.replayer.resolve.warm_up import WarmUp
 from spanreplay.runtime import processes as family
 from spanreplay.runtime.process.environment import find_folders
+from spanreplay.units import given
 from spanreplay.units.earlier import count_before, with_earlier
 from spanreplay.units.start import only_start, with_start
 
@@ -38,7 +39,8 @@ def load_session(folders: Mapping[str, str], *, is_start: bool = False) -> Sessi
         recording = load_newest(app)
         guard.write_stderr(f"spanreplay: replaying the newest run of {app}, {recording.run_id}")
     plan = read_plan(config.read_setting("SPANREPLAY_REPLAY_PLAN"))
-    return make_session(only_start(recording) if is_start else recording, source, plan, folders)
+    earlier = [each for each in config.read_setting("SPANREPLAY_REPLAY_WARM").split(",") if each]
+    return make_session(only_start(recording) if is_start else recording, source, plan, folders, earlier)
 
 
 @lru_cache(maxsize=1)
@@ -47,10 +49,12 @@ def _load_process(source: str, run_id: str) -> Recording:
     return load_beside(source, run_id)
 
 
-def make_session(recording: Recording, source: str, plan: Plan, folders: Mapping[str, str]) -> Session:
-    """The session of a recording that came from `source`. Raises: SpanreplayError."""
+def make_session(
+    recording: Recording, source: str, plan: Plan, folders: Mapping[str, str], earlier: Sequence[str] = ()
+) -> Session:
+    """The session of a recording that came from `source`, behind these earlier units. Raises: SpanreplayError."""
+    given.load()
     started = with_start(recording, lambda run_id: _load_process(source, run_id))
-    earlier = [each for each in config.read_setting("SPANREPLAY_REPLAY_WARM").split(",") if each]
     warm = with_earlier(started.recording, earlier, lambda run_id: load_beside(source, run_id))
     session = Session(warm.recording, plan, folders)
     session.completeness = warm.completeness

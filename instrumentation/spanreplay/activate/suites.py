@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,6 +35,8 @@ class Order:
     units: Sequence[str]
     jobs: int
     timeout_s: float
+    earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """File of a unit → run ids of the units that are replayed before it, in their order."""
 
 
 def read_order() -> Order | None:
@@ -103,7 +105,7 @@ class Division:
         if session is None or run is None or world is None:
             raise AssertionError("only a replay divides itself")
         recording = load_source(unit)
-        longer = make_session(recording, unit, session.plan, self._folders)
+        longer = make_session(recording, unit, session.plan, self._folders, self._order.earlier.get(unit, ()))
         stated = longer.recording.root.manifest
         if stated.get(HANDOVERS) or (stated.get(WORKERS) and run.level is FULL):
             raise Apart("its recording holds an order of threads, which begins with the process")

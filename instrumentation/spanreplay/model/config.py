@@ -133,6 +133,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("SPANREPLAY_REPLAY_SUITE", "", "JSON file with the units that one start of the application is to replay"),
     Setting("SPANREPLAY_REPLAY_FOLDERS", "", "where the agent lies in the replay, as JSON; set for its processes"),
     Setting("SPANREPLAY_REPLAY_REPORT", "", "file that the verdict is written to, as JSON"),
+    Setting("SPANREPLAY_REPLAY_GIVEN", "", "JSON file with the request that takes the place of the recorded one"),
+    Setting("SPANREPLAY_REPLAY_ANSWER", "", "file that the answer to that request is written to, as JSON"),
+    Setting("SPANREPLAY_REPLAY_TIMEOUT", "", "seconds after which a replay ends, with a verdict; default: never"),
     Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
     Setting(
         "SPANREPLAY_REPLAY_STRICT_ENV",

@@ -53,6 +53,7 @@ TABLE: Final = (
     Group("uvloop-steps", _FULL, _LOOPS),
     Group("waits of threads", _FULL, _THREADS),
     Group("looks at futures and threads", _FULL, _THREADS),
+    Group("pool-waits", _FULL, _THREADS),
     Group("threads", _FULL, _THREADS),
     Group("returns", _FULL, _THREADS),
     Group("looks", _FULL, _LOOKS),

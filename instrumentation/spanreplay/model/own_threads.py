@@ -9,7 +9,7 @@ from __future__ import annotations
 import _thread  # whose locks nobody patches
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakSet
@@ -21,6 +21,7 @@ class _Starting(threading.local):
 
 STARTING: Final = _Starting()
 """Whether the calling thread starts threads that take no lane number."""
+_LOOK_S: Final = 0.001
 _locks: Final[WeakSet[Any]] = WeakSet()
 
 
@@ -39,6 +40,17 @@ def make_lock() -> Any:
     lock = _thread.RLock()
     _locks.add(lock)
     return lock
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until something that another thread does is so, about `limit_s` seconds at most; whether it is."""
+    pause = _thread.allocate_lock()
+    pause.acquire()
+    for _ in range(round(limit_s / _LOOK_S)):
+        if is_so():
+            return True
+        pause.acquire(timeout=_LOOK_S)
+    return is_so()
 
 
 def _forked() -> None:

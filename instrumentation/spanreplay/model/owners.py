@@ -70,7 +70,8 @@ MODEL_SDKS: Final = compile_row(
     protobuf replicate tiktoken together vertexai voyageai
     """
 )
-"""Distributions in which a request to a model is made: their boundary is the request."""
+"""Distributions in which a request to a model is made: their boundary is the request. A program of one is an agent all
+the same: litellm's proxy."""
 SERVERS: Final = compile_row(
     """
     arq celery chainlit daphne dramatiq fastmcp gradio granian gunicorn hypercorn ipykernel ipython jupyter jupyter-*
@@ -141,7 +142,7 @@ class Owners:
         self._plumbing = _Named("SPANREPLAY_PLUMBING")
         started = installed.find_started()
         is_agent = find_row(started) not in (FOREIGN, PASS) and not is_among(started, (LAUNCHERS,))
-        self.started = started if is_agent else ""
+        self.started = started if is_agent or is_among(started, (MODEL_SDKS,)) else ""
         """The distribution that this process was started from, if that is an agent's."""
 
     def classify(self, filename: str) -> int:

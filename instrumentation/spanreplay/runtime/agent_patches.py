@@ -12,10 +12,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType, MethodType
+from types import FrameType, MethodType, ModuleType
 from typing import Any, Final
 
-from spanreplay.runtime.caller.caller import AGENT, FOREIGN, LIBRARY, foreign, known, who_asks
+from spanreplay.model import owners
+from spanreplay.runtime.caller.caller import AGENT, FOREIGN, LIBRARY, foreign, is_among, known, who_asks
 from spanreplay.runtime.calls.open_call import is_suppressed
 from spanreplay.runtime.lanes import current_crossing, current_place
 from spanreplay.runtime.patches import Patches
@@ -60,6 +61,9 @@ class _Asked(threading.local):
     by_library = False
 
 
+_CARRIERS: Final = (owners.PASSES,)
+"""They ask for the date because their caller wants it, and measure for themselves: how long a statement took to
+compile, which is compiled once in a process."""
 _asked: Final = _Asked()
 """Who was found to ask in this thread; the read follows at once."""
 
@@ -105,6 +109,7 @@ def asks(frame: FrameType) -> bool:
 def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted: Any) -> None:
     """Replace `module.name`, which takes no arguments: the hot path."""
     real, is_secret = getattr(module, name), source.is_secret
+    is_stopwatch = source.family not in ("", "wall")
 
     def call(patch: Patch) -> Any:
         frame = _getframe(1)
@@ -113,6 +118,8 @@ def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted
             return _read(source, real, shifted, is_secret=is_secret)
         if filename in foreign or not asks(frame):
             return real()
+        if is_stopwatch and is_among(filename, _CARRIERS):
+            _asked.by_library = True
         return read(source, real, shifted)
 
     install_patch(patches, module, name, call, Patch(module.__name__, name, real))
@@ -145,6 +152,20 @@ def install_patch(patches: Patches, owner: Any, name: str, call: Callable[..., A
 _KEEPERS: Final = (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber"))
 """Classes of Python 3.10's and 3.13's standard library that keep their own references to functions of `os`."""
 _ABILITIES: Final = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
+
+
+def replace_copies(patches: Patches, real: Any, made: Any) -> None:
+    """Put a function in place of another wherever a module of the standard library keeps that by a name of its own.
+
+    `bz2`, `tarfile` and `tokenize` do so with `open`.
+    """
+    for name in sorted(sys.stdlib_module_names & set(sys.modules)):
+        module = sys.modules[name]
+        if name.startswith("_") or not isinstance(module, ModuleType):
+            continue
+        names = object.__getattribute__(module, "__dict__")  # vars() would load a lazy one
+        for key in [key for key, value in list(names.items()) if value is real]:
+            patches.replace(module, key, made)
 
 
 def replace_in_os(patches: Patches, name: str, call: Callable[..., Any]) -> None:

@@ -31,6 +31,13 @@ class OpenCall(Protocol):
     def abandon(self) -> None:
         """End the record of a call that nobody ends."""
 
+    def leave_out(self) -> None:
+        """Record nothing of a call."""
+
+    @property
+    def is_closing_elsewhere(self) -> bool:
+        """Whether another thread records how it ended."""
+
 
 class Output(Protocol):
     """What the agent writes to its standard streams."""
@@ -129,6 +136,9 @@ class Files(Protocol):
 
     def has(self, path: str) -> bool:
         """Whether this run has written a file."""
+
+    def list_made(self) -> list[str]:
+        """Paths where nothing was before the run made something there."""
 
     def describe(self) -> dict[str, Any]:
         """For the manifest; reads the files that are left."""

@@ -8,7 +8,7 @@ inside of the call below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.resources import Resource
@@ -82,13 +82,18 @@ class Emitter:
             )
         )
 
-    def emit_call(self, record: CallRecord, *, is_shown: bool, is_parent_remote: bool) -> str:
-        """Emit one call as a span and give its leaf ('' while it is open, and where nobody takes spans)."""
+    def emit_call(
+        self, record: CallRecord, count: Callable[[str], bool], *, is_shown: bool, is_parent_remote: bool
+    ) -> bool:
+        """Emit one call as a span, if it is open or `count` takes its leaf; whether it was. Nobody may take spans."""
         if not self._processors:
-            return ""
+            return True
         span = build_span(record, is_shown=is_shown, is_parent_remote=is_parent_remote, resource=self._resource)
+        leaf = (span.attributes or {}).get(names.LEAF)
+        if leaf and not count(str(leaf)):
+            return False
         self._hand_on(span)
-        return str((span.attributes or {}).get(names.LEAF, ""))
+        return True
 
     def _hand_on(self, span: ReadableSpan) -> None:
         for processor in self._processors:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import gc
 import itertools
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
@@ -23,6 +21,7 @@ from typing import Any, Final, Protocol
 from spanreplay.model.guard import guarded
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller import caller
+from spanreplay.runtime.context_variables import reset_variable, set_in_own_context, set_variable
 from spanreplay.runtime.order.lane_futures import LaneEnd
 
 LABEL_CHARACTERS_MAX: Final = 80
@@ -91,45 +90,6 @@ def is_of_agent(context: contextvars.Context) -> bool:
     return lane is None or lane.owner is None
 
 
-def _set_without_collecting(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
-    """`ContextVar.set`, during which no garbage is collected.
-
-    Before Python 3.12 a collection may come in the midst of it; a generator that it closes (OpenTelemetry's, which
-    resets a variable of its own) then takes the Context's variables away that are being copied: a crash.
-    """
-    if not gc.isenabled():
-        return variable.set(value)
-    gc.disable()
-    try:
-        return variable.set(value)
-    finally:
-        gc.enable()
-
-
-def _reset_without_collecting(variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
-    if not gc.isenabled():
-        variable.reset(token)
-        return
-    gc.disable()
-    try:
-        variable.reset(token)
-    finally:
-        gc.enable()
-
-
-def _set_plainly(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
-    return variable.set(value)
-
-
-def _reset_plainly(variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
-    variable.reset(token)
-
-
-_collects_anywhere: Final = sys.version_info < (3, 12)
-_set = _set_without_collecting if _collects_anywhere else _set_plainly
-_reset = _reset_without_collecting if _collects_anywhere else _reset_plainly
-
-
 class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(crossing):`
     """A block in which a call waits for its outcome; it is no step of the agent that this ends."""
 
@@ -139,13 +99,14 @@ class inside_call:  # noqa: N801 -- reads as a statement: `with inside_call(cros
         self._crossing = crossing
 
     def __enter__(self) -> None:
-        self._token = _set(_crossing, self._crossing)
+        self._token = set_variable(_crossing, self._crossing)
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            _reset(_crossing, self._token)
+            reset_variable(_crossing, self._token)
         except ValueError:  # left in another Context than it was entered in
-            _set(_crossing, None)
+            if _crossing.get() is self._crossing:
+                set_variable(_crossing, None)
 
 
 class _Thread(threading.local):
@@ -222,7 +183,7 @@ class _CallLane(Lane):
             return made
 
 
-CrossingTokens = tuple[contextvars.Token[Any], contextvars.Token[Lane | None]]
+CrossingTokens = tuple[contextvars.Token[Any] | None, contextvars.Token[Lane | None] | None]
 """What `leave_crossing` undoes."""
 
 
@@ -231,25 +192,26 @@ def enter_crossing(crossing: Any) -> CrossingTokens:
 
     A replay that serves the call does not run its body: what the body counts must not number what comes after it.
     """
-    return _set(_crossing, crossing), _set(_lane, _CallLane(crossing))
+    return set_variable(_crossing, crossing), set_variable(_lane, _CallLane(crossing))
 
 
 def leave_crossing(crossing: Any, tokens: CrossingTokens) -> None:
     """Undo `enter_crossing`; in another context than it was entered in (generators), as far as it reached there."""
     try:
-        _reset(_crossing, tokens[0])
-        _reset(_lane, tokens[1])
+        reset_variable(_crossing, tokens[0])
+        reset_variable(_lane, tokens[1])
     except ValueError:
-        _set(_crossing, None)
+        if _crossing.get() is crossing:
+            set_variable(_crossing, None)
         lane = _lane.get()
         if type(lane) is _CallLane and lane.owner is crossing:
-            _set(_lane, crossing.lane)
+            set_variable(_lane, crossing.lane)
 
 
 def enter_lane(lane: Lane) -> None:
     """Be in a lane from now on: a process that was just started."""
-    _set(_lane, lane)
-    _set(_crossing, lane.owner)
+    set_variable(_lane, lane)
+    set_variable(_crossing, lane.owner)
     thread_state.forced = None
 
 
@@ -272,14 +234,15 @@ class inside_lane:  # noqa: N801 -- reads as a statement: `with inside_lane(lane
         self._lane = lane
 
     def __enter__(self) -> Lane:
-        self._token = _set(_lane, self._lane)
+        self._token = set_variable(_lane, self._lane)
         return self._lane
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            _reset(_lane, self._token)
+            reset_variable(_lane, self._token)
         except ValueError:  # left in another Context than it was entered in
-            _set(_lane, None)
+            if _lane.get() is self._lane:
+                set_variable(_lane, None)
 
 
 LAYERS_MAX: Final = 16
@@ -323,7 +286,7 @@ def label_of(kind: str, work: Any) -> str:
 def enter_contexts(contexts: list[contextvars.Context], lane: Lane) -> None:
     for context in contexts:
         try:
-            context.run(_set, _lane, lane)
+            context.run(set_in_own_context, _lane, lane)
         except RuntimeError:  # the Context is entered right now: the code in it keeps its lane
             continue
 

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import LOST, Outcome
 from spanreplay.model.levels import FULL, MEMBER, Level
-from spanreplay.model.own_threads import make_lock
+from spanreplay.model.own_threads import make_lock, wait_until
 from spanreplay.recording.seal.leaves import Leaves
 from spanreplay.recording.seal.tree import LEAF_VERSION
 from spanreplay.runtime.caller.running import RUN
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 HOLES_MAX = 50
+ENDING_S_MAX = 1.0
+"""How long the end of a run waits for other threads that record how a call ended."""
 
 
 class Run:
@@ -288,6 +290,9 @@ class Run:
         guard.guarded("for whom the run works", self.who.look)
         with self._lock:
             self._seq = seq = self._seq + 1 if self.family is None else self.family.tick()
+            if self.leaves.is_closed:
+                crossing.leave_out()
+                return seq
             self.calls += 1
             self._open[seq] = crossing
             lane = lane if lane in self._lanes or len(self._lanes) < config.LANES_MAX else config.OTHER_LANES
@@ -329,7 +334,7 @@ class Run:
             if self.is_ended:
                 return
             self.is_ended = True
-        self.close_open_calls()
+        self._end_calls()
         if self.loops is not None:
             self.loops.finish()
         if self.is_member:
@@ -372,6 +377,13 @@ class Run:
             still_open = list(self._open.values())
         for crossing in still_open:
             guard.guarded("closing an open call", crossing.abandon)
+
+    def _end_calls(self) -> None:
+        """End every call, once the threads that end one themselves have recorded that; none is counted later."""
+        self.close_open_calls()
+        wait_until(lambda: not any(each.is_closing_elsewhere for each in list(self._open.values())), ENDING_S_MAX)
+        self.leaves.close()
+        self.close_open_calls()
 
     def _manifest(self, exit_status: int | None) -> dict[str, Any]:
         with self._lock:
@@ -475,23 +487,6 @@ def active_run() -> Run | None:
     if run is None or run.is_ended:  # what a unit leaves running goes on in the process's run
         run = None if run is not None and run.is_off else _process_run
     return None if run is None or run.is_ended else run
-
-
-class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`
-    """Make a run the active one of this context."""
-
-    __slots__ = ("_run", "_token")
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __enter__(self) -> Run:
-        self._run.is_entered = True
-        self._token = _run.set(self._run)
-        return self._run
-
-    def __exit__(self, *exc_info: object) -> None:
-        _run.reset(self._token)
 
 
 def root_lane_of_active_run() -> Lane | None:

@@ -109,6 +109,18 @@ MACHINE: Final[tuple[Seam, ...]] = (
         omits="UUIDs that a library makes for itself",
     ),
     Seam(
+        "fastuuid",
+        "fastuuid",
+        ("fastuuid",),
+        "spanreplay.seams.machine.clock.uuids",
+        "UUIDs that the agent's code and frameworks make in native code (LiteLLM's proxy)",
+        kind="`random`, as reads before the lane's next call",
+        effect="`read`",
+        lanes="the lane of the code that reads",
+        versions=">=0.14",
+        omits="UUIDs that a library makes for itself",
+    ),
+    Seam(
         "human",
         "python",
         ("builtins", "getpass"),
@@ -151,7 +163,8 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "processes that the agent's code starts, their input and the signals sent to them; a replay starts none",
         kind="`tool`",
         effect="`irreversible`",
-        omits="processes that a tool starts (its result is recorded); output to an inherited descriptor",
+        omits="processes that a tool starts (its result is recorded); output to an inherited descriptor; signals of a "
+        "finalizer, which comes whenever its object is collected",
     ),
     Seam(
         "sqlite3",

@@ -61,6 +61,13 @@ SEAMS: Final[tuple[Seam, ...]] = (
         "no calls; names the lane of each process, whose calls are part of the run",
     ),
     Seam(
+        "pool-waits",
+        "python",
+        ("multiprocessing.pool",),
+        "spanreplay.seams.concurrency.pool_results",
+        "no calls; keeps which waits for a pool's results ran out of time, and what looks at them told",
+    ),
+    Seam(
         "httpx",
         "httpx",
         ("httpx",),

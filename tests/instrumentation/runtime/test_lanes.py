@@ -386,6 +386,27 @@ def test_counting_is_safe_between_threads(run: Run) -> None:
     assert sorted(made, key=lambda p: int(p.rpartition("#")[2])) == [f"main/t:f#{n}" for n in range(1, 1001)]
 
 
+def test_n1_call_that_is_left_elsewhere_ends_no_other() -> None:
+    """A generator that the collector closes may leave its call in any Context, in the midst of another call."""
+
+    class Call:
+        owner, boundary, index, lane = None, "tool:x", 0, Lane("main")
+
+    class Other(Call):
+        boundary = "tool:y"
+
+    left = contextvars.Context().run(lanes.enter_crossing, Call)
+    root = Lane("main")
+    with lanes.inside_call(Other):
+        lanes.leave_crossing(Call, left)
+        assert lanes.current_crossing(root) is Other
+    tokens = lanes.enter_crossing(Other)
+    lanes.leave_crossing(Call, left)
+    assert current_lane(root).path == "main/tool:y#1"
+    lanes.leave_crossing(Other, tokens)
+    assert (lanes.current_crossing(root), current_lane(root)) == (None, root)
+
+
 @pytest.mark.skipif(
     sys.version_info >= (3, 12), reason="garbage is collected between instructions only, and not in the midst of one"
 )
@@ -399,6 +420,9 @@ def test_n1_no_garbage_is_collected_while_a_lane_is_entered(monkeypatch: pytest.
         def set(self, value: object) -> str:
             seen.append(gc.isenabled())
             return "token"
+
+        def get(self, default: object) -> object:
+            return default
 
         def reset(self, token: str) -> None:
             seen.append(gc.isenabled())

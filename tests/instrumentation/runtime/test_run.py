@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import threading
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -14,9 +16,16 @@ from spanreplay.model.call import Outcome
 from spanreplay.model.errors import RunNotFound
 from spanreplay.recording.otlp.otlp import decode_attributes, iter_spans
 from spanreplay.recording.seal.check import find_tampering
+from spanreplay.recording.spool import SpoolCatalog, SpoolWriter
+from spanreplay.recording.spool.processor import SpoolSpanProcessor
 from spanreplay.runtime import run as run_module
-from spanreplay.runtime.run import Run, active_run, entered, set_process_run
+from spanreplay.runtime.caller.running import entered
+from spanreplay.runtime.calls.open_call import open_crossing
+from spanreplay.runtime.calls.spec import Spec
+from spanreplay.runtime.run import Run, active_run, set_process_run
 from support.in_process import MemoryProcessor, inside, make_run, recorded
+from support.replaying import LONG_S
+from support.runs import make_run_id
 
 
 @spanreplay.boundary("tool", name="f", effect="read")
@@ -202,3 +211,78 @@ def test_clock_of_a_run_starts_at_one() -> None:
     """The logical clock counts from 1, and each value comes once."""
     run = make_run(MemoryProcessor())
     assert [run.tick() for _ in range(3)] == [1, 2, 3]
+
+
+def _end_in_a_thread(run: Run, crossing: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> threading.Thread:
+    """A thread that is about to record how a call ended, and goes on when the run has done `step` of its end."""
+    is_ending, goes_on, complete, wrapped = threading.Event(), threading.Event(), run.complete, getattr(run, step)
+
+    def wait(opened_in: int = -1) -> tuple[int, int]:
+        is_ending.set()
+        assert goes_on.wait(LONG_S)
+        return complete(opened_in)
+
+    def let_go_on() -> None:
+        wrapped()
+        goes_on.set()
+
+    monkeypatch.setattr(run, "complete", wait)
+    monkeypatch.setattr(run, step, let_go_on)
+    thread = threading.Thread(target=crossing.close, args=(Outcome.OK, '"done"'))
+    thread.start()
+    assert is_ending.wait(LONG_S)
+    return thread
+
+
+F_SPEC: Final = Spec("tool", "f", "read", "tool/1", None, '{"arguments":{}}')
+
+
+@pytest.mark.parametrize("is_spooled", [True, False], ids=["compact", "spans"])
+@pytest.mark.parametrize(
+    ("step", "outcome"), [("close_open_calls", Outcome.OK), ("gather", Outcome.OPEN)], ids=["in time", "too late"]
+)
+def test_n3_what_ends_as_the_run_does_is_counted_or_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str, outcome: Outcome, is_spooled: bool
+) -> None:
+    """A call that another thread is ending: the manifest waits for it, and what comes too late stays open."""
+    monkeypatch.setattr(run_module, "ENDING_S_MAX", LONG_S if step == "close_open_calls" else 0.001)
+    memory, run_id = MemoryProcessor(), make_run_id(7)
+    writer = SpoolWriter(tmp_path, run_id)
+    run = make_run(SpoolSpanProcessor(writer) if is_spooled else memory, run_id=run_id)
+    with inside(run):
+        crossing = open_crossing(run, F_SPEC)
+    thread = _end_in_a_thread(run, crossing, monkeypatch, step)
+    run.finish()
+    thread.join(LONG_S)
+    with inside(run):
+        late = open_crossing(run, F_SPEC)
+        late.announce()
+        late.close(Outcome.OK, '"late"')
+    writer.close()
+    recording = SpoolCatalog(tmp_path).load(run_id) if is_spooled else memory.recording(run_id)
+    assert [(call.seq, call.outcome) for call in recording.calls] == [(crossing.seq, outcome.value)]
+    manifest = recording.root.manifest
+    assert (manifest["calls"], manifest["leaves"]) == (1, int(outcome is Outcome.OK))
+    assert find_tampering(recording) == ""
+
+
+def test_n3_a_call_that_begins_while_the_others_are_ended_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the manifest's books, so it is in the recording."""
+    memory = MemoryProcessor()
+    run = make_run(memory)
+    begun: list[Any] = []
+    close_open_calls = run.close_open_calls
+
+    def begin_one_more() -> None:
+        close_open_calls()
+        if not begun:
+            begun.append(open_crossing(run, F_SPEC))
+
+    monkeypatch.setattr(run, "close_open_calls", begin_one_more)
+    with inside(run):
+        f()
+        run.finish()
+    recording = memory.recording(run.run_id)
+    assert [call.outcome for call in recording.calls] == [Outcome.OK.value, Outcome.OPEN.value]
+    assert (recording.root.manifest["calls"], recording.root.manifest["leaves"]) == (2, 1)
+    assert find_tampering(recording) == ""

@@ -25,6 +25,7 @@ WITHOUT_CASE: Final = {
     "duckdb": "its statements run again in a replay (test_duckdb.py)",
     "own-servers": "it records nothing (test_own_servers.py)",
     "threads": "it records no calls (end_to_end/test_meetings.py)",
+    "pool-waits": "it records no calls (end_to_end/test_process_meetings.py)",
     "returns": "it records no calls (end_to_end/test_returns.py)",
     "blockbuster": "it records no calls (end_to_end/test_units_background.py)",
     "stdin": "it needs a process with an input of its own (test_stdin.py)",

@@ -27,21 +27,40 @@ class Leaves:
         self._done: dict[int, str] = {}
         self._waiting: dict[int, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         self._bytes = 0
+        self.is_closed = False
+        """Whether no leaf is taken any more."""
         self._lock = make_lock()
 
-    def add(self, seq: int, leaf: str) -> None:
-        """A call whose leaf is known."""
-        self._done[seq] = leaf
+    def add(self, seq: int, leaf: str) -> bool:
+        """A call whose leaf is known; False if it comes too late to be counted."""
+        with self._lock:
+            if not self.is_closed:
+                self._done[seq] = leaf
+            return seq in self._done
 
-    def defer(self, seq: int, described: tuple[bytes, ...], payloads: tuple[bytes, ...], size: int) -> None:
-        """A call whose leaf is `seal_leaf(described, *payloads)`; `size` is about what is kept of it, in bytes."""
+    def defer(self, seq: int, described: tuple[bytes, ...], payloads: tuple[bytes, ...], size: int) -> bool:
+        """A call whose leaf is `seal_leaf(described, *payloads)`; False if it comes too late to be counted.
+
+        `size` is about what is kept of it, in bytes.
+        """
         self._waiting[seq] = (described, payloads)
+        if self.is_closed:  # asked after: what `close` has not seen sees it
+            with self._lock:
+                return self._waiting.pop(seq, None) is None
         self._bytes += size
         if len(self._waiting) >= WAITING_MAX or self._bytes > WAITING_BYTES_MAX:
             below = self._first_open() if len(self._done) >= KEPT_MAX else -1  # before the lock: it takes the run's
             self._hash()
             if below >= 0:
                 self._fold(below)
+        return True
+
+    def close(self) -> None:
+        """Take no leaf any more: what is counted now is what the manifest says."""
+        with self._lock:
+            if not self.is_closed:
+                self.is_closed = True
+                self._hash_waiting()
 
     def extend(self, leaves: Iterable[tuple[int, str]]) -> None:
         """Leaves of another process."""
@@ -75,13 +94,17 @@ class Leaves:
 
     def _hash(self) -> None:
         with self._lock:  # nobody may ask for leaves while one is neither waiting nor done
-            self._bytes = 0
-            for seq in list(self._waiting):
-                found = self._waiting.get(seq)
-                if found is None:  # a signal handler got here in between
-                    continue
-                described, payloads = found
-                # `seal_leaf`, without its calls
-                hashes = [sha256(payload).digest() for payload in payloads]
-                self._done[seq] = sha256(b"".join((b"\x002 ", *described, *hashes))).hexdigest()
-                self._waiting.pop(seq, None)
+            if not self.is_closed:
+                self._hash_waiting()
+
+    def _hash_waiting(self) -> None:
+        self._bytes = 0
+        for seq in list(self._waiting):
+            found = self._waiting.get(seq)
+            if found is None:  # a signal handler got here in between
+                continue
+            described, payloads = found
+            # `seal_leaf`, without its calls
+            hashes = [sha256(payload).digest() for payload in payloads]
+            self._done[seq] = sha256(b"".join((b"\x002 ", *described, *hashes))).hexdigest()
+            self._waiting.pop(seq, None)

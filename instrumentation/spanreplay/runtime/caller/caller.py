@@ -40,6 +40,7 @@ _THROUGH_STDLIB: Final = frozenset(
         "statistics",
         "subprocess",
         "tarfile",
+        "tokenize",
         "timeit",
         "webbrowser",
         "zipfile",
@@ -253,6 +254,7 @@ _FILE_CARRIERS: Final = frozenset(
         "shelve",
         "shutil",
         "tarfile",
+        "tokenize",
         "wave",
         "zipfile",
     }

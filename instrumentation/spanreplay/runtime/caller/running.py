@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any, Final
 
-__all__ = ["RUN", "is_off"]
+from spanreplay.runtime.context_variables import reset_variable, set_variable
+
+__all__ = ["RUN", "entered", "is_off"]
 
 RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
 """The run of the calling code; None where that is the run of the process, or none."""
@@ -15,3 +17,20 @@ def is_off() -> bool:
     """Whether the calling code works for a unit that is not recorded."""
     run = RUN.get()
     return run is not None and bool(run.is_off)
+
+
+class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`
+    """Make a run the active one of this context."""
+
+    __slots__ = ("_run", "_token")
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def __enter__(self) -> Any:
+        self._run.is_entered = True
+        self._token = set_variable(RUN, self._run)
+        return self._run
+
+    def __exit__(self, *exc_info: object) -> None:
+        reset_variable(RUN, self._token)

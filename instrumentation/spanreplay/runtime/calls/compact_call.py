@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def encode_call(crossing: InFlight, constant: bytes, outcome: str, end_seq: int, end_ns: int, response: str) -> bytes:
     """A call in the state given as a compact record; one that has ended is entered in its run's leaves.
 
-    `constant` is what `describe_constant` says of it, as a line. Raises: UnicodeEncodeError for a lone surrogate.
+    b'' if it comes too late for those: its run has ended. `constant` is what `describe_constant` says of it, as a line.
+    Raises: UnicodeEncodeError for a lone surrogate.
     """
     request = crossing.request_bytes
     if request is None:
@@ -46,5 +47,6 @@ def encode_call(crossing: InFlight, constant: bytes, outcome: str, end_seq: int,
     payload = b"".join((CALL, numbers, constant, placed, request, answer, reads, digests))
     if outcome != "open":
         payloads = (request, answer, reads, digests) if reads or digests else (request, answer)
-        crossing.run.leaves.defer(crossing.seq, (numbers, constant), payloads, len(payload))
+        if not crossing.run.leaves.defer(crossing.seq, (numbers, constant), payloads, len(payload)):
+            return b""
     return payload

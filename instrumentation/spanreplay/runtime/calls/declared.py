@@ -27,6 +27,8 @@ def boundary(kind: str | Kind = Kind.TOOL, *, name: str = "", effect: str | Effe
     effect_value = _member(Effect, effect, "effect")
 
     def decorate(function: F) -> F:
+        if not _is_off():
+            _machinery.load()
         return _wrap(function, kind_value, name, effect_value)
 
     return decorate
@@ -41,9 +43,19 @@ def _member(enum: type[Kind] | type[Effect], value: str, what: str) -> str:
 
 
 class _Machinery:
-    """What recorded calls need; imported at the first one, so that a decorated module stays light."""
+    """What recorded calls need; imported at the first one, so that a decorated module stays light.
+
+    In a run already with the decorator: the first call may be that of a finalizer, in the midst of this very import.
+    """
 
     def __getattr__(self, name: str) -> Any:
+        self.load()
+        return vars(self)[name]
+
+    def load(self) -> None:
+        """Import it; does nothing more than once."""
+        if vars(self):
+            return
         from spanreplay import codec
         from spanreplay.runtime.calls import function_calls
         from spanreplay.runtime.calls import generators as items
@@ -57,7 +69,6 @@ class _Machinery:
             call_generator=items.call_generator,
             open_async_generator=items.open_async_generator,
         )
-        return vars(self)[name]
 
 
 _machinery = _Machinery()

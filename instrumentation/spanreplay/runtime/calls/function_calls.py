@@ -24,6 +24,7 @@ from spanreplay.runtime.calls.open_call import Crossing, begin_in, is_suppressed
 from spanreplay.runtime.calls.returning import note_return
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.calls.turns import await_clock, await_turn, complete, wait_turn
+from spanreplay.runtime.context_variables import call_in_own_context, is_collecting
 from spanreplay.runtime.run import Run, active_run
 
 T = TypeVar("T")
@@ -279,6 +280,8 @@ def _restore_error(crossing: Crossing, encoded: Any) -> BaseException:
 
 
 def _run(crossing: Crossing, live: Callable[[], Any]) -> tuple[BaseException | None, Any]:
+    if is_collecting():
+        return call_in_own_context(_run, crossing, live)
     try:
         with crossing:
             result = live() if crossing.spec.live is None else crossing.spec.live()

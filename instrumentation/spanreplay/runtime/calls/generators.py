@@ -18,6 +18,7 @@ from spanreplay.runtime.calls.cancel import await_cancellation, is_cancellation
 from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, decode_error, decode_value, load_response
 from spanreplay.runtime.calls.open_call import Crossing
 from spanreplay.runtime.calls.turns import await_item, await_turn, end_stream, wait_item, wait_turn
+from spanreplay.runtime.context_variables import call_in_own_context, is_collecting
 
 _HOLE = "$unserializable"
 
@@ -205,8 +206,10 @@ def call_generator(
             sent = yield item
         except GeneratorExit:
             try:
-                with crossing:
-                    generator.close()
+                if is_collecting():
+                    call_in_own_context(_close, crossing, generator)
+                else:
+                    _close(crossing, generator)
             except BaseException as exc:
                 recorded.closed(exc)
                 raise
@@ -215,6 +218,11 @@ def call_generator(
         except BaseException as exc:  # noqa: BLE001 -- handed to the live body, which decides
             thrown = exc
         recorded.resumed(sent, thrown)
+
+
+def _close(crossing: Crossing, generator: Generator[Any, Any, Any]) -> None:
+    with crossing:
+        generator.close()
 
 
 def _serve(served: _Served) -> Generator[Any, Any, Any]:

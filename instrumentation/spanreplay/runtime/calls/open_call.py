@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
+from functools import partial
+from threading import get_ident
 from typing import Any
 
 from opentelemetry.trace import SpanContext
@@ -22,6 +24,7 @@ from spanreplay.runtime.calls.compact_call import encode_call
 from spanreplay.runtime.calls.sealed import seal_hidden
 from spanreplay.runtime.calls.spec import Revealed, Spec
 from spanreplay.runtime.calls.trace_place import enter_span, find_place, is_suppressed, leave_span, make_span_context
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import (
     CrossingTokens,
     current_crossing,
@@ -42,21 +45,21 @@ _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.valu
 @contextmanager
 def plumbing() -> Iterator[None]:
     """A block whose calls, and those of tasks started in it, carry another boundary's traffic: not recorded."""
-    token = is_plumbing_here.set(True)
+    token = set_variable(is_plumbing_here, True)
     try:
         yield
     finally:
-        is_plumbing_here.reset(token)
+        reset_variable(is_plumbing_here, token)
 
 
 @contextmanager
 def no_plumbing() -> Iterator[None]:
     """A block of the program's own work, which traffic has brought here with the context that it was sent in."""
-    token = is_plumbing_here.set(False)
+    token = set_variable(is_plumbing_here, False)
     try:
         yield
     finally:
-        is_plumbing_here.reset(token)
+        reset_variable(is_plumbing_here, token)
 
 
 def is_plumbing(run: Run) -> bool:
@@ -71,10 +74,10 @@ class Crossing:
     """One call in flight. Open it with `open_crossing`; end it exactly once with `close` (more are ignored)."""
 
     __slots__ = (
+        "_closing_thread",
         "_constant",
         "_context_token",
         "_digests",
-        "_is_closed",
         "_key",
         "_lane_tokens",
         "boundary",
@@ -136,7 +139,8 @@ class Crossing:
         self.clocks: list[int] = []
         self.on_abandon: Callable[[], None] | None = None
         """Ends the record of a stream that nobody read to its end."""
-        self._is_closed = False
+        self._closing_thread = 0
+        """The thread that has ended the call; 0 before that."""
         self._context_token: Token[Any] | None = None
         self._lane_tokens: CrossingTokens | None = None
         self.seq = run.open_call(self)  # last: from now on others may end it
@@ -289,9 +293,9 @@ class Crossing:
 
         `is_bounded`: the limit was kept in bytes already, of which JSON text (base64, escapes) takes more.
         """
-        if self._is_closed:
+        if self._closing_thread:
             return
-        self._is_closed = True
+        self._closing_thread = get_ident()
         if self.spec.printed is not None:
             guard.guarded("what a call printed", printed.keep, self)
         if self.served is None:
@@ -308,18 +312,27 @@ class Crossing:
 
     def write_open(self, response: str) -> None:
         """Record what a stream has given so far; a later record of this call takes its place."""
-        if not self._is_closed:
+        if not self._closing_thread:
             self._emit(_OPEN, response)
+
+    def leave_out(self) -> None:
+        """Record nothing of this call: its run ends."""
+        self._closing_thread = get_ident()
+
+    @property
+    def is_closing_elsewhere(self) -> bool:
+        """Whether another thread is recording how it ended, or has."""
+        return self._closing_thread not in (0, get_ident())
 
     def abandon(self) -> None:
         """Close a call that nobody ended, when its run ends."""
-        if self.on_abandon is not None and not self._is_closed:
+        if self.on_abandon is not None and not self._closing_thread:
             self.on_abandon()
         self.close(Outcome.OPEN, "")
 
     def miss(self, miss: ReplayMiss) -> None:
         """Record that the recording had no answer for this call."""
-        self._is_closed = True
+        self._closing_thread = get_ident()
         guard.guarded("recording a miss", self._record, Outcome.ERROR, '{"miss":true}')
 
     def _record(self, outcome: Outcome, response: str, *, is_bounded: bool = False) -> None:
@@ -355,7 +368,7 @@ class Crossing:
         return served.end_seq
 
     def _emit(self, outcome: str, response: str = "", end_seq: int = -1) -> None:
-        """Write the call in the state given."""
+        """Write the call in the state given; as open where the run has ended without its end."""
         run, emitter = self.run, self.run.emitter
         end_ns = self.start_ns if outcome == _OPEN else ids.now_ns() if self.served is None else self._end_ns()
         sink = emitter.find_sink(run.run_id)
@@ -365,12 +378,15 @@ class Crossing:
             except UnicodeEncodeError:
                 pass  # a lone surrogate: the span says so in its own way
             else:
-                sink.write(payload)
+                if payload:
+                    sink.write(payload)
+                else:
+                    self._emit(_OPEN)
                 return
-        record = self.to_record(outcome, response, end_seq, end_ns)
-        leaf = emitter.emit_call(record, is_shown=self.is_shown, is_parent_remote=self.parent_context.is_remote)
-        if leaf:
-            run.leaves.add(self.seq, leaf)
+        record, is_remote = self.to_record(outcome, response, end_seq, end_ns), self.parent_context.is_remote
+        count = partial(run.leaves.add, self.seq)
+        if not emitter.emit_call(record, count, is_shown=self.is_shown, is_parent_remote=is_remote):
+            self._emit(_OPEN)
 
     def _describe_constant(self) -> bytes:
         """`describe_constant` of this call's record as a line, remembered where it comes again."""
@@ -399,7 +415,7 @@ class Crossing:
 
     def announce(self) -> None:
         """Write a started record first, so that a crash inside a side effect or a wait for a human is visible."""
-        if self.served is not None:
+        if self.served is not None or self._closing_thread:
             return
         try:
             self._emit(_OPEN)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from spanreplay.runtime.context_variables import reset_variable, set_variable
+
 _is_repeating: ContextVar[bool] = ContextVar("spanreplay_repeating", default=False)
 
 
@@ -17,8 +19,8 @@ def is_repeating() -> bool:
 @contextmanager
 def repeating() -> Iterator[None]:
     """A block of which a call that has no unused answer is answered with one that was given before."""
-    token = _is_repeating.set(True)
+    token = set_variable(_is_repeating, True)
     try:
         yield
     finally:
-        _is_repeating.reset(token)
+        reset_variable(_is_repeating, token)

@@ -6,6 +6,7 @@ it sets there, starts below it or sends to other processes is what it would be w
 
 from __future__ import annotations
 
+import functools
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.propagation import _SPAN_KEY
 
 from spanreplay.recording.spans import OPENINFERENCE_KIND, OPENINFERENCE_KINDS
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -42,11 +44,11 @@ _LANGCHAIN_MODEL_FILES = ("langchain_core/language_models/chat_models.py", "lang
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 # The public functions pass through several others each, and all of them are called for every recorded call
-_variable = getattr(_RUNTIME_CONTEXT, "_current_context", None)
+_variable: Any = getattr(_RUNTIME_CONTEXT, "_current_context", None)
 _is_plain = isinstance(_variable, ContextVar)
-_current_context: Any = _variable.get if _is_plain else _RUNTIME_CONTEXT.get_current  # type: ignore[union-attr]
-_attach: Any = _variable.set if _is_plain else _RUNTIME_CONTEXT.attach  # type: ignore[union-attr]
-_detach: Any = _variable.reset if _is_plain else _RUNTIME_CONTEXT.detach  # type: ignore[union-attr]
+_current_context: Any = _variable.get if _is_plain else _RUNTIME_CONTEXT.get_current
+_attach: Any = functools.partial(set_variable, _variable) if _is_plain else _RUNTIME_CONTEXT.attach
+_detach: Any = functools.partial(reset_variable, _variable) if _is_plain else _RUNTIME_CONTEXT.detach
 
 
 _PROBE = SpanContext(1, 2, False, _SAMPLED)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from spanreplay.model.own_threads import make_lock
+
 
 class _Counted(threading.local):
     gate: object | None = None
@@ -18,6 +20,9 @@ counted: Final = _Counted()
 
 class TurnCondition(threading.Condition):
     """The condition of an order gate, on which threads wait for their turn: no wait of the agent's."""
+
+    def __init__(self) -> None:
+        super().__init__(make_lock())
 
 
 def nothing() -> None:

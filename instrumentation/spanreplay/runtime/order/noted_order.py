@@ -138,6 +138,9 @@ class NotedOrder:
         self._note(name if is_met else name + FAILED, is_sleep=True)
         return is_met
 
+    def await_meeting(self, name: str) -> None:
+        """Nothing: it comes when it comes."""
+
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
     ) -> list[Any]:

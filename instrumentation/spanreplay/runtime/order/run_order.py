@@ -54,6 +54,9 @@ class RunOrder(Protocol):
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
         """Take what processes share, or look for what one of them sends; `meet` does it within so many seconds."""
 
+    def await_meeting(self, name: str) -> None:
+        """Wait until it is the turn of what `meet` will do under this name."""
+
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
     ) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures._base as base
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +48,8 @@ class Timed(NamedTuple):
     """Position of the argument that says whether to wait at all; -1: it has none."""
     frees_many: bool = False
     """Whether several threads may wait for the same: the order in which they go on is noted."""
+    is_done: Callable[[Any], bool] | None = None
+    """Tells whether what was waited for has come, where neither its result nor an error does."""
 
     def limit_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """How long a call may wait; None: for ever; AT_ONCE: not at all."""
@@ -71,6 +73,8 @@ class Timed(NamedTuple):
 
     def has_expired(self, instance: Any, result: Any) -> bool:
         """Whether what it returned says that nothing came."""
+        if self.is_done is not None:
+            return not self.is_done(instance)
         return instance.is_alive() if self.name == "join" else self.raises is None and not result
 
     def is_expiry(self, instance: Any, error: BaseException) -> bool:

@@ -86,16 +86,38 @@ def _read_versions() -> dict[str, str]:
 
 def describe_code() -> dict[str, str]:
     """The agent's own source files that are loaded: path → hash; at most CODE_FILES_MAX, large ones left out."""
-    files: dict[str, str] = {}
-    modules: list[object] = list(sys.modules.values())  # anything may stand there
-    for module in modules:
-        name = _source_of(module) if isinstance(module, ModuleType) else None
-        if not isinstance(name, str) or not name.endswith(".py") or not ids.is_agent_file(name):
-            continue
-        found = hash_file(Path(name))
-        if found and len(files) < CODE_FILES_MAX:
-            files[ids.shorten(name)] = found
-    return dict(sorted(files.items()))
+    return LoadedCode().look()
+
+
+class LoadedCode:
+    """The same for a process that asks often: each module is looked at once, also for processes forked from this one.
+
+    Touching every module of a process that was just forked copies most of its memory, which takes tens of milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[frozenset[str], dict[str, str]] = (frozenset(), {})
+
+    def look(self) -> dict[str, str]:
+        """All files of the agent's that are loaded by now, as they were when their modules were first seen."""
+        seen, files = self._known
+        new = [name for name in list(sys.modules) if name not in seen]
+        if new:
+            added: dict[str, str] = {}
+            for name in new:
+                path = _agent_file_of(sys.modules.get(name))
+                found = hash_file(Path(path)) if path else ""
+                if found and len(files) + len(added) < CODE_FILES_MAX:
+                    added[ids.shorten(path)] = found
+            files = dict(sorted({**files, **added}.items()))
+            self._known = (seen.union(new), files)  # at once: other threads may look too
+        return files
+
+
+def _agent_file_of(module: object) -> str:
+    """The source of a module of the agent's; '' for any other. Anything may stand among the modules."""
+    name = _source_of(module) if isinstance(module, ModuleType) else None
+    return name if isinstance(name, str) and name.endswith(".py") and ids.is_agent_file(name) else ""
 
 
 def _source_of(module: ModuleType) -> object:

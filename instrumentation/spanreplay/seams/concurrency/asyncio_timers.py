@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from spanreplay.model import guard
 from spanreplay.runtime.calls.open_call import is_plumbing
+from spanreplay.runtime.context_variables import set_variable
 from spanreplay.runtime.lanes import HANDED_OVER, current_crossing, current_lane, has_lane
 from spanreplay.runtime.order.lane_end import LANE_END, HandedEnd, LaneEnd
 from spanreplay.runtime.order.steps import FINALIZING, Outer
@@ -144,7 +145,7 @@ def hand_over(wrapped: Any, loop: Any, end: LaneEnd | None, args: Any, kwargs: A
 
 
 def _finalize(callback: Any, *args: Any) -> None:
-    FINALIZING.set(True)  # in the Context of this one callback, which the task that it makes inherits
+    set_variable(FINALIZING, True)  # in the Context of this one callback, which the task that it makes inherits
     callback(*args)
 
 

@@ -15,8 +15,11 @@ from typing import Any, Final
 from spanreplay.model.here import PACKAGE
 from spanreplay.runtime.patches import Patches
 
-_ROOMS: Final = ("codec", "dialects", "model", "recording", "redact", "replayer/sandbox", "runtime/caller")
-_OWN: Final = tuple(f"{PACKAGE}{each.replace('/', os.sep)}{os.sep}" for each in _ROOMS)
+_PARTS: Final = (
+    *("codec/", "dialects/", "model/", "recording/", "redact/", "replayer/sandbox/", "runtime/caller/"),
+    "seams/machine/files/written.py",
+)
+_OWN: Final = tuple(f"{PACKAGE}{part.replace('/', os.sep)}" for part in _PARTS)
 """Where the agent's code is never called, so that whatever happens below is our own doing; `guarded` is there."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spanreplay.model import guard
 from spanreplay.runtime.caller.caller import handed
 from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import Lane, current_lane
 from spanreplay.runtime.order.lane_end import LaneEnd
 from spanreplay.runtime.run import active_run
@@ -30,7 +31,7 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
         return None if run is None else LaneEnd(run, lane.path, is_inside=lane.owner is not None)
 
     def __enter__(self) -> None:
-        self._token = None if self._run is None else RUN.set(self._run)
+        self._token = None if self._run is None else set_variable(RUN, self._run)
         if self._token is not None:
             handed.enter_run()
 
@@ -39,4 +40,4 @@ class carried:  # noqa: N801 -- reads as a statement: `with carried_run:`
         if run is not None and self.ends_lane:
             guard.guarded("the end of a lane", LaneEnd(run, current_lane(run.root_lane).path).end_thread)
         if self._token is not None:
-            RUN.reset(self._token)
+            reset_variable(RUN, self._token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import sys
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 from spanreplay.model.own_threads import STARTING, make_lock
 from spanreplay.runtime.caller import caller
+from spanreplay.runtime.context_variables import is_collecting
 from spanreplay.runtime.lanes import (
     Carried,
     Lane,
@@ -56,6 +58,9 @@ def wrap_create_task(patches: Patches, loop_class: type, root_of: RootOf) -> Non
         lane_hash, create = hash_lane(lane.number, lane.path), functools.partial(wrapped, *args, **kwargs)
         is_named = kwargs.get("name") is not None
         context = kwargs.get("context")
+        if context is None and is_collecting():  # a client that closes itself when it is freed
+            context = contextvars.copy_context()
+            create = functools.partial(context.run, create)
         if context is not None:
             enter_contexts([context], lane)
             return create_numbered(loop, lane_hash, create, is_named=is_named)

@@ -47,6 +47,7 @@ def install(module: Any, patches: Patches) -> None:
         return
     if module.__name__ == "multiprocessing.queues":
         patches.wrap(module.Queue, "_start_thread", _start_feeder)
+        patches.wrap(module.JoinableQueue, "put", _put)
         return
     for name in ("recv", "recv_bytes"):
         patches.wrap(module._ConnectionBase, name, receive)
@@ -56,9 +57,12 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── whose it is ─────────────────────────────────────────────────────────────────────────────────────
 def _ordered_run() -> Run | None:
-    """The run whose order is recorded, at this level, or replayed; None while it has one process."""
+    """The run whose order is recorded, at this level, or replayed.
+
+    Also while it has one process: a queue may still be filled when the next one starts.
+    """
     run = active_run()
-    if run is None or run.family is None or run.is_ended or (run.session is None and "timers" not in run.level):
+    if run is None or run.is_ended or (run.session is None and "timers" not in run.level):
         return None
     return run
 
@@ -97,6 +101,41 @@ def _start_feeder(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+def _put(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
+    """`JoinableQueue.put`, which takes the lock of several processes with that of its own threads in hand."""
+    run = _ordered_run()
+    if run is None or run.session is None:
+        return wrapped(*args, **kwargs)
+    _putting.queue = queue
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        _putting.queue = None
+
+
+class _Putting(threading.local):
+    queue: Any = None
+    """The queue that the thread puts an item in, in a replay."""
+
+
+_putting: Final = _Putting()
+
+
+def _give_way(run: Run, semlock: Any, name: str) -> None:
+    """Leave the queue to the thread that brings its items until it is the turn of the lock that a put takes.
+
+    What that thread did before may come before the lock in the recorded order, and needs what the put has in hand.
+    """
+    queue = _putting.queue
+    if queue is None or semlock is not queue._cond._lock._semlock:
+        return
+    queue._notempty.release()
+    try:
+        run.order.await_meeting(name)
+    finally:
+        queue._notempty.acquire()
+
+
 # ── locks ───────────────────────────────────────────────────────────────────────────────────────────
 def _make_lock(wrapped: Any, lock: Any, args: Any, kwargs: Any) -> None:
     """Locks, semaphores, events and conditions of processes are all made of this one."""
@@ -126,6 +165,7 @@ def _take(semlock: Any, block: bool = True, timeout: float | None = None) -> boo
         return _take_in_time(run, semlock, limit)
     name = name_meeting(lane)
     is_taken = False
+    _give_way(run, semlock, name)
 
     def take(limit: float | None) -> bool:
         nonlocal is_taken

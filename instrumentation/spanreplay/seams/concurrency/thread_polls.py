@@ -37,7 +37,8 @@ def _poll(real: Callable[[Any], bool], shown: Source, instance: Any, *, over: bo
     return real(instance) if found is None else bool(found)
 
 
-def _install(patches: Patches, owner: Any, name: str, shown: Source, *, over: bool) -> None:
+def install_look(patches: Patches, owner: Any, name: str, shown: Source, *, over: bool) -> None:
+    """Patch one way to look; `over` is the answer that stays."""
     real = getattr(owner, name)
 
     def look(self: Any) -> bool:
@@ -51,5 +52,5 @@ def _install(patches: Patches, owner: Any, name: str, shown: Source, *, over: bo
 
 def install(patches: Patches) -> None:
     """Patch the two ways to look."""
-    _install(patches, base.Future, "done", DONE, over=True)
-    _install(patches, threading.Thread, "is_alive", ALIVE, over=False)
+    install_look(patches, base.Future, "done", DONE, over=True)
+    install_look(patches, threading.Thread, "is_alive", ALIVE, over=False)

@@ -78,7 +78,7 @@ def install(patches: Patches) -> None:
     patches.replace(concurrent.futures, "as_completed", base.as_completed)
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "shutdown", shut_down)
     for timed in TIMED:
-        patches.wrap(timed.owner, timed.name, _wrapper(timed))
+        patches.wrap(timed.owner, timed.name, wrap_timed(timed))
     patches.wrap(threading.Barrier, "wait", meet)
     patches.wrap(time, "sleep", sleep)
     patches.replace(LaneEnd, "cancelling", staticmethod(cancel_noted))
@@ -180,7 +180,9 @@ def shut_down(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
 
 
 # ── timeouts ────────────────────────────────────────────────────────────────────────────────────────
-def _wrapper(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
+def wrap_timed(timed: Timed) -> Callable[[Any, Any, Any, Any], Any]:
+    """What `Patches.wrap` puts around a function that waits for a limited time."""
+
     def wait(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         limit = timed.limit_of(args, kwargs)
         is_bridge = timed.owner is base.Future and getattr(instance, "_spanreplay_lane", None) is None

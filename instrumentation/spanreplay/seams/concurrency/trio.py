@@ -23,6 +23,7 @@ from trio._core._entry_queue import EntryQueue
 from spanreplay.model.own_threads import unnumbered_threads
 from spanreplay.runtime.agent_patches import patch_bare
 from spanreplay.runtime.calls.turns import complete
+from spanreplay.runtime.context_variables import set_in_own_context
 from spanreplay.runtime.lanes import current_crossing, current_lane, enter_contexts, inside_lane, label_of, peel
 from spanreplay.runtime.order import loops
 from spanreplay.runtime.order.lane_end import LANE_END
@@ -138,7 +139,7 @@ def _spawn(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
     if context is not None:
         enter_contexts([context], lane)
         if getattr(function, "__name__", "") == _FINALIZE_ONE:  # when is up to the garbage collector
-            context.run(FINALIZING.set, True)
+            context.run(set_in_own_context, FINALIZING, True)
         return wrapped(*args, **kwargs)
     with inside_lane(lane):
         return wrapped(*args, **kwargs)

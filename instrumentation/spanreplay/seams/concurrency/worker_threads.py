@@ -13,6 +13,7 @@ from typing import Any
 
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.caller import caller
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import current_crossing, current_lane, enter_contexts, inside_thread, label_of, peel
 from spanreplay.runtime.order import pool_workers
 from spanreplay.runtime.order.counted import counted
@@ -110,11 +111,11 @@ async def offload(
     """What `start(work)` gives, which has a thread call `work` instead of `function` and hands the loop the result."""
     work = Work(run, function, args)
     gate = None if run.session is None else run.session.gate
-    token = placing.set(work)
+    token = set_variable(placing, work)
     try:
         return await start(work)
     finally:
-        placing.reset(token)
+        reset_variable(placing, token)
         work.drop()
         is_known = gate is None or gate.timers is None or gate.is_open or work.end.name in gate.timers
         if can_abandon and work.has_started and not is_known and not work.end.is_inside:

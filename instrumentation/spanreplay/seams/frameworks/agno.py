@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Kind
 from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.frameworks.functions import call_with_state
@@ -36,22 +37,22 @@ def _execute(wrapped: Any, call: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is None:
         return wrapped(*args, **kwargs)
     _bind(call.function)
-    token = _call.set(call)
+    token = set_variable(_call, call)
     try:
         return wrapped(*args, **kwargs)
     finally:
-        _call.reset(token)
+        reset_variable(_call, token)
 
 
 async def _aexecute(wrapped: Any, call: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is None:
         return await wrapped(*args, **kwargs)
     _bind(call.function)
-    token = _call.set(call)
+    token = set_variable(_call, call)
     try:
         return await wrapped(*args, **kwargs)
     finally:
-        _call.reset(token)
+        reset_variable(_call, token)
 
 
 def _bind(function: Any) -> None:

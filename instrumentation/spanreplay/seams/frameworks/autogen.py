@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import Leaf
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.frameworks.subclasses import leaf_wrappers, wrap_subclasses
 
@@ -27,11 +28,11 @@ def install(module: Any, patches: Patches) -> None:
 
 async def _note_call_id(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
     given = args[2] if len(args) > 2 else kwargs.get("call_id")
-    token = _call_id.set(str(given or ""))
+    token = set_variable(_call_id, str(given or ""))
     try:
         return await wrapped(*args, **kwargs)
     finally:
-        _call_id.reset(token)
+        reset_variable(_call_id, token)
 
 
 def _describe(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf:

@@ -18,6 +18,7 @@ from spanreplay.model import config
 from spanreplay.model.call import Effect, Kind
 from spanreplay.model.own_threads import make_lock
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import current_crossing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
@@ -160,11 +161,11 @@ def _connect(signature: inspect.Signature, wrapped: Any, client: Any, args: Any,
 
 def _make(wrapped: Any, args: Any, kwargs: Any) -> None:
     """Make a client without a call of its own, nor of what it asks."""
-    token = _is_making_client.set(True)
+    token = set_variable(_is_making_client, True)
     try:
         wrapped(*args, **kwargs)
     finally:
-        _is_making_client.reset(token)
+        reset_variable(_is_making_client, token)
 
 
 def _refuse(settings: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import NO_META, Leaf
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.seams.frameworks.subclasses import leaf_wrappers, wrap_subclasses
 
@@ -35,19 +36,19 @@ _EFFECTS = frozenset(e.value for e in Effect)
 
 
 def _note_call_id(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
-    token = _call_id.set(str(kwargs.get("tool_call_id") or ""))
+    token = set_variable(_call_id, str(kwargs.get("tool_call_id") or ""))
     try:
         return wrapped(*args, **kwargs)
     finally:
-        _call_id.reset(token)
+        reset_variable(_call_id, token)
 
 
 async def _note_call_id_async(wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
-    token = _call_id.set(str(kwargs.get("tool_call_id") or ""))
+    token = set_variable(_call_id, str(kwargs.get("tool_call_id") or ""))
     try:
         return await wrapped(*args, **kwargs)
     finally:
-        _call_id.reset(token)
+        reset_variable(_call_id, token)
 
 
 _PLAIN_TYPES: Final = frozenset({str, int, float, bool, type(None), dict, list, tuple})

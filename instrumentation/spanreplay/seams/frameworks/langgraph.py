@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from spanreplay.runtime.calls.repeating import repeating
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import Lane, current_crossing, current_lane, inside_lane
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
@@ -107,13 +108,13 @@ class _Step:
         self._is_again = _is_taken_up_again(args, kwargs)
 
     def __enter__(self) -> None:
-        self._token = _base.set(self._lane)
+        self._token = set_variable(_base, self._lane)
         self._repeating = repeating() if self._is_again else nullcontext()
         self._repeating.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
         self._repeating.__exit__(None, None, None)
-        _base.reset(self._token)
+        reset_variable(_base, self._token)
 
 
 def _iterate(stream: Iterator[Any], step: _Step) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import Leaf, call_async
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.frameworks.functions import ObjectState, call_with_state
@@ -46,11 +47,11 @@ async def _call_tool(wrapped: Any, toolset: Any, args: Any, kwargs: Any) -> Any:
     function = getattr(function, "function", None)
 
     async def live() -> Any:
-        token = _toolset.set(toolset)
+        token = set_variable(_toolset, toolset)
         try:
             return await wrapped(*args, **kwargs)
         finally:
-            _toolset.reset(token)
+            reset_variable(_toolset, token)
 
     if is_of(function, _ADAPTERS):
         return await live()

@@ -10,6 +10,7 @@ from typing import Any
 import wrapt
 
 from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync, with_call
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches, Wrapper
 from spanreplay.runtime.run import active_run
 
@@ -31,11 +32,11 @@ def leaf_wrappers(
             return wrapped(*args, **kwargs)
 
         def live(*args: Any, **kwargs: Any) -> Any:
-            token = _inside.set(instance)
+            token = set_variable(_inside, instance)
             try:
                 return wrapped(*args, **kwargs)
             finally:
-                _inside.reset(token)
+                reset_variable(_inside, token)
 
         def describe_call() -> Leaf:
             leaf = describe(instance, args, kwargs)
@@ -49,11 +50,11 @@ def leaf_wrappers(
             return await wrapped(*args, **kwargs)
 
         async def live(*args: Any, **kwargs: Any) -> Any:
-            token = _inside.set(instance)
+            token = set_variable(_inside, instance)
             try:
                 return await wrapped(*args, **kwargs)
             finally:
-                _inside.reset(token)
+                reset_variable(_inside, token)
 
         def describe_call() -> Leaf:
             leaf = describe(instance, args, kwargs)

@@ -53,13 +53,21 @@ def attach_files(
     run: Run, surroundings: Surroundings | None = None, is_outside: Callable[[], bool] | None = None
 ) -> None:
     """Have the files that the agent writes noted, to be compared when the run ends."""
-    from spanreplay.runtime.process.surroundings import Surroundings
     from spanreplay.seams.machine import effects
-    from spanreplay.seams.machine.files.written import Written
     from spanreplay.seams.machine.sockets import datagrams
 
     effects.attach(run)
     datagrams.attach(run)
+    begin_files(run, surroundings, is_outside)
+
+
+def begin_files(
+    run: Run, surroundings: Surroundings | None = None, is_outside: Callable[[], bool] | None = None
+) -> None:
+    """Forget what was written until now: a unit has its own files, in a replay of the start of its process too."""
+    from spanreplay.runtime.process.surroundings import Surroundings
+    from spanreplay.seams.machine.files.written import Written
+
     run.written = written = Written(run, surroundings or Surroundings())
     if run.session is not None and not noted_effects.sees_versions(run):
         written.versions = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from spanreplay.model import guard
 from spanreplay.runtime.calls.open_call import plumbing
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
@@ -55,7 +56,7 @@ class AiohttpSeam:
         if not is_recording():
             return await wrapped(*args, **kwargs)
         request = _Request()
-        token = _current.set(request)
+        token = set_variable(_current, request)
         try:
             response = await wrapped(*args, **kwargs)
         except BaseException as exc:
@@ -63,7 +64,7 @@ class AiohttpSeam:
                 request.call.failed(exc)
             raise
         finally:
-            _current.reset(token)
+            reset_variable(_current, token)
         if request.call is not None:
             request.call.returned()
         return response

@@ -13,6 +13,7 @@ from contextvars import ContextVar, Token
 from typing import Any, Final
 
 from spanreplay.runtime.calls.open_call import is_plumbing, is_suppressed
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.own_ports import asks_own
 from spanreplay.runtime.run import Run, active_run
@@ -185,11 +186,11 @@ class _carrying:  # noqa: N801 -- reads as a statement: `with _carrying(call):`
         self._token: Token[HttpxCall | None] | None = None
 
     def __enter__(self) -> None:
-        self._token = _current.set(self._call)
+        self._token = set_variable(_current, self._call)
 
     def __exit__(self, *exc_info: object) -> None:
         if self._token is not None:
-            _current.reset(self._token)
+            reset_variable(_current, self._token)
 
 
 def install(module: Any, patches: Patches) -> None:

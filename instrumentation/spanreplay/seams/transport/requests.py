@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from spanreplay.model import guard
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.http_reply import HttpReply
@@ -108,7 +109,7 @@ class RequestsSeam:
         if current is not None and is_hop:
             return self._keep_elapsed(wrapped(*args, **kwargs), current[1])
         call = self._begin(session, args, kwargs)
-        token = _current.set(None if call is None else (session, call))
+        token = set_variable(_current, None if call is None else (session, call))
         try:
             response = wrapped(*args, **kwargs)
         except BaseException as exc:
@@ -116,7 +117,7 @@ class RequestsSeam:
                 call.failed(exc)
             raise
         finally:
-            _current.reset(token)
+            reset_variable(_current, token)
         if call is not None:
             self._keep_elapsed(response, call)
             call.returned()

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from spanreplay.model import guard
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.wire.http_call import HttpCall, begin_call, is_passed_on, is_recording
 from spanreplay.runtime.wire.http_reply import HttpReply
@@ -59,7 +60,7 @@ class UrllibSeam:
         if not is_recording() or _current.get() is not None:
             return wrapped(*args, **kwargs)
         opening = _Opening()
-        token = _current.set(opening)
+        token = set_variable(_current, opening)
         try:
             response = wrapped(*args, **kwargs)
         except BaseException as exc:
@@ -70,7 +71,7 @@ class UrllibSeam:
                     opening.call.failed(exc)
             raise
         finally:
-            _current.reset(token)
+            reset_variable(_current, token)
         if opening.call is not None:
             opening.call.returned()
         return response

@@ -91,6 +91,18 @@ def test_n15_leaves_of_many_threads_are_all_there() -> None:
     assert leaves.take() == expected
 
 
+def test_n15_what_comes_after_the_end_is_in_no_root() -> None:
+    """A leaf that comes too late says so, whether it is known or not; what came before is counted, asked again too."""
+    leaves = Leaves()
+    assert leaves.add(1, "f" * 64)
+    assert leaves.defer(2, (b"2\n",), (b"x",), 3)
+    leaves.close()
+    root = leaves.root()
+    assert not leaves.add(3, "e" * 64)
+    assert not leaves.defer(4, (b"4\n",), (b"x",), 3)
+    assert leaves.root() == root == (2, hash_root(["f" * 64, seal_leaf(b"2\n", b"x")]))
+
+
 @given(st.integers(1, 70))
 def test_n15_root_is_that_of_the_definition(count: int) -> None:
     """For any number of leaves the root is the recursive definition's."""

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import random
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 
 import spanreplay
 from spanreplay.model.call import CallRecord
+from spanreplay.replayer.schedule.crew import Crew
 from spanreplay.replayer.schedule.gate import OrderGate
+from spanreplay.runtime.order.counted import TurnCondition, nothing
 from support.in_process import recorded, replayed
 from support.programs import UNIT_S, World, build, random_program, run_instantly
 
@@ -25,6 +28,30 @@ def made(seq: int, end_seq: int, **fields: Any) -> CallRecord:
     """A finished call."""
     values: dict[str, Any] = {"run_id": "0" * 32, "kind": "tool", "name": "t", "lane": "main", "index": seq}
     return CallRecord(seq=seq, end_seq=end_seq, key="", keyspec="", request="", outcome="ok", **{**values, **fields})
+
+
+def test_a_forked_process_can_count_whatever_another_thread_did() -> None:
+    """Who holds the condition while a process is forked is not there to give it back."""
+    condition = TurnCondition()
+    crew, is_held, may_go = Crew(condition, nothing), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with condition:
+            is_held.set()
+            may_go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        crew.started()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    may_go.set()
+    thread.join()
+    assert status == 0
 
 
 def test_gate_gives_turns_in_recorded_order() -> None:

@@ -67,6 +67,8 @@ def _replaced() -> dict[str, Any]:
     for name, real in spy.found.items():
         if name in NOT_ARGUMENTS or name.startswith((HEARD, "pathlib.", "glob.")):
             continue
+        if real is open and not name.endswith(".open"):  # by a name of the module's own
+            continue
         for alias, first in ALIASES.items():
             if name.startswith(alias):
                 name = first + name.removeprefix(alias)

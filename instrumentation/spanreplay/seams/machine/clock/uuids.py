@@ -1,12 +1,13 @@
 """Seam: `uuid.uuid1`, `uuid4` and what newer Pythons have (`uuid6`, `uuid7`), as the agent's code uses them.
 
-The distribution uuid_utils makes the same in native code: LangChain takes the ids of its messages and runs from it.
+Two distributions make the same in native code: uuid_utils, from which LangChain takes the ids of its messages and runs,
+and fastuuid, from which LiteLLM takes its own.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from spanreplay.runtime.agent_patches import patch_with
@@ -27,15 +28,40 @@ def _make_sources(module: str, unpack: Callable[[str], Any]) -> dict[str, Source
     return {name: source("random", f"{module}.{name}", pack=str, unpack=unpack) for name in _NAMES}
 
 
+def _unpack_fast(text: str) -> Any:
+    import fastuuid
+
+    return fastuuid.UUID(text)
+
+
+def _make_fast() -> dict[str, Source]:
+    made = {
+        name: source("random", f"fastuuid.{name}", pack=str, unpack=_unpack_fast)
+        for name in ("uuid1", "uuid_v1mc", "uuid4", "uuid7")
+    }
+    for kind in ("uuid4", "uuid7"):
+        name, texts = f"{kind}_bulk", f"{kind}_as_strings_bulk"
+        made[name] = source(
+            "random", f"fastuuid.{name}", pack=_pack_all, unpack=lambda all_: [*map(_unpack_fast, all_)]
+        )
+        made[texts] = source("random", f"fastuuid.{texts}")
+    return made
+
+
+def _pack_all(made: Iterable[Any]) -> list[str]:
+    return [str(each) for each in made]
+
+
 _SOURCES: Final = {
     "uuid": _make_sources("uuid", uuid.UUID),
     "uuid_utils": _make_sources("uuid_utils", _unpack_native),
     "uuid_utils.compat": _make_sources("uuid_utils.compat", uuid.UUID),
+    "fastuuid": _make_fast(),
 }
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch `uuid`, `uuid_utils` or `uuid_utils.compat`, which gives UUIDs of the standard library's class."""
+    """Patch one of these modules; `uuid_utils.compat` gives UUIDs of the standard library's class."""
     for name, shown in _SOURCES[module.__name__].items():
         real = getattr(module, name, None)
         if real is not None:

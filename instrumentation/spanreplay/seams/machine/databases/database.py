@@ -12,7 +12,8 @@ import os
 import sqlite3
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -30,6 +31,8 @@ from spanreplay.seams.machine.effects import describe_effect, effects_run
 from spanreplay.seams.machine.files.changes import look_before
 
 _getframe: Final = sys._getframe
+_TRACED: Final = "traced"
+"""Member of a response: the statements that a callback of the agent was told of."""
 _READS: Final = ("select", "explain", "pragma", "values")
 _classes: Final[dict[type, type]] = {}
 
@@ -83,17 +86,19 @@ class CursorMixin:
             connection._insist_on_file(name)
             self._result = None
             live()
-            return self._collect()
+            return {**self._collect(), **connection._take_traced()}
 
         def describe() -> Leaf:
             arguments = {"database": connection._database, "sql": sql, "parameters": parameters}
             return Leaf(Kind.TOOL.value, f"sqlite3.{name}", _effect(sql), arguments)
 
-        value = call_sync(describe, run_live)
-        if is_served:
-            connection._changes, connection._is_in_transaction = value["total_changes"], value["in_transaction"]
-            self._show_columns(value["columns"])
-            self._result = _Result(value)
+        with connection._tracing():
+            value = call_sync(describe, run_live)
+            if is_served:
+                connection._changes, connection._is_in_transaction = value["total_changes"], value["in_transaction"]
+                connection._traced = value.get(_TRACED, [])
+                self._show_columns(value["columns"])
+                self._result = _Result(value)
         return self
 
     def _collect(self) -> dict[str, Any]:
@@ -125,7 +130,8 @@ class CursorMixin:
         """Give the real cursor the recorded column names, which `sqlite3.Row` and `description` read there."""
         if columns is not None:
             names = ", ".join('NULL AS "{}"'.format(name.replace('"', '""')) for name in columns)
-            super().execute(f"SELECT {names} WHERE 0")  # type: ignore[misc]
+            with self.connection._without_callbacks():  # type: ignore[attr-defined]  # sqlite3.Cursor's
+                super().execute(f"SELECT {names} WHERE 0")  # type: ignore[misc]
 
     # ── What the agent reads ────────────────────────────────────────────────────────────────────────
     @property
@@ -177,6 +183,11 @@ class ConnectionMixin:
     _is_memory_instead = False
     _changes: int | None = None
     _is_in_transaction: bool | None = None
+    _callback: Callable[[str], Any] | None = None
+    """What the agent has told of its statements."""
+    _traced: Sequence[str] = ()
+    """Statements that it is told of once their call is over: what it does then is its own, in a replay too."""
+    _is_quiet = False
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
         """A cursor of ours."""
@@ -271,13 +282,64 @@ class ConnectionMixin:
             is_served = False
             self._insist_on_file(name)
             given = live()
-            return {"total_changes": super(ConnectionMixin, self).total_changes, "in_transaction": self.in_transaction}  # type: ignore[misc]  # as above
+            made = {"total_changes": super(ConnectionMixin, self).total_changes, "in_transaction": self.in_transaction}  # type: ignore[misc]  # as above
+            return {**made, **self._take_traced()}
 
         shown = {"database": self._database, **arguments}
-        value = call_sync(lambda: describe_effect(f"sqlite3.{name}", shown), run_live)
-        if is_served:
-            self._changes, self._is_in_transaction = value["total_changes"], value["in_transaction"]
+        with self._tracing():
+            value = call_sync(lambda: describe_effect(f"sqlite3.{name}", shown), run_live)
+            if is_served:
+                self._changes, self._is_in_transaction = value["total_changes"], value["in_transaction"]
+                self._traced = value.get(_TRACED, [])
         return given
+
+    # ── Functions of the agent that SQLite calls ────────────────────────────────────────────────────
+    def set_trace_callback(self, trace_callback: Callable[[str], Any] | None) -> None:
+        """Tell the agent of each statement."""
+        self._callback = trace_callback
+        super().set_trace_callback(trace_callback and self._trace)  # type: ignore[misc]  # as above
+
+    def set_progress_handler(self, progress_handler: Callable[[], Any] | None, *args: Any, **options: Any) -> None:
+        """Ask the agent, while a statement runs, whether it is to go on."""
+        handler = self._silenced(progress_handler)
+        super().set_progress_handler(handler, *args, **options)  # type: ignore[misc]  # as above
+
+    def _silenced(self, function: Any) -> Any:
+        """The function, called for the agent's own statements alone; what is none (None), as it is."""
+        return (lambda *args: 0 if self._is_quiet else function(*args)) if callable(function) else function
+
+    def _trace(self, statement: str) -> None:
+        if self._is_quiet or self._callback is None:
+            return
+        if isinstance(self._traced, list):
+            self._traced.append(statement)
+        else:
+            self._callback(statement)
+
+    @contextmanager
+    def _without_callbacks(self) -> Iterator[None]:
+        """A block in which a statement of ours runs."""
+        self._is_quiet = True
+        try:
+            yield
+        finally:
+            self._is_quiet = False
+
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
+        """A call, after which the agent is told of its statements."""
+        self._traced = []
+        try:
+            yield
+        finally:
+            traced, self._traced, tell = self._traced, (), self._callback
+            for statement in traced if tell is not None else ():
+                with suppress(Exception):  # as sqlite3 does
+                    tell(statement)  # type: ignore[misc]  # not None
+
+    def _take_traced(self) -> dict[str, Any]:
+        """For the record of a call: of what the agent is told when it is over."""
+        return {_TRACED: list(self._traced)} if self._traced else {}
 
     def _insist_on_file(self, what: str) -> None:
         if self._is_memory_instead:
@@ -375,6 +437,8 @@ def _told(name: str) -> Any:
         given = {str(at): _show(each) for at, each in enumerate(args)}
         given.update({each: _show(value) for each, value in options.items()})
         self._tell(name, given, lambda: None)  # for real behind it: a replay's own database knows it, too
+        if name == "set_authorizer":  # not asked about what is not the agent's
+            args, options = tuple(map(self._silenced, args)), {n: self._silenced(v) for n, v in options.items()}
         return real(*args, **options)
 
     tell.__name__, tell.__qualname__ = name, f"Connection.{name}"

@@ -28,7 +28,6 @@ from spanreplay.seams.machine.files import path_effects
 from spanreplay.seams.machine.files.by_programs import is_by_program
 from spanreplay.seams.machine.files.descriptors import resolve
 from spanreplay.seams.machine.files.path_effects import note_change
-from spanreplay.seams.machine.outside.leaks import note
 from spanreplay.seams.machine.outside.watch import describe_read
 
 if TYPE_CHECKING:
@@ -202,7 +201,36 @@ def _open_descriptor(real: Any, frame: FrameType, path: Any, flags: int, folder:
             return  # opening it fails
         guard.guarded("noting a file", functools.partial(run.written.add, name, is_append=bool(flags & os.O_APPEND)))
     elif not run.written.has(name) and describe_read(name, flags):
-        note("file", "os.open", name)
+        _read_by_descriptor(run, real, name)
+
+
+def _read_by_descriptor(run: Run, real: Any, path: str) -> None:
+    """A data file whose descriptor is asked for is an input: in a replay it lies there as it was, or does not.
+
+    Recorded whole, for what is mapped into memory is read where nobody sees it. Raises: ReplayMiss.
+    """
+    is_live = False
+
+    def live() -> dict[str, Any]:
+        nonlocal is_live
+        is_live = True
+        with unwatched():
+            is_there = os.path.isfile(path)  # noqa: PTH113 -- the real one; a pipe would be waited for
+        try:
+            return read_content(run, real, path, "read") if is_there else {"there": ""}
+        except OSError:
+            return {"there": "file"}  # opening it says why
+
+    arguments = {"path": name_of(run, path), "mode": "rb"}
+    value = call_sync(lambda: Leaf(Kind.TOOL.value, "open", Effect.READ.value, arguments), live)
+    if is_live or run.overlay is None or run.session is None:
+        return
+    if CONTENT in value:
+        run.overlay.put(path, value[CONTENT])
+    elif "is_too_large" in value:
+        raise run.session.at_hole(f"the content of {path!r} was not recorded: it was too large")
+    elif not value.get("there"):
+        run.overlay.have(path, "")
 
 
 def _how_of_flags(flags: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind
-from spanreplay.runtime.agent_patches import Patch, install_patch
+from spanreplay.runtime.agent_patches import Patch, install_patch, replace_copies
 from spanreplay.runtime.caller.caller import is_ours as is_of_us
 from spanreplay.runtime.caller.caller import keeps_log
 from spanreplay.runtime.caller.places import DEVICES, asks_for, forget_places, places
@@ -155,7 +155,7 @@ def install(module: Any, patches: Patches) -> None:
         return _open(real, _getframe().f_back, (file, mode, buffering, encoding, errors, newline), closefd, opener)
 
     install_patch(patches, builtins, "open", call, Patch("builtins", "open", real))
-    patches.replace(io, "open", builtins.open)
+    replace_copies(patches, real, builtins.open)
     accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)  # Python 3.10 keeps its own reference
     if accessor is not None:
         patches.replace(accessor, "open", staticmethod(builtins.open))

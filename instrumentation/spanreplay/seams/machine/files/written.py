@@ -142,6 +142,11 @@ class Written:
         """Whether this run has written a file."""
         return bool(self._paths) and real_path(path) in self._paths
 
+    def list_made(self) -> list[str]:
+        """Paths where nothing was before the run made something there."""
+        files = [path for path, is_new in dict(self._paths).items() if is_new]
+        return [*files, *dict(self._directories), *([] if self.state is None else self.state.list_absent())]
+
     def describe(self) -> dict[str, Any]:
         """For the manifest; reads the files that are left."""
         files = self._describe_temporary()

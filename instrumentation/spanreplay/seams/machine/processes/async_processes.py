@@ -22,6 +22,7 @@ from spanreplay.runtime.caller.whoever import is_of_run
 from spanreplay.runtime.calls.function_calls import decode_error, describe_leaf, load_response
 from spanreplay.runtime.calls.open_call import Crossing, begin
 from spanreplay.runtime.calls.turns import await_turn, end_stream
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import parent_run
 from spanreplay.seams.machine.effects import note_effect
@@ -258,7 +259,7 @@ class ServedPipe(asyncio.WriteTransport, asyncio.ReadTransport):
 async def _live(real: Callable[..., Any], crossing: Crossing, command: list[str], args: Any, kwargs: Any) -> Any:
     environ = guard.guarded("naming the run to a process", parent_run.hand_down, crossing, kwargs.get("env"))
     state = Recording(crossing, command)
-    token = _starting.set(state)
+    token = set_variable(_starting, state)
     try:
         with crossing:
             state.process = await real(*args, **(kwargs if environ is None else {**kwargs, "env": environ}))
@@ -267,7 +268,7 @@ async def _live(real: Callable[..., Any], crossing: Crossing, command: list[str]
         raise
     finally:
         with contextlib.suppress(ValueError):
-            _starting.reset(token)
+            reset_variable(_starting, token)
     guard.guarded("following a process", state.follow)
     return state.process
 
@@ -339,7 +340,7 @@ def _patch_protocol(patches: Patches, cls: Any) -> None:
         state = _starting.get()
         if state is not None:
             self.__dict__[_STATE] = state
-            _starting.set(None)
+            set_variable(_starting, None)
 
     def pipe_data_received(self: Any, fd: int, data: bytes) -> None:
         _note(self, DATA, fd, data)

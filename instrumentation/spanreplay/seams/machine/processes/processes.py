@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, Final
 
 from spanreplay import codec
@@ -107,6 +109,8 @@ class _InputCopy(_Copy):
             return seen and not self.is_cut
 
 
+_FRAMES_MAX: Final = 40
+_FINALIZERS: Final = ("__call__", "_exitfunc")
 _SEEN_TIMEOUT_S: Final = 2.0
 """For a program that has ended, and left its input to another one, which does not read."""
 
@@ -314,6 +318,18 @@ def close_error(crossing: Crossing, exc: BaseException) -> None:
     crossing.close(Outcome.ERROR, dump(crossing.run.redactor.value(spec.raw, spec.redactions)))
 
 
+def _is_finalizing(frame: FrameType | None) -> bool:
+    """Whether an object that nobody holds any longer ends its program: when that happens is the collector's affair."""
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return False
+        code = frame.f_code
+        if code.co_name == "__del__" or (code.co_filename == weakref.__file__ and code.co_name in _FINALIZERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _patch_popen(patches: Patches) -> None:
     cls = subprocess.Popen
     real_init, real_wait, real_poll = _without_recorded(cls.__init__), cls.wait, cls.poll
@@ -361,7 +377,7 @@ def _patch_popen(patches: Patches) -> None:
 
     def send_signal(self: Any, sig: int) -> None:
         state = self.__dict__.get(_STATE)
-        if state is not None:
+        if state is not None and not _is_finalizing(_getframe(1)):
             note_effect(
                 "subprocess.send_signal", {"args": command_of(self.args), "signal": int(sig)}, Effect.IRREVERSIBLE
             )

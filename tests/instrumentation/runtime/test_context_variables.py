@@ -1,0 +1,122 @@
+"""Context variables are set where the garbage collector may be at work; before Python 3.12 it may be in the midst."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spanreplay.runtime.context_variables import call_in_own_context, is_collecting, reset_variable, set_variable
+
+before_3_12 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="it collects between instructions only")
+
+
+@pytest.fixture
+def variable() -> Iterator[contextvars.ContextVar[str]]:
+    """A variable that is set to `outer`."""
+    made: contextvars.ContextVar[str] = contextvars.ContextVar("made", default="none")
+    token = made.set("outer")
+    yield made
+    made.reset(token)
+
+
+class Left:
+    """What only the collector frees; does something then."""
+
+    def __init__(self, last: Callable[[], object]) -> None:
+        self.itself, self.last = self, last
+
+    def __del__(self) -> None:
+        self.last()
+
+
+@before_3_12
+def test_n1_what_a_collection_runs_sets_nothing(variable: contextvars.ContextVar[str]) -> None:
+    """In the current Context; in one of its own it does, and of what was set outside nothing is undone."""
+    seen: list[object] = []
+    outside = set_variable(variable, "set")
+
+    def last() -> None:
+        seen.append(is_collecting())
+        reset_variable(variable, set_variable(variable, "torn"))
+        reset_variable(variable, outside)
+        seen.append(variable.get())
+        seen.append(call_in_own_context(lambda: (set_variable(variable, "own"), variable.get())[1]))
+        seen.append((is_collecting(), variable.get()))
+
+    Left(last)
+    gc.collect()
+    assert seen == [True, "set", "own", (True, "set")]
+    assert not is_collecting()
+    reset_variable(variable, outside)
+    assert variable.get() == "outer"
+
+
+def test_n1_what_the_end_of_a_value_sets_comes_behind_the_reset(variable: contextvars.ContextVar[str]) -> None:
+    """A value is freed when its variable has been reset: what its end sets is what the variable has."""
+    values: contextvars.ContextVar[object] = contextvars.ContextVar("values")
+
+    class Value:
+        def __del__(self) -> None:
+            values.set("by its end")
+
+    values.set("before")
+    reset_variable(values, set_variable(values, Value()))
+    assert values.get() == contextvars.copy_context()[values] == "by its end"
+
+
+def _set_while_others_do(variable: contextvars.ContextVar[str], is_on: list[bool], turns: int) -> None:
+    class Watched:
+        def set(self, value: str) -> None:
+            is_on.append(gc.isenabled())
+
+    for _ in range(turns):
+        set_variable(Watched(), "x")  # type: ignore[arg-type]  # it notes whether the collector is on
+        reset_variable(variable, set_variable(variable, "x"))
+
+
+@before_3_12
+def test_n1_threads_that_set_side_by_side_keep_the_collector_off(variable: contextvars.ContextVar[str]) -> None:
+    """It is off while any of them sets, and on when none does."""
+    is_on: list[bool] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        made = [threading.Thread(target=_set_while_others_do, args=(variable, is_on, 3_000)) for _ in range(4)]
+        for thread in made:
+            thread.start()
+        for thread in made:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(is_on) == 12_000
+    assert not any(is_on)
+    assert gc.isenabled()
+
+
+@before_3_12
+def test_n1_a_process_that_is_forked_meanwhile_collects_garbage() -> None:
+    """The thread that had switched the collector off is not there."""
+
+    statuses: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.isenabled() else 1)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    class Forking:
+        def set(self, value: str) -> None:
+            thread = threading.Thread(target=fork)
+            thread.start()
+            thread.join()
+
+    set_variable(Forking(), "x")  # type: ignore[arg-type]  # another thread forks while it sets
+    assert statuses == [0]
+    assert gc.isenabled()
