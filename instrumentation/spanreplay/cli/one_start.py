@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +43,8 @@ class Terms:
     timeout_s: float
     stdout: int | None
     """A file descriptor that takes the application's standard output; None: it stays."""
+    earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Run id of a unit → those of the units that are replayed before it, in their order."""
 
 
 def replay_units(
@@ -77,7 +79,8 @@ def replay_units(
         else:
             found[path] = report.make_error(unit.run_id, unit.root.app, why, "see its output above")
     for reason, left in apart_from.items():
-        say(f"{plural(len(left), 'unit')} replayed in a process of its own: {reason}")
+        whose = "" if len(left) == 1 else ", each"
+        say(f"{plural(len(left), 'unit')}{whose} replayed in a process of its own: {reason}")
         found |= zip((path for _, path in left), _replay_apart(left, terms, folder), strict=True)
     return [found[path] for _, path in sources], 1 + sum(map(len, apart_from.values()))
 
@@ -112,13 +115,16 @@ def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> t
     """Start the application for its units; what its process reports, and how it ended."""
     order, told = folder / "suite.json", folder / _TOLD
     units = [path for _, path in sources]
-    order.write_text(json.dumps({"units": units, "jobs": terms.jobs, "timeout_s": terms.timeout_s}), encoding="utf-8")
+    earlier = {path: terms.earlier[unit.run_id] for unit, path in sources if unit.run_id in terms.earlier}
+    told_order = {"units": units, "jobs": terms.jobs, "timeout_s": terms.timeout_s, "earlier": earlier}
+    order.write_text(json.dumps(told_order), encoding="utf-8")
     settings = {
         "SPANREPLAY_MODE": "replay",
         "SPANREPLAY_REPLAY_SOURCE": units[0],
         "SPANREPLAY_REPLAY_SUITE": str(order),
         "SPANREPLAY_REPLAY_REPORT": str(told),
         "SPANREPLAY_REPLAY_PID": "",
+        "SPANREPLAY_REPLAY_WARM": "",
     }
     seed = recorded_hash_seed(Recording(sources[0][0].root, ()))
     environ = build_environ(os.environ, settings, is_replay=True, hash_seed=seed)
@@ -159,7 +165,10 @@ def _replay_apart(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Pat
             verdict, status = run_agent(
                 terms.agent,
                 Source(path, Recording(unit.root, ())),
-                {"SPANREPLAY_REPLAY_SUITE": ""},
+                {
+                    "SPANREPLAY_REPLAY_SUITE": "",
+                    "SPANREPLAY_REPLAY_WARM": ",".join(terms.earlier.get(unit.run_id, ())),
+                },
                 own,
                 stdout=terms.stdout,
                 timeout_s=terms.timeout_s,

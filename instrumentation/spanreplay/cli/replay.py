@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from spanreplay.cli import served
 from spanreplay.cli.agent.child import describe_end, run_child
 from spanreplay.cli.agent.launch import (
     Agent,
@@ -221,6 +222,21 @@ def run_agent(
     help="Replay the last N earlier units of its process first, or all, for the state that they left there; auto finds "
     "those that it needs, by replaying several times.",
 )
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End a replay that takes longer: diverged, with what it waited for.",
+)
+@click.option(
+    "--serve",
+    "port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=None,
+    help="Listen at a port of this machine: each HTTP request is one replay, and gets the application's answer.",
+)
 @click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
 @click.option("--break", "is_break", is_flag=True, help="With --to N: breakpoint() there instead (PYTHONBREAKPOINT).")
 @click.option("--dap", metavar="HOST:PORT", default="", help="Break in an editor that attaches here (needs debugpy).")
@@ -255,16 +271,14 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
 
     Exit status: 0 identical, 1 error, 2 wrong usage, 3 diverged, 4 incomplete, 5 tampered, 6 budget exceeded.
     """
-    from spanreplay.report.codeblame import add_code_causes
-
     files = {name: options[f"{name}_file"] for name in ("json", "junit", "sarif", "html")}
     check_files(files)
     plan = _read_plan(options)
     if plan.is_stepped:
         _check_terminal()
-    settings = {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}
-    if options["strict_env"]:
-        settings["SPANREPLAY_REPLAY_STRICT_ENV"] = "true"
+    settings = _build_settings(plan, options)
+    if options["port"] is not None and options["warm"] == earlier.AUTO:
+        raise click.UsageError("--serve replays once for each request: --warm takes a number or all with it, not auto.")
     if not command and runs.is_file(source):
         raise click.UsageError("Missing argument '-- CMD...': a file may come from anywhere, its command is not run.")
     with work_folder() as folder:
@@ -273,17 +287,45 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
         check_not_isolated(agent)
         completeness = found.recording.completeness()
         _check_plan(plan, found.recording)
+        show = partial(_show, found, files, options)
+        complete = partial(_complete, source, found, agent, options)
         if plan.is_strict and not plan.stop_at and not completeness.is_complete:
-            verdict = refuse(found.recording)
-        else:
-            _warn_incomplete(completeness)
-            is_searching = options["warm"] == earlier.AUTO
-            aside = STDERR if is_searching or "-" in files.values() else None  # standard output holds the report alone
-            judge = partial(_judge, agent, found, settings, folder, aside)
-            verdict = earlier.find_needed(found.earlier, judge) if is_searching else judge(found.earlier)
-            verdict = add_code_causes(verdict, Path.cwd())
-            if not options["warm"]:
-                verdict = earlier.name_command(verdict, source, found.recording, agent.argv)
+            ctx.exit(show(refuse(found.recording)))
+        recorded = {} if options["port"] is None else served.find_request(found.recording)
+        _warn_incomplete(completeness)
+        is_searching = options["warm"] == earlier.AUTO
+        aside = STDERR if is_searching or "-" in files.values() else None  # standard output holds the report alone
+        judge = partial(_judge, agent, found, folder, aside)
+        if options["port"] is not None:
+
+            def serve_one(told: Mapping[str, str]) -> Verdict:
+                return complete(judge({**settings, **told}, found.earlier))
+
+            ctx.exit(served.serve(options["port"], recorded, serve_one, show))
+        search = partial(judge, settings)
+        verdict = complete(earlier.find_needed(found.earlier, search) if is_searching else search(found.earlier))
+    ctx.exit(show(verdict))
+
+
+def _build_settings(plan: Plan, options: dict[str, Any]) -> dict[str, str]:
+    settings = {"SPANREPLAY_REPLAY_PLAN": plan.to_json()}
+    if options["strict_env"]:
+        settings["SPANREPLAY_REPLAY_STRICT_ENV"] = "true"
+    if options["timeout_s"]:
+        settings["SPANREPLAY_REPLAY_TIMEOUT"] = str(options["timeout_s"])
+    return settings
+
+
+def _complete(source: str, found: Source, agent: Agent, options: dict[str, Any], verdict: Verdict) -> Verdict:
+    """Add what only this process can know: the code that changed, the command that goes on."""
+    from spanreplay.report.codeblame import add_code_causes
+
+    verdict = add_code_causes(verdict, Path.cwd())
+    return verdict if options["warm"] else earlier.name_command(verdict, source, found.recording, agent.argv)
+
+
+def _show(found: Source, files: dict[str, str | None], options: dict[str, Any], verdict: Verdict) -> int:
+    """Print and write a verdict, and tell the service; gives the exit status."""
     print_verdict(verdict)
     write_files(verdict, files)
     if options["github"]:
@@ -293,11 +335,11 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
     is_failed = (
         options["fail_on_unexercised"] and verdict["verdict"] == "identical" and bool(verdict.get("unexercised"))
     )
-    ctx.exit(EXIT_STATUS["diverged" if is_failed else verdict["verdict"]])
+    return EXIT_STATUS["diverged" if is_failed else verdict["verdict"]]
 
 
 def _judge(
-    agent: Agent, found: Source, settings: dict[str, str], folder: Path, stdout: int | None, units: Sequence[str]
+    agent: Agent, found: Source, folder: Path, stdout: int | None, settings: dict[str, str], units: Sequence[str]
 ) -> Verdict:
     """Replay after these earlier units. Raises: SpanreplayError."""
     told = {**settings, "SPANREPLAY_REPLAY_WARM": ",".join(units)}

@@ -17,7 +17,7 @@ from spanreplay.cli.export import ELSEWHERE
 from spanreplay.cli.one_start import Terms, replay_units
 from spanreplay.cli.replay import STDERR, report_verdict, work_folder
 from spanreplay.cli.reports import check_files
-from spanreplay.cli.runs import runs
+from spanreplay.cli.runs import earlier, runs
 from spanreplay.cli.runs.times import time_option
 from spanreplay.cli.runs.units import Selection, Unit, check_one_application, group_by_process, select
 from spanreplay.cli.terminal import counting, echo, say
@@ -60,6 +60,13 @@ _CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
     metavar="SECONDS",
     help="End a unit that takes longer.",
 )
+@click.option(
+    "--warm",
+    type=earlier.count_option,
+    metavar="N|all",
+    default="0",
+    help="Replay the last N earlier units of its process before each unit, or all, for the state that they left there.",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write all verdicts as JSON; - is standard output.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write them as JUnit XML.")
 @click.pass_context
@@ -76,13 +83,15 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
     spanreplay suite --run 0192f3a4b5c67 --run 0192f3a4b5d01 -- python -m uvicorn app:app
 
     Units of several processes need one start for each process. A unit that needs what earlier units left behind
-    diverges here: `spanreplay replay RUN --warm all` replays it.
+    diverges, unless --warm has them replayed before it.
 
     Exit status: 0 all identical, else that of the worst unit: 1 error, 5 tampered, 3 diverged, 4 incomplete; 2 is wrong
     usage.
     """
     files = {name: options[f"{name}_file"] for name in ("json", "junit")}
     check_files(files)
+    if options["warm"] == earlier.AUTO:
+        raise click.UsageError("--warm auto replays one unit again and again: `spanreplay replay RUN --warm auto`.")
     agent = find_agent(command)
     check_not_isolated(agent)
     aside = STDERR if "-" in files.values() else None
@@ -95,7 +104,8 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
         for process, group in group_by_process(units).items():
             with work_folder() as folder, counting("replaying", len(group)) as told:
                 sources = _write_files(catalog, process, group, folder)
-                found, count = replay_units(sources, terms, folder, told)
+                warm = _write_earlier(catalog, group, options["warm"], folder) if options["warm"] else {}
+                found, count = replay_units(sources, replace(terms, earlier=warm), folder, told)
             starts += count
             for verdict in found:
                 say(report.describe(verdict))
@@ -143,6 +153,17 @@ def _write_files(catalog: Catalog, process: str, units: Sequence[Unit], folder: 
     with suppress(SourceError):  # the replay says what is not here
         (folder / f"{process}.replay").write_bytes(catalog.export(process))
     return [(unit, unit.file or str(folder / f"{unit.run_id}.replay")) for unit in units]
+
+
+def _write_earlier(catalog: Catalog, units: Sequence[Unit], count: int, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Run id of each unit → those of the earlier units of its process that are here, which lie beside it now."""
+    found = {unit.run_id: earlier.find_beside_quietly(unit, count) for unit in units if unit.file}
+    found |= earlier.find_for_each([unit for unit in units if not unit.file], catalog, count)
+    ours = {each for unit in units if not unit.file for each in found[unit.run_id]}
+    wanted = [each for each in sorted(ours) if not (folder / f"{each}.replay").exists()]
+    for run_id, content in zip(wanted, _iter_exports(catalog, wanted), strict=True):
+        (folder / f"{run_id}.replay").write_bytes(content)
+    return found
 
 
 def _iter_exports(catalog: Catalog, run_ids: Sequence[str]) -> Iterator[bytes]:

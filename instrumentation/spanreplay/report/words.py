@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 LINE_CHARACTERS_MAX: Final = 200
+HINT_CHARACTERS_MAX: Final = 1000
+"""A command that is to be copied is of no use without its end."""
 VALUE_CHARACTERS_MAX: Final = 96
 
 MEANING: Final = {
@@ -140,9 +142,11 @@ def facts(divergence: Divergence) -> list[tuple[str, str]]:
         )
         for c in divergence.get("candidates") or []
     ]
-    if divergence.get("hint"):
-        rows.append(("hint", str(divergence["hint"])))
-    return [(label, shorten(text, LINE_CHARACTERS_MAX)) for label, text in rows]
+    hints = [("hint", each) for each in str(divergence.get("hint") or "").split("; ") if each]
+    return [
+        *((label, shorten(text, LINE_CHARACTERS_MAX)) for label, text in rows),
+        *((label, shorten(text, HINT_CHARACTERS_MAX)) for label, text in hints),
+    ]
 
 
 def _stated(pair: Stated) -> str:

@@ -76,6 +76,23 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="the worker on trio, HTTP/3",
     ),
     _http(
+        "daphne",
+        "daphne",
+        ("daphne.server", "daphne.cli"),
+        "spanreplay.units.servers._daphne",
+        "each HTTP request (1.1, 2) and websocket session as a run of its own: what comes in, what goes out",
+        versions=">=4",
+    ),
+    _http(
+        "granian",
+        "granian",
+        ("granian.server.common", "granian.asgi", "granian.wsgi"),
+        "spanreplay.units.servers._granian",
+        "each HTTP request (1.1, 2) and websocket session over ASGI, and each request over WSGI, as a run of its own",
+        versions=">=2.5",
+        omits="applications of RSGI",
+    ),
+    _http(
         "aiohttp.web",
         "aiohttp",
         ("aiohttp.web_protocol", "aiohttp.web_runner", "aiohttp.web_fileresponse", "aiohttp.web_ws"),

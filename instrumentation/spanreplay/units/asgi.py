@@ -25,7 +25,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
-from spanreplay.units import caller, factory
+from spanreplay.units import caller, factory, given
 from spanreplay.units.asgi_messages import (
     Message,
     Scope,
@@ -212,7 +212,8 @@ class _Replayed:
         if not self._is_body_given:
             self._is_body_given = True
             with inside_lane(self._lane):
-                self._parts = cut_body(await self._serve(BODY))
+                is_given = given.has_body() and not self._has(BODY)
+                self._parts = cut_body(given.put_body({} if is_given else await self._serve(BODY)))
         if self._parts:
             part = self._parts.pop(0)
             return {"type": "http.request", "body": part, "more_body": bool(self._parts)}
@@ -241,7 +242,7 @@ class _Replayed:
     async def serve(self, app: App, state: dict[str, Any] | None) -> None:
         """Give the recorded request to the application. Raises: ReplayMiss."""
         raised: BaseException | None = None
-        scope = build_scope(await self._serve(REQUEST), state)
+        scope = build_scope(given.put_request(await self._serve(REQUEST)), state)
         exchange = ReplayedSession(self._lane) if scope["type"] == "websocket" else self
         try:
             if self._has(CANCELLED):

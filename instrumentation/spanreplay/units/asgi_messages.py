@@ -90,6 +90,11 @@ class Body:
         return self.size <= config.BODY_BYTES_MAX
 
     @property
+    def whole(self) -> bytes:
+        """All that came, as far as it is kept."""
+        return b"".join(self._parts)
+
+    @property
     def lengths(self) -> list[int]:
         """The bytes of each part."""
         return [len(part) for part in self._parts]

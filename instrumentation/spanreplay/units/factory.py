@@ -21,14 +21,15 @@ from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.recording.sampling.rules import read_rules
 from spanreplay.recording.sampling.tally import Tally
 from spanreplay.recording.spool.directory import spool_directory, usage_of
-from spanreplay.runtime.caller.running import RUN, is_off
+from spanreplay.runtime.caller.running import RUN, entered, is_off
+from spanreplay.runtime.context_variables import set_variable
 from spanreplay.runtime.lanes import inside_lane
-from spanreplay.runtime.run import Run, active_run, entered
+from spanreplay.runtime.run import Run, active_run
 from spanreplay.seams.machine import reads_and_files
 from spanreplay.units import start
 from spanreplay.units.sampled import Sampled, settle
 from spanreplay.units.stated import UNIT, WORKER, Start
-from spanreplay.units.unit_run import OffRun, UnitRun
+from spanreplay.units.unit_run import OffRun, UnitRun, look_at_code
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -118,6 +119,8 @@ def begin_units() -> None:
     with process.lock:
         if process.start is None:
             process.start = end_start(process.run)
+            # Looked through now, which takes tens of milliseconds once: processes that are forked have it already
+            guard.guarded("the files of the code", look_at_code, process.run.run_id)
 
 
 def offered() -> Process | None:
@@ -133,7 +136,7 @@ def _forked() -> None:
     if process is not None:  # its units are the parent's to end and to count
         process.run.tally = process.run.before_end = None
     offer(None)
-    RUN.set(None)
+    set_variable(RUN, None)
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -239,6 +242,8 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
     run.others = None if process.run.others is None else OtherSpans(run, recorded.on_end)
     reads_and_files.attach_reads(run)
     reads_and_files.attach_files(run)
+    for before_unit in filter(None, (process.run, process.forked_from)):
+        guard.guarded("what a start has made", _begin_without, run, before_unit)
 
     def end(ended: UnitRun) -> None:
         process.open_runs.pop(ended.run_id, None)
@@ -246,6 +251,14 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
 
     run.on_end = end
     return run
+
+
+def _begin_without(run: UnitRun, before: Run) -> None:
+    """What the start of its process has made is not there when a replay of the unit begins."""
+    state = run.written.state if run.written is not None else None
+    if before.written is not None and state is not None:
+        for path in before.written.list_made():
+            state.note_absent(path)
 
 
 def _make_off(process: Process, begun: Start, before: int, app: str) -> UnitRun:

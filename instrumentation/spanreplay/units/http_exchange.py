@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.run import active_run
+from spanreplay.units import given
 from spanreplay.units.asgi_messages import BYTES, PARTS, Body, describe_headers
 from spanreplay.units.unit_run import UnitRun
 
@@ -142,6 +143,7 @@ class Response:
         """Make the call, once. Raises: ReplayMiss where it is not the recorded one."""
         if not self.is_recorded:
             self.is_recorded = True
+            given.keep_answer(self._status, self._headers, self._body)
             if (self._status or 0) >= _SERVER_ERROR:
                 _note_failure()
             leaf = Leaf(KIND, RESPONSE, Effect.WRITE.value, self.describe(raised), prints=False)

@@ -2,19 +2,28 @@
 
 Two kinds of pools keep their threads: that of the standard library, which event loops use too, and that of anyio, in
 which Starlette runs functions that are no coroutines.
+
+What such a thread keeps in a `threading.local`, as a connection, is gone in a fork, and a unit that needs it would make
+it again. CPython holds that in a table of each local, by thread; the fork drops the rows of threads that it has not.
 """
 
 from __future__ import annotations
 
+import gc
 import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["await_idle", "forget"]
+__all__ = ["Kept", "await_idle", "find_kept", "find_lost", "forget"]
 
+Kept = list[tuple[threading.local, int]]
+"""Each `threading.local`, and how many threads keep something in it."""
+_POOLS: Final = ("anyio", "concurrent", __name__.partition(".")[0])
+"""Packages whose own locals are made anew with each thread."""
 _SETTLING_S: Final = 2.0
 """How long a thread may take from the end of its work, which others see, to its next wait."""
 _LOOK_S: Final = 0.002
@@ -41,6 +50,40 @@ def forget() -> None:
         _queues().pop(thread, None)
     for workers in _find_anyio():
         workers.clear()
+
+
+def find_kept() -> Kept:
+    """What the threads of this process keep for themselves. Looks through all objects: tens of milliseconds."""
+    own = {id(each) for name, each in _globals() if _is_pools(name)}
+    # Not isinstance: it asks an object for its class, and a lazy one would be made for that
+    found = [each for each in gc.get_objects() if issubclass(type(each), threading.local) and id(each) not in own]
+    return [(each, count) for each in found if not _is_pools(type(each).__module__) and (count := _count(each))]
+
+
+def find_lost(before: Kept) -> str:
+    """In a process that was just forked: a local that has lost what a thread kept in it; '' if none has."""
+    lost = next((each for each, count in before if _count(each) < count), None)
+    if lost is None:
+        return ""
+    return next((name for name, each in _globals() if each is lost), type(lost).__qualname__)
+
+
+def _count(local: threading.local) -> int:
+    """How many threads keep something in it, beside what is the same in every process."""
+    tables = (each for each in gc.get_referents(local) if type(each) is dict)
+    return sum(type(row) is dict and bool(row) for table in tables for row in list(table.values()))
+
+
+def _globals() -> Iterator[tuple[str, object]]:
+    """Whole name and value of all that stands in a module."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType):
+            names = object.__getattribute__(module, "__dict__")  # vars() would load a lazy one
+            yield from ((f"{name}.{key}", value) for key, value in list(names.items()))
+
+
+def _is_pools(name: str) -> bool:
+    return name.partition(".")[0] in _POOLS
 
 
 def _find_idle(threads: Iterable[threading.Thread]) -> set[threading.Thread]:

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from spanreplay.model import guard
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.run import Run, active_run
+from spanreplay.seams.machine.reads_and_files import begin_files
 from spanreplay.units import factory
 from spanreplay.units.asgi import App, replay_request
 from spanreplay.units.http_exchange import FIRST_CALL
@@ -111,6 +112,7 @@ def iter_units(run: Run, first_call: str) -> Iterator[str]:
                 yield unit.lane
                 warm_up.end(unit, run)
         warm_up.begin_judged(run)
+        begin_files(run)
     yield session.extent.lane
 
 

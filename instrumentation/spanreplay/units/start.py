@@ -25,6 +25,7 @@ from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
 from spanreplay.runtime.reads import SOURCES
+from spanreplay.seams.machine.reads_and_files import begin_files
 from spanreplay.units.stated import MAIN, Start, find_unit
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def end_start(process: Run) -> Start:
         if process.session is None:
             _carry(process, crossing)
         finish_sync(crossing, lambda: None)
-    if process.session is not None and process.session.extent is not None:
-        process.session.extent.has_started = True
+    _note_started(process)
     with process._lock:
         return Start(process.run_id, process.tick(), process.calls, root, tuple(process._holes))
 
@@ -93,8 +93,13 @@ async def await_start(process: Run) -> None:
         return
     with inside_lane(_lane_of(process)):
         await call_async(_describe_end, _nothing)
+    _note_started(process)
+
+
+def _note_started(process: Run) -> None:
     if process.session is not None and process.session.extent is not None:
         process.session.extent.has_started = True
+        begin_files(process)
 
 
 async def _nothing() -> None:

@@ -86,6 +86,8 @@ class Forks:
         self._jobs, self._timeout_s = jobs, timeout_s
         self._become, self._tell, self._clean = become, tell, clean
         self._working: dict[int, _Fork] = {}
+        self._kept: idle_threads.Kept = []
+        """What the threads of the start keep for themselves."""
 
     def find_obstacle(self) -> str:
         """Why this process can't be divided; empty if it can."""
@@ -99,6 +101,7 @@ class Forks:
     def divide(self) -> bool:
         """Replay all units; True in a fork, at once, False in this process at the end."""
         loop = running_loop()
+        self._kept = idle_threads.find_kept()
         for stream in (sys.stdout, sys.stderr):
             guard.guarded("standard output", stream.flush)
         with self._ended_by_signals():
@@ -145,6 +148,9 @@ class Forks:
         try:
             loop_fork.renew(loop)
             idle_threads.forget()
+            lost = idle_threads.find_lost(self._kept)
+            if lost:
+                raise Apart(f"a thread of a pool keeps something for itself ({lost}), which no fork has")
             self._become(unit, send)
         except BaseException as exc:  # noqa: BLE001 -- fail closed, whatever it is
             send(_describe_failure(exc))

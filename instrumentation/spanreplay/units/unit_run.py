@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.recording.catalog import FORKED_FROM
 from spanreplay.recording.sampling.own_cpu import measured
 from spanreplay.runtime.lanes import Lane
+from spanreplay.runtime.process.environment import LoadedCode
 from spanreplay.runtime.run import Run
 from spanreplay.units.stated import LANE, PROCESS, UNIT, Start
 
@@ -19,10 +20,28 @@ if TYPE_CHECKING:
     from spanreplay.runtime.processes import Family
     from spanreplay.units.sampled import Sampled
 
-__all__ = ["OffRun", "UnitRun"]
+__all__ = ["OffRun", "UnitRun", "look_at_code"]
 
-_code: Final[dict[str, tuple[int, dict[str, str]]]] = {}
-"""Run of a process → how many modules were loaded, and the agent's files."""
+
+class _Code:
+    loaded = LoadedCode()
+    process: str | None = None
+    """Whose it is; None where the first that asks takes it over, as in a process that was just forked."""
+
+
+def _forked() -> None:
+    _Code.process = None
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def look_at_code(process: str) -> dict[str, str]:
+    """The agent's files that are loaded in a process, by the id of its run."""
+    if _Code.process not in (None, process):
+        _Code.loaded = LoadedCode()
+    _Code.process = process
+    return _Code.loaded.look()
 
 
 class UnitRun(Run):
@@ -103,12 +122,7 @@ class UnitRun(Run):
             on_end(self)
 
     def _find_code(self) -> dict[str, str]:
-        """The files as they were when the last of them was loaded: hashing them costs more than most units."""
-        known = _code.get(self._start.process)
-        if known is None or known[0] != len(sys.modules):
-            _code.clear()
-            known = _code[self._start.process] = (len(sys.modules), super()._find_code())
-        return known[1]
+        return look_at_code(self._start.process)
 
     def _manifest(self, exit_status: int | None) -> dict[str, Any]:
         if self.sampled is None:

@@ -14,6 +14,7 @@ from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.wire.packing import PACKED
+from spanreplay.units import given
 from spanreplay.units.asgi_messages import cut_body
 from spanreplay.units.http_exchange import BODY, DISCONNECT, KIND, REQUEST, read_in
 from spanreplay.units.stated import LANE
@@ -52,9 +53,9 @@ class _Replayed:
 
     def serve(self, app: WsgiApp) -> None:
         """Give the recorded request to the application. Raises: ReplayMiss."""
-        environ = build_environ(_serve(REQUEST), _Input(self._run, self._lane), os.environ)
+        environ = build_environ(given.put_request(_serve(REQUEST)), _Input(self._run, self._lane), os.environ)
         body = self._find(BODY, is_opened=True)
-        if isinstance(body, dict) and PACKED in body and "CONTENT_LENGTH" in environ:
+        if isinstance(body, dict) and PACKED in body and not given.has_body() and "CONTENT_LENGTH" in environ:
             # Not every compressor's bytes can be made again, and an application reads no more than it is told
             environ["CONTENT_LENGTH"] = str(sum(map(len, cut_body(body))))
         response, raised = self._outgoing.response, None
@@ -132,7 +133,7 @@ class _Input:
         if self._file is None:
             session = self._run.session
             has_body = session is not None and session.index.at(self._lane.path, f"{KIND}:{BODY}", 0) is not None
-            self._file = io.BytesIO(b"".join(cut_body(_serve(BODY))) if has_body else b"")
+            self._file = io.BytesIO(b"".join(cut_body(given.put_body(_serve(BODY) if has_body else {}))))
         return self._file
 
     def __iter__(self) -> Iterator[bytes]:

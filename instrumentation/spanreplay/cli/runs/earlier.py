@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
 
 from spanreplay.cli.runs import runs
+from spanreplay.cli.runs.units import Unit
 from spanreplay.cli.terminal import say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
@@ -19,7 +21,15 @@ from spanreplay.report.shape import Divergence, Verdict
 from spanreplay.units.earlier import count_before, is_before
 from spanreplay.units.stated import find_unit
 
-__all__ = ["count_option", "export", "find_beside", "find_in_catalog", "name_command"]
+__all__ = [
+    "count_option",
+    "export",
+    "find_beside",
+    "find_beside_quietly",
+    "find_for_each",
+    "find_in_catalog",
+    "name_command",
+]
 
 AUTO: Final = -1
 """The number that stands for those units that are needed."""
@@ -45,10 +55,35 @@ def find_in_catalog(catalog: Catalog, unit: Recording, count: int) -> tuple[str,
     if not _has_earlier(unit):
         return ()
     start = find_unit(unit.root.env)
-    began_ns = 0 if start is None else int(start.process[:_TIME], 16) * 1_000_000 - _AROUND_NS
-    query = RunQuery(since_ns=max(0, began_ns), until_ns=unit.root.start_ns + _AROUND_NS, limit=RUNS_MAX)
-    roots = [Recording(summary.root, ()) for summary in catalog.search(query)]
-    return _take([root for root in roots if is_before(root, unit)], unit, count)
+    members = () if start is None else _find_members(catalog, start.process, unit.root.start_ns)
+    return _take([each for each in members if is_before(each, unit)], unit, count)
+
+
+def find_for_each(units: Sequence[Unit], catalog: Catalog, count: int) -> dict[str, tuple[str, ...]]:
+    """Run id of each of these units of one process → the run ids of the last so many units before it that are here."""
+    if not units:
+        return {}
+    members = _find_members(catalog, units[0].process, max(unit.root.start_ns for unit in units))
+    found = {}
+    for unit in units:
+        ours = Recording(unit.root, ())
+        before = sorted((each for each in members if is_before(each, ours)), key=count_before)
+        found[unit.run_id] = tuple(each.run_id for each in before[-count:])
+    return found
+
+
+def _find_members(catalog: Catalog, process: str, until_ns: int) -> list[Recording]:
+    """The runs since a process began until this time, without their calls: its units are among them."""
+    since_ns = max(0, int(process[:_TIME], 16) * 1_000_000 - _AROUND_NS)
+    query = RunQuery(since_ns=since_ns, until_ns=until_ns + _AROUND_NS, limit=RUNS_MAX)
+    return [Recording(summary.root, ()) for summary in catalog.search(query)]
+
+
+def find_beside_quietly(unit: Unit, count: int) -> tuple[str, ...]:
+    """`find_beside` of a unit that is a file; none where nothing came before it, or nothing of that is there."""
+    with suppress(SpanreplayError):
+        return find_beside(Path(unit.file), Recording(unit.root, ()), count)
+    return ()
 
 
 def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:

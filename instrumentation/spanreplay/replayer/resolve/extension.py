@@ -6,9 +6,9 @@ longer one, which begins with the same calls; what it has found so far stays.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.resolve.extent import Extent
 
 if TYPE_CHECKING:
@@ -34,9 +34,13 @@ def extend(session: Session, longer: Session, run: Run, clock: int) -> None:
     session.findings.follow(longer.recording, longer.index)
     for name in _OF_RECORDING:
         setattr(session, name, getattr(longer, name))
-    session._lock = threading.RLock()
+    session._lock = make_lock()
     session.is_forked = False
     session.gate.extend(longer.gate, clock)
     if longer.extent is not None:
-        session.extent = Extent(session, longer.extent.in_flight, is_start_lost=longer.extent.is_start_lost)
+        warm_up = longer.extent.warm_up
+        if warm_up is not None:
+            warm_up.follow(session)
+        lost = longer.extent.is_start_lost
+        session.extent = Extent(session, longer.extent.in_flight, is_start_lost=lost, warm_up=warm_up)
         session.extent.has_started = True

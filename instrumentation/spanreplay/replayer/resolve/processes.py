@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.compare.findings import Findings
 from spanreplay.replayer.compare.ignored import IgnoredDiff
 from spanreplay.replayer.divergence import Diff, from_fields
@@ -40,7 +40,7 @@ _FLAGS: Final = ("is_stopped", "has_reached_frontier")
 
 def join(session: SharedState, shared: Family, *, is_worker: bool) -> None:
     """Start anew, in a process that was just started: what the first one has found is its own affair."""
-    session._lock = threading.RLock()
+    session._lock = make_lock()
     session.is_forked = False
     session.is_stopped = session.has_reached_frontier = False
     session.findings = Findings(session.recording, session.index)

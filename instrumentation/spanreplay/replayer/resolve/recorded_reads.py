@@ -10,11 +10,11 @@ names the source.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import ids
+from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.divergence import Divergence
 from spanreplay.runtime.lanes import is_earlier
 from spanreplay.runtime.reads import SOURCES, Draw, Source, collect, left_of
@@ -64,7 +64,7 @@ class ReadFeed:
         self._first_shift = recording.root.start_ns - start_ns if recording.root.start_ns else 0
         self._shifts: dict[str, int] = {_WALL: self._first_shift}
         self._is_live: dict[str, bool] = {}
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def extend(self, start_ns: int) -> None:
         """The session has a longer recording now: its values come behind those that have been read."""
@@ -77,7 +77,7 @@ class ReadFeed:
             self._queues[key] = queue
         if self._shifts[_WALL] == self._first_shift and recording.root.start_ns:
             self._shifts[_WALL] = recording.root.start_ns - start_ns
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
         """The recorded value, or what comes after the last one."""

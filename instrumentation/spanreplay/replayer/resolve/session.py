@@ -12,7 +12,6 @@ Resolution, in this order, never with an implicit live call:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.errors import ConfigError, ReplayMiss
 from spanreplay.model.lane_names import name_call
+from spanreplay.model.own_threads import make_lock
 from spanreplay.recording.seal.check import find_tampering
 from spanreplay.replayer.compare import beside
 from spanreplay.replayer.compare.findings import DIVERGENCES_MAX, Findings, place
@@ -93,13 +93,13 @@ class Session:
         lane_ends, timers = (each if isinstance(each, dict) else None for each in ends)
         steps = Steps.read(recording.root.manifest)
         self.gate = OrderGate(recording.calls, self.index.covered.__contains__, lane_ends, timers, steps)
-        self.gate.on_stall = self._stall_for_ever
+        self.gate.on_stall = self.stall_for_ever
         self.ended_workers = EndedWorkers(recording, self.index)
         self._repeats = Repeats(recording)
         self._streams: dict[int, tuple[Crossing, int]] = {}
         self.on_end: list[Callable[[], None]] = []
         self.parts = Parts(self)
-        self._lock = threading.RLock()  # a debugger may make calls where it stands
+        self._lock = make_lock()  # a debugger may make calls where it stands
 
     @property
     def divergences(self) -> list[Divergence]:
@@ -435,16 +435,16 @@ class Session:
             detail = "it was cancelled then, and nothing cancels it now"
             return self._stopped(crossing, "order_stall", crossing.paired, detail)
 
-    def _stall_for_ever(self) -> ReplayMiss:
+    def stall_for_ever(self, what: str = "the program waits forever") -> ReplayMiss:
         """Note that the program waits for what never comes: the next recorded completion is a call nobody makes."""
         with self._lock:
             missing, _ = self.unplayed()
             _, seq = self.gate.head
             call = next((c for c in (*missing, *self.recording.calls) if c in missing or c.seq == seq), None)
-            message = "the program waits forever, and everything that was recorded has happened"
+            message = f"{what}, and everything that was recorded has happened"
             if call is not None:
                 how = "was not made" if call.seq not in self.index.used else "has not ended"
-                message = f"the program waits forever: call {call.number} ({call.boundary}, lane {call.lane}) {how}"
+                message = f"{what}: call {call.number} ({call.boundary}, lane {call.lane}) {how}"
             self.findings.add_outside(describe_stall(call, message))
             self.is_stopped = True
         self.gate.stalled = message

@@ -6,11 +6,11 @@ whole. Each unit begins with what the redactor knew at the end of the start, as 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.compare.findings import Findings
 from spanreplay.replayer.compare.unexercised import Unexercised
 from spanreplay.runtime.lanes import UNIT_LANE, is_within
@@ -56,7 +56,11 @@ class WarmUp:
         self._clock = clock
         self._own: tuple[Findings, Unexercised, dict[str, int], list[str]] | None = None
         self._learned: Learned | None = None
-        self._lock = threading.RLock()
+        self._lock = make_lock()
+
+    def follow(self, session: SharedState) -> None:
+        """Work for another session, which has become one with this recording."""
+        self._session = session
 
     def iter_left(self) -> Iterator[EarlierUnit]:
         """Those that have not begun, in their order; none once the replay has ended."""

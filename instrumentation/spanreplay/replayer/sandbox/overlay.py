@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import io
 import os
 import shutil
 import sys
@@ -22,10 +21,12 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.sandbox.scratch import LINKS_MAX, Functions, Scratch
-from spanreplay.runtime.agent_patches import Patch, install_patch
+from spanreplay.runtime.agent_patches import Patch, install_patch, replace_copies
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.dir_entries import Listed, LookedEntry
+from spanreplay.runtime.process.real_paths import real_folder
 from spanreplay.runtime.process.temporary_files import replace_unlink
 
 _WRITE_FLAGS: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -62,7 +63,7 @@ class Overlay:
         self._is_live = is_live
         self._is_over = is_over
         self._state = _State()
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._getcwd = os.getcwd
         self._real_open: Any = builtins.open
         self.abilities: list[tuple[set[Any], Any]] = []
@@ -125,6 +126,24 @@ class Overlay:
         """The real place of a path, for who reads past the replaced functions."""
         whole = self.locate(path)
         return path if whole is None else self.scratch.find(whole)
+
+    def find_quickly(self, path: str) -> str:
+        """As `find`, for who asks thousands of times: what lies where this replay has been nowhere is as it was."""
+        folder, name = os.path.split(path)
+        with self._inside():
+            folder = real_folder(folder or self._cwd())
+        if self.scratch.has(folder) or self.scratch.is_hidden(os.path.join(folder, name)):  # noqa: PTH118 -- text
+            return self.find(path)
+        return path
+
+    def names_beside(self, folder: str) -> list[str]:
+        """The names of a folder that this replay has written something in; [] for any other."""
+        with self._inside():
+            whole = real_folder(folder or self._cwd())
+        if not self.scratch.has(whole) or self.locate(whole) is None:
+            return []
+        with self._lock, self._inside():
+            return self.scratch.names(whole)
 
     def take(self, path: str) -> str:
         """The real place of a path, for who writes past the replaced functions (a database)."""
@@ -416,7 +435,7 @@ def install(overlay: Overlay, patches: Patches) -> None:
         return overlay.open(real_open, file, mode, buffering, encoding, errors, newline, closefd, opener)
 
     install_patch(patches, builtins, "open", call, Patch("builtins", "open", real_open))
-    patches.replace(io, "open", builtins.open)
+    replace_copies(patches, real_open, builtins.open)
     # It removes trees by descriptors of their folders, of which ours and the world's are two
     patches.replace(shutil, "_use_fd_functions", False)
     if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 asks only once

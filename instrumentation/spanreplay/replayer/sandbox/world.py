@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spanreplay.model import config
-from spanreplay.replayer.sandbox import beginning, hermetic, native_calls, open_files, overlay
+from spanreplay.replayer.sandbox import beginning, hermetic, imports, native_calls, open_files, overlay
 from spanreplay.replayer.sandbox.going_live import is_live
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.surroundings import Surroundings, made_by
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SHARED = ("spanreplay-run-", "pymp-")
 """What names in the folder for temporary files begin with that the processes of one run share: ours, and Python's."""
 _FORK = ".fork-"
-_OWN_SETTINGS = ("SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REDACT_KEY")
+_OWN_SETTINGS = ("SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REPLAY_ANSWER", "SPANREPLAY_REDACT_KEY")
 
 
 def own_files() -> list[str]:
@@ -109,6 +109,7 @@ def install(
     beginning.lay(made.scratch, session.recording, surroundings or Surroundings(), opened, with_reads=with_reads)
     session.recorded_env.lay(made.scratch)
     overlay.install(made, patches)
+    imports.install(made, patches)
     allowed = (root + os.sep, root + _FORK, *shared, *(os.path.realpath(each) for each in own))
     sandbox = hermetic.install(session, run, lambda path: path == root or path.startswith(allowed), is_outside)
     native_calls.hear_fork_exec(patches, sandbox.hear_program)

@@ -90,6 +90,10 @@ class KeptOrder:
         """Meet when it is the turn of that; fail when it is the turn of that."""
         return thread_waits.meet_as_recorded(meet, self._gate, name, limit)
 
+    def await_meeting(self, name: str) -> None:
+        """Wait for its turn."""
+        thread_waits.await_meeting_as_recorded(self._gate, name)
+
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
     ) -> list[Any]:

@@ -6,13 +6,13 @@ was ended is given to none, unless somebody waits for it.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import LOST
+from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.schedule.pool_workers import recorded_workers
 from spanreplay.replayer.schedule.worker_watch import WatchedCall, watch_call
 
@@ -42,7 +42,7 @@ class RoutedItems:
         self._gate = gate
         self._limits = limits
         """How many workers there are at once, and how many items each takes before it ends."""
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._queues: list[Any] = []
         self._given: list[int] = []
         self._ends: list[int] = []

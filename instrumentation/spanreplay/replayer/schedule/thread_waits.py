@@ -171,18 +171,24 @@ def meet_as_recorded(meet: Callable[[float | None], bool], gate: Order, name: st
 
     What comes next needs no reaction to it: who meets whom is in the order itself.
     """
-    timers = None if gate.is_open else gate.timers
-    if timers is None:
+    if gate.is_open or gate.timers is None:
         return meet(limit)
-    is_failure = name + FAILED in timers
-    clock = timers.get(name + FAILED if is_failure else name, -1)
-    if clock >= 0 and running_loop() is None:
-        gate.wait_turn(clock, others_s=0)
+    is_failure = name + FAILED in gate.timers
+    clock = await_meeting_as_recorded(gate, name)
     try:
         return not is_failure and meet(limit if limit is None else _longer(limit))
     finally:
         if clock >= 0:
             gate.complete(clock)
+
+
+def await_meeting_as_recorded(gate: Order, name: str) -> int:
+    """Wait for the turn of what processes did under this name, or failed to do; gives its clock, -1 if unknown."""
+    timers = {} if gate.is_open or gate.timers is None else gate.timers
+    clock = timers.get(name, timers.get(name + FAILED, -1))
+    if clock >= 0 and running_loop() is None:
+        gate.wait_turn(clock, others_s=0)
+    return clock
 
 
 def find_ready_as_recorded(

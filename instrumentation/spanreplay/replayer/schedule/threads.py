@@ -21,6 +21,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from spanreplay.model.own_threads import make_lock
 from spanreplay.replayer.schedule import pool_workers
 from spanreplay.replayer.schedule.long_sleeps import LongSleeps
 from spanreplay.runtime.caller.caller import is_agent, is_ours
@@ -107,7 +108,7 @@ class _Pools:
 
     def __init__(self, gate: Order) -> None:
         self._gate = gate
-        self._lock = threading.RLock()
+        self._lock = make_lock()
         self._calls: weakref.WeakKeyDictionary[Any, Counter[int | None]] = weakref.WeakKeyDictionary()
         self._routed: weakref.WeakSet[Any] = weakref.WeakSet()
 

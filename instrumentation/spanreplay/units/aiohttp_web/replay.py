@@ -12,6 +12,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
+from spanreplay.units import given
 from spanreplay.units.aiohttp_web.exchange import PARTS_TAKEN, Exchange
 from spanreplay.units.aiohttp_web.values import IS_BODY_HERE, Connection, build_head
 from spanreplay.units.asgi import await_left
@@ -59,7 +60,7 @@ class ReplayedExchange(Exchange):
 
     async def play(self) -> set[asyncio.Task[Any]]:
         """Give the request to the server; gives the tasks that are not the application's. Raises: ReplayMiss."""
-        described = await self._serve(REQUEST)
+        described = given.put_request(await self._serve(REQUEST))
         gone = self._find(DISCONNECT)
         self._taken = -1 if gone is None else int((gone or {}).get(PARTS_TAKEN, 0))
         self.protocol.connection_made(Connection(described))
@@ -124,6 +125,7 @@ class ReplayedExchange(Exchange):
         if not self._is_body_served:
             self._is_body_served = True
             described = {} if self._find(BODY) is None else await self._serve(BODY)
+            described = given.put_body(described)
             self._parts = cut_body(described) if described else []
             self._is_body_whole = described.get("is_complete", True) or self._taken < 0
         part = self._parts.pop(0) if self._parts else b""

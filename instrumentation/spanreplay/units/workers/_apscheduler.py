@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import Effect, Kind
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
@@ -148,11 +149,11 @@ def _add(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _make_job(make: Callable[[], Any], told: Mapping[str, Any]) -> Any:
-    token = _is_served.set(True)
+    token = set_variable(_is_served, True)
     try:
         job = make()
     finally:
-        _is_served.reset(token)
+        reset_variable(_is_served, token)
     job.id = told["id"]
     if told[_NEXT] is not None:
         job.next_run_time = datetime.fromisoformat(told[_NEXT])

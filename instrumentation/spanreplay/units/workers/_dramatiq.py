@@ -21,6 +21,7 @@ from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.calls.open_call import plumbing
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import (
@@ -93,11 +94,11 @@ def _process(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
 def _watch(message: Any, process: Callable[[], object]) -> dict[str, Any]:
     """Process a message; what its middleware was told of its end."""
     told: dict[str, Any] = {_ID: message.message_id}
-    token = _processed.set(told)
+    token = set_variable(_processed, told)
     try:
         process()
     finally:
-        _processed.reset(token)
+        reset_variable(_processed, token)
     return told
 
 

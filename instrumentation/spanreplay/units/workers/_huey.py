@@ -15,6 +15,7 @@ from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import (
@@ -82,11 +83,11 @@ def _execute(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
 
 def _watch(told: dict[str, Any], execute: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
     """Execute a task; what its hooks were told of its end."""
-    token = _executed.set(told)
+    token = set_variable(_executed, told)
     try:
         told[_RESULT] = execute(*args, **kwargs)
     finally:
-        _executed.reset(token)
+        reset_variable(_executed, token)
     return told
 
 

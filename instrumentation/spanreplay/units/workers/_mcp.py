@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import (
@@ -57,12 +58,12 @@ def _open(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> AbstractAsyncC
 
 @asynccontextmanager
 async def _marked(inner: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    token = _is_own.set(True)
+    token = set_variable(_is_own, True)
     try:
         async with inner as streams:
             yield streams
     finally:
-        _is_own.reset(token)
+        reset_variable(_is_own, token)
 
 
 async def _answer(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
@@ -185,8 +186,8 @@ def _make_messages(given: Mapping[str, Any]) -> list[Any]:
 
 @asynccontextmanager
 async def _replayed() -> AsyncIterator[Any]:
-    token = _is_own.set(True)
+    token = set_variable(_is_own, True)
     try:
         yield _Recorded(), _Silent()
     finally:
-        _is_own.reset(token)
+        reset_variable(_is_own, token)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.model.own_threads import make_lock
+from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import (
@@ -115,7 +116,7 @@ def _dispatch(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
 def _watch(event: _Event, request: Any, dispatch: Callable[[], Any]) -> Any:
     """Dispatch an event, and follow what is started for it."""
     _events[request] = event
-    token = _current.set(event)
+    token = set_variable(_current, event)
     try:
         event.response = dispatch()
         return event.response
@@ -123,7 +124,7 @@ def _watch(event: _Event, request: Any, dispatch: Callable[[], Any]) -> Any:
         event.raised.append(exc)
         raise
     finally:
-        _current.reset(token)
+        reset_variable(_current, token)
         event.leave()
 
 

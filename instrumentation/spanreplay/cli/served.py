@@ -1,0 +1,193 @@
+"""`spanreplay replay --serve`: each request that comes to a port of this machine is one replay, and has its answer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from spanreplay.cli.terminal import say
+from spanreplay.model import config
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import ConfigError, SpanreplayError
+from spanreplay.report.shape import EXIT_STATUS, Cause, Divergence, Verdict
+from spanreplay.units.given import Answer, Given
+from spanreplay.units.http_exchange import FIRST_CALL
+
+__all__ = ["find_request", "serve"]
+
+_ADDRESS: Final = "127.0.0.1"
+_NAMES: Final = ("127.0.0.1", "localhost")
+_IDLE_S: Final = 60
+"""How long a connection may say nothing."""
+_OF_SERVER: Final = frozenset({"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"})
+"""Headers of an answer that the port writes itself."""
+_TEXT: Final = "text/plain; charset=utf-8"
+
+Judge = Callable[[Mapping[str, str]], Verdict]
+"""Replays once with these settings. Raises: SpanreplayError."""
+
+
+def find_request(recording: Recording) -> Mapping[str, Any]:
+    """The recorded request of a unit. Raises: ConfigError where the run is none of an HTTP request."""
+    first = next((call for call in recording.calls if call.boundary == FIRST_CALL), None)
+    value = None if first is None else json.loads(first.response or "{}").get("value")
+    if not isinstance(value, dict) or value.get("type", "http") != "http":
+        raise ConfigError(
+            f"--serve needs the run of an HTTP request, and {recording.run_id} is none",
+            hint="`spanreplay ls` lists the runs; without --serve this one is replayed as it was",
+        )
+    return value
+
+
+def serve(port: int, recorded: Mapping[str, Any], judge: Judge, show: Callable[[Verdict], int]) -> int:
+    """Answer requests until Ctrl-C; the exit status of the last replay, 0 without one. Raises: ConfigError."""
+    try:
+        server = _Port((_ADDRESS, port), _Request)
+    except OSError as exc:
+        raise ConfigError(f"--serve can't use port {port}: {exc.strerror}", hint="--serve 0 takes a free one") from exc
+    with server:
+        server.recorded, server.judge, server.show = recorded, judge, show
+        url = f"http://{_ADDRESS}:{server.server_port}"
+        say(f"serving {url}: each request is one replay; what it does not send is as recorded; Ctrl-C ends this")
+        say(f"  curl -X {recorded.get('method', 'GET')} {shlex.quote(url + _target_of(recorded))}")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return server.status
+    return server.status
+
+
+def _target_of(recorded: Mapping[str, Any]) -> str:
+    query = recorded.get("query_string")
+    path = recorded.get("raw_path") or quote(str(recorded.get("path", "/")))  # servers of WSGI tell it decoded
+    return f"{path}{f'?{query}' if query else ''}"
+
+
+class _Port(HTTPServer):
+    """What listens; one request at a time."""
+
+    recorded: Mapping[str, Any]
+    judge: Judge
+    show: Callable[[Verdict], int]
+    status = 0
+
+
+class _Refused(Exception):
+    """A request that is not replayed: its status, and why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class _Request(BaseHTTPRequestHandler):
+    """One request of whoever tries the application."""
+
+    server: _Port
+    timeout = _IDLE_S
+    server_version, sys_version = "spanreplay", ""
+
+    def __getattr__(self, name: str) -> Any:
+        """Every method is answered."""
+        if name.startswith("do_"):
+            return self._replay
+        raise AttributeError(name)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name of the library's argument
+        """The verdict says what came of it."""
+
+    def _replay(self) -> None:
+        try:
+            given = self._read()
+        except _Refused as refused:
+            self._send(Answer(refused.status, [("content-type", _TEXT)], f"{refused}\n".encode()))
+            self.close_connection = True
+            return
+        with tempfile.TemporaryDirectory(prefix="spanreplay-served-") as folder:
+            told, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+            told.write_text(given.to_json(), encoding="utf-8")
+            settings = {"SPANREPLAY_REPLAY_GIVEN": str(told), "SPANREPLAY_REPLAY_ANSWER": str(answer)}
+            self._send(self._judge(given, settings, answer))
+
+    def _judge(self, given: Given, settings: Mapping[str, str], path: Path) -> Answer:
+        server = self.server
+        changed = _find_changes(given, server.recorded)
+        say(f"{given.method} {given.target}{f' ({changed})' if changed else ''}")
+        try:
+            verdict = _name_cause(server.judge(settings), changed)
+        except SpanreplayError as exc:
+            server.status = EXIT_STATUS["error"]
+            say(f"error: {exc}")
+            why = f"{exc}\n{exc.hint}\n"
+        else:
+            server.status = server.show(verdict)
+            why = f"no answer: the replay is {verdict['verdict']}; its report is where spanreplay runs\n"
+        answer = Answer.read(path)
+        return answer or Answer(HTTPStatus.BAD_GATEWAY, [("content-type", _TEXT)], why.encode())
+
+    def _read(self) -> Given:
+        """The request. Raises: _Refused."""
+        host = self.headers.get("host", "").rpartition(":")[0] or self.headers.get("host", "")
+        if host not in _NAMES:
+            raise _Refused(HTTPStatus.FORBIDDEN, f"only requests to {' and '.join(_NAMES)} are answered")
+        if "transfer-encoding" in self.headers:
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "send a body with a content-length")
+        length = self.headers.get("content-length", "")
+        if length and not (length.isascii() and length.isdecimal()):
+            raise _Refused(HTTPStatus.BAD_REQUEST, "content-length is no number")
+        if int(length or 0) > config.BODY_BYTES_MAX:
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {config.BODY_BYTES_MAX:,} bytes")
+        body = self.rfile.read(int(length)) if int(length or 0) else None
+        headers = [(name.lower(), value) for name, value in self.headers.items()]
+        return Given(self.command, self.path, headers, body)
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            if name.lower() not in _OF_SERVER:
+                self.send_header(name, value)
+        self.send_header("content-length", str(len(answer.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+
+def _find_changes(given: Given, recorded: Mapping[str, Any]) -> str:
+    """What is another than recorded, in words."""
+    path, _, query = given.target.partition("?")
+    recorded_path, _, recorded_query = _target_of(recorded).partition("?")
+    changed = [
+        name
+        for name, is_other in (
+            ("method", given.method != recorded.get("method")),
+            ("path", unquote(path) != unquote(recorded_path)),
+            ("query", query != recorded_query),
+            ("body", given.body is not None),
+        )
+        if is_other
+    ]
+    return f"{', '.join(changed)} as sent, not as recorded" if changed else ""
+
+
+def _name_cause(verdict: Verdict, changed: str) -> Verdict:
+    """The verdict; where it diverged, what was sent stands before all that only came along with it."""
+    divergences = verdict.get("divergences") or []
+    if not changed or not divergences:
+        return verdict
+    sent: Cause = {
+        "kind": "argument",
+        "evidence": f"the request has its {changed}",
+        "strength": "beside",
+        "ref": "serve",
+    }
+    known = divergences[0].get("causes") or []
+    causes = [*(each for each in known if each.get("strength") != "beside"), sent]
+    first: Divergence = {**divergences[0], "causes": causes, "cause": str(causes[0].get("evidence", ""))}
+    return {**verdict, "divergences": [first, *divergences[1:]]}

@@ -1,0 +1,49 @@
+"""Modules that a replay has written are found by `import`, as those of the world are.
+
+Python's import system looks at files with functions that are its own, past those of `os`. An agent that writes a tool
+and imports it does so in a replay too.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any, Final
+
+from spanreplay.replayer.sandbox.overlay import Overlay
+from spanreplay.runtime.patches import Patches
+
+_SYSTEM: Final = "_frozen_importlib_external"
+_STALE: Final = -1
+
+
+def install(overlay: Overlay, patches: Patches) -> None:
+    """Have the import system, and `runpy`, look through an overlay."""
+    system: Any = sys.modules[_SYSTEM]
+    look, open_code = system._path_stat, io.open_code
+
+    def look_through(path: Any) -> Any:
+        return look(overlay.find_quickly(path) if isinstance(path, str) else path)
+
+    def get_data(wrapped: Any, loader: Any, args: Any, kwargs: Any) -> Any:
+        path, *rest = args or (kwargs["path"],)
+        return wrapped(overlay.find_quickly(os.fspath(path)), *rest)
+
+    def find_spec(wrapped: Any, finder: Any, args: Any, kwargs: Any) -> Any:
+        if overlay.names_beside(finder.path):
+            finder._path_mtime = _STALE  # what a replay writes does not show in the folder's time
+        return wrapped(*args, **kwargs)
+
+    def fill_cache(wrapped: Any, finder: Any, args: Any, kwargs: Any) -> Any:
+        wrapped(*args, **kwargs)
+        finder._path_cache = finder._path_cache | set(overlay.names_beside(finder.path))
+
+    def open_through(path: Any) -> Any:
+        return open_code(overlay.find_quickly(os.fspath(path)))
+
+    patches.replace(system, "_path_stat", look_through)
+    patches.replace(io, "open_code", open_through)
+    patches.wrap(system.FileLoader, "get_data", get_data)
+    patches.wrap(system.FileFinder, "find_spec", find_spec)
+    patches.wrap(system.FileFinder, "_fill_cache", fill_cache)

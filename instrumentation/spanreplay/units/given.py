@@ -1,0 +1,149 @@
+"""A request that `replay --serve` gives to an application in place of the recorded one, and what it answers.
+
+The recording stays as it is: its request and body are served as ever, and changed on their way to the application.
+Headers that belong to a connection or to a body are those of the recording, unless another body is given.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, unquote_to_bytes
+
+from spanreplay.model import config
+from spanreplay.units.asgi_messages import PARTS, Body
+
+__all__ = ["Answer", "Given", "has_body", "keep_answer", "load", "put_body", "put_request", "write_answer"]
+
+_OF_CLIENT: Final = frozenset(
+    {
+        *("accept", "accept-encoding", "connection", "content-length", "expect", "host", "keep-alive"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
+    }
+)
+"""Headers that any client sends by itself: the recorded ones stand."""
+_OF_BODY: Final = frozenset({"content-length", "content-encoding", "transfer-encoding"})
+_LENGTH: Final = "content-length"
+_ENVIRON: Final = "environ"
+_PATH_INFO: Final = "PATH_INFO"
+_TARGETS: Final = ("RAW_URI", "REQUEST_URI")
+"""What servers of WSGI call the request's target."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A request, as far as it takes the place of the recorded one."""
+
+    method: str
+    target: str
+    """Path and query as they stand in the request's line."""
+    headers: Sequence[tuple[str, str]]
+    """Names in small letters."""
+    body: bytes | None
+    """None: the recorded one."""
+
+    def to_json(self) -> str:
+        """For `load`."""
+        body = None if self.body is None else base64.b64encode(self.body).decode("ascii")
+        return json.dumps({"method": self.method, "target": self.target, "headers": [*self.headers], "body": body})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the application answered."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+    @classmethod
+    def read(cls, path: Path) -> Answer | None:
+        """What `write_answer` has written; None if the application has not answered."""
+        content = path.read_bytes() if path.exists() else b""
+        if not content:  # whoever guards a replay's files may have made it
+            return None
+        found = json.loads(content)
+        headers = [(str(name), str(value)) for name, value in found["headers"]]
+        return cls(int(found["status"]), headers, base64.b64decode(found["body"]))
+
+
+class _State:
+    given: Given | None = None
+    answer: Answer | None = None
+
+
+def load() -> None:
+    """Read the request that the settings name; before anything of the replay is in the way."""
+    path = config.read_setting("SPANREPLAY_REPLAY_GIVEN")
+    if path and _State.given is None:
+        found = json.loads(Path(path).read_bytes())
+        body = None if found["body"] is None else base64.b64decode(found["body"])
+        headers = [(str(name), str(value)) for name, value in found["headers"]]
+        _State.given = Given(str(found["method"]), str(found["target"]), headers, body)
+
+
+def has_body() -> bool:
+    """Whether a body is given."""
+    return _State.given is not None and _State.given.body is not None
+
+
+def put_request(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The recorded request with what is given in its place."""
+    given = _State.given
+    if given is None:
+        return dict(described)
+    raw_path, mark, query = given.target.partition("?")
+    changed = {"method": given.method, "path": unquote(raw_path), "query_string": query}
+    if "raw_path" in described:
+        changed["raw_path"] = raw_path
+    if not mark and "query_string" not in described:
+        del changed["query_string"]
+    found = {**described, **changed, "headers": _merge(described.get("headers") or (), given)}
+    if isinstance(described.get(_ENVIRON), Mapping):
+        found[_ENVIRON] = _put_environ(described[_ENVIRON], str(described.get("root_path", "")), given)
+    return found
+
+
+def _merge(recorded: Sequence[Mapping[str, str]], given: Given) -> list[dict[str, str]]:
+    sent = {name for name, _ in given.headers} - _OF_CLIENT
+    replaced = sent if given.body is None else sent | _OF_BODY
+    kept = [dict(each) for each in recorded if not {name.lower() for name in each} & replaced]
+    added = [{name: value} for name, value in given.headers if name in sent]
+    return [*kept, *added, *([] if given.body is None else [{_LENGTH: str(len(given.body))}])]
+
+
+def _put_environ(environ: Mapping[str, Any], root_path: str, given: Given) -> dict[str, Any]:
+    """Variables of WSGI that say the path, whose letters stand for bytes."""
+    path = unquote_to_bytes(given.target.partition("?")[0]).decode("latin-1").removeprefix(root_path)
+    changed = {_PATH_INFO: path, **{name: given.target for name in _TARGETS if name in environ}}
+    return {**environ, **changed}
+
+
+def put_body(described: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The recorded body, or the one that is given."""
+    given = _State.given
+    if given is None or given.body is None:
+        return described
+    body = Body()
+    body.add(given.body)
+    return {**body.describe(), PARTS: body.lengths}
+
+
+def keep_answer(status: int | None, headers: Sequence[Mapping[str, str]], body: Body) -> None:
+    """Keep what the application answers, where somebody waits for it."""
+    if _State.given is not None and status is not None and body.is_kept:
+        pairs = [(name, value) for each in headers for name, value in each.items()]
+        _State.answer = Answer(status, pairs, body.whole)
+
+
+def write_answer() -> None:
+    """Write what was kept to where the settings say. Raises: OSError."""
+    path, answer = config.read_setting("SPANREPLAY_REPLAY_ANSWER"), _State.answer
+    if path and answer is not None:
+        content = base64.b64encode(answer.body).decode("ascii")
+        told = {"status": answer.status, "headers": [*answer.headers], "body": content}
+        Path(path).write_text(json.dumps(told), encoding="utf-8")
