@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [n for n in os.environ if _is_setting(n)]:
         del os.environ[name]
     network.deny()
+    # A job in the background of a shell ignores it, and so would every program that a test interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     path, part = config.getoption("--status-file"), config.getoption("--status-part")

@@ -141,6 +141,15 @@ def test_house_private_names_stay_in_their_module(package: str) -> None:
     assert strayed == []
 
 
+def test_replay_has_no_lock_that_a_forked_process_finds_held() -> None:
+    """A thread that is not there after a fork gives nothing back: such locks are made by `make_lock`."""
+    for path in (SOURCES["spanreplay"] / "spanreplay" / "replayer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("threading."):
+                name = ast.unparse(node.func)
+                assert name not in ("threading.Lock", "threading.RLock", "threading.Condition"), (path, node.lineno)
+
+
 def test_order_of_a_run_never_asks_whether_it_is_replayed() -> None:
     """Recording and replaying are two objects behind `RunOrder`: nothing in `runtime/order` asks for a session."""
     folder = SOURCES["spanreplay"] / "spanreplay" / "runtime" / "order"
@@ -151,3 +160,24 @@ def test_order_of_a_run_never_asks_whether_it_is_replayed() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "session"
     ]
     assert asking == []
+
+
+def test_context_variables_are_set_where_no_collection_tears_them() -> None:
+    """Before Python 3.12 `ContextVar.set` called in the midst of a collection, or with one in its midst, crashes."""
+    module = "spanreplay.runtime.context_variables"
+    for name, path in _modules("spanreplay").items():
+        tree = ast.parse(path.read_text())
+        assigned = {
+            ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and "ContextVar(" in ast.unparse(node.value or node)
+        }
+        taken = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        variables = assigned | taken & {"RUN", "FINALIZING", "placing", "is_plumbing_here"}
+        direct = [
+            (name, node.lineno)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr in ("set", "reset")
+            if ast.unparse(node.value) in variables
+        ]
+        assert name == module or direct == []

@@ -58,6 +58,10 @@ say '── 1,000 requests, replayed in one start'
 SPANREPLAY_TEST_SUITE=1000 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_suite.py \
     -k test_p4_many_units_replay_in_one_start || failed+=('the suite of units')
 
+say '── 1,000 kills of workers'
+SPANREPLAY_TEST_KILLS=1000 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_kills.py ||
+    failed+=('the kills of workers')
+
 say '── the charts and the Dockerfile under checkov'
 tools/checkov.sh || failed+=('checkov: fix what it names, or say in .checkov.yaml why it is meant to be so')
 

@@ -136,8 +136,8 @@ def read_kept(workplace: Workplace, run_id: str) -> dict[str, bytes]:
 
 
 def run_cli(workplace: Workplace, *arguments: str) -> None:
-    command = [str(BIN / "spanreplay"), *arguments]
-    subprocess.run(command, cwd=workplace.path, env=workplace.environ, check=True, timeout=TIMEOUT_S)
+    done = workplace.run(*arguments)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

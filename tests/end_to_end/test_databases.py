@@ -235,6 +235,36 @@ print(delete_account(3))
 """
 
 
+CALLED_BY_SQLITE = """
+import sqlite3, time
+
+asked = []
+database = sqlite3.connect("orders.db")
+database.set_trace_callback(lambda statement: print("ran", statement, time.time() > 0))
+database.execute("CREATE TABLE orders (id, owner)")
+database.executemany("INSERT INTO orders VALUES (?, ?)", [(1, "ann"), (2, "bob")])
+database.commit()
+end = time.perf_counter() + 3600
+database.set_progress_handler(lambda: int(time.perf_counter() > end), 1)
+database.set_authorizer(lambda action, *given: asked.append(given[0]) or sqlite3.SQLITE_OK)
+for row in database.execute("SELECT owner FROM orders WHERE id = ?", (2,)):
+    print(row, "of the agent's statement, or of none:", len(asked) != 1)
+database.set_trace_callback(None)
+database.set_progress_handler(None, 1)
+print(time.perf_counter() < end, database.execute("SELECT count(*) FROM orders").fetchone())
+"""
+
+
+def test_s50_n1_functions_that_sqlite_calls_are_asked_about_the_agents_statements_alone(workplace: Workplace) -> None:
+    """A trace tells of the recorded statements; a progress handler that reads the clock is none of the run's reads."""
+    agent = workplace.write("agent.py", CALLED_BY_SQLITE)
+    recorded = workplace.record(agent)
+    (workplace.path / "orders.db").unlink()
+    assert recorded.stdout.count("ran ") == 6, recorded.stdout
+    assert "ran SELECT owner FROM orders WHERE id = 2" in recorded.stdout
+    assert_same(workplace.replay(agent), recorded.stdout)
+
+
 def test_s50_a_stubbed_tool_leaves_its_database_byte_for_byte(workplace: Workplace, tmp_path: Path) -> None:
     """The tool that deletes is served; the database file keeps its hash, and no journal appears beside it."""
     path = workplace.path / "ledger.db"

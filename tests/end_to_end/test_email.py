@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from support.collector import SwitchStore, run_collector
 from support.provider import Provider
-from support.replaying import BIN, Workplace
+from support.replaying import Workplace
 from support.sql import ask
 from support.up_server import start_up
 
@@ -30,14 +29,8 @@ TABLES = ("spans", "blobs", "boundaries", "runs", "spans_apart")
 
 def spanreplay(workplace: Workplace, *arguments: str, **environ: str) -> str:
     """A command in the agent's directory; what it said on standard error."""
-    done = subprocess.run(
-        [str(BIN / "spanreplay"), *arguments],
-        cwd=workplace.path,
-        env={**workplace.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = workplace.run(*arguments, **environ)
+    assert done.returncode == 0, done.stderr
     return done.stderr
 
 

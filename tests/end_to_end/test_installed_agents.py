@@ -60,10 +60,10 @@ AGENT = {
 class Installed:
     """An agent that is installed below a folder of its own, and a workplace outside of it."""
 
-    def __init__(self, workplace: Workplace, folder: Path) -> None:
+    def __init__(self, workplace: Workplace, folder: Path, distribution: str = "quill-hand") -> None:
         self.site = folder / "site-packages"
         self.script = install(
-            self.site, "quill-hand", AGENT, script="quill", entry="quillhand.loop:main", requires=["openai"]
+            self.site, distribution, AGENT, script="quill", entry="quillhand.loop:main", requires=["openai"]
         )
         self.own = folder / "mine" / "quill.py"
         self.workplace = workplace
@@ -153,6 +153,18 @@ def test_p1_u1_s50_an_installed_agent_is_an_agent(way: str, installed: Installed
     assert (changed.verdict["verdict"], changed.status) == ("diverged", 3)
     assert changed.causes() == [("changed_call", "llm:openai.chat.completions")]
     assert changed.verdict["divergences"][0]["call"] == len(CALLS)
+
+
+def test_p1_a_program_of_a_models_sdk_is_an_agent(
+    workplace: Workplace, provider: Provider, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What comes with a client of models, as a proxy in front of them does, and was started, is the agent."""
+    installed = Installed(workplace, tmp_path_factory.mktemp("venv"), "portkey-ai")
+    recording = installed.record()
+    assert [(call.boundary, Path(call.code.split(":")[0]).name) for call in recording.calls] == CALLS
+    provider.stop()
+    replayed = installed.replay()
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
 
 
 MINI: Final = ENVIRONMENTS["mini-swe-agent"]

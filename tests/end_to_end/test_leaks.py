@@ -25,7 +25,7 @@ def book(day):
 BEHIND_THE_BACK = (
     CALL
     + """
-import os, sys, time
+import io, os, sys, time
 
 def clock():
     return time.clock_gettime(time.CLOCK_REALTIME)
@@ -34,11 +34,8 @@ def random():
     return os.getrandom(8)
 
 def file():
-    descriptor = os.open(sys.argv[1], os.O_RDONLY)
-    try:
-        return os.read(descriptor, 100)
-    finally:
-        os.close(descriptor)
+    with io.FileIO(sys.argv[1]) as found:
+        return found.read()
 
 def environment():
     return os.environb[b"REGION"]
@@ -86,11 +83,11 @@ def line_of(agent: Path, text: str) -> int:
 def test_s59_reads_behind_the_recorders_back_are_leaks_with_their_place(workplace: Workplace, data_file: Path) -> None:
     """Clock, random bytes, a file and a variable, read in ways that are not recorded: four of four, with file:line."""
     agent = workplace.write("agent.py", BEHIND_THE_BACK)
-    workplace.record(agent, str(data_file), REGION="eu")
+    workplace.record(agent, str(data_file), REGION="eu", SPANREPLAY_AUDIT="full")
     expected = [
         ("clock", f"agent.py:{line_of(agent, 'clock_gettime')} clock"),
         ("random", f"agent.py:{line_of(agent, 'getrandom')} random"),
-        ("file", f"agent.py:{line_of(agent, 'os.open')} file"),
+        ("file", f"agent.py:{line_of(agent, 'FileIO')} file"),
         ("environment", f"agent.py:{line_of(agent, 'environb')} environment"),
     ]
     leaks = leaks_of(workplace)
@@ -225,10 +222,10 @@ def test_leaks_are_bounded_and_carry_no_secret(workplace: Workplace, tmp_path_fa
     secret = "sk-proj-" + "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
     folder = tmp_path_factory.mktemp("data")
     (folder / f"{secret}.txt").write_text("x")
-    lines = [f"os.close(os.open({str(folder / f'{secret}.txt')!r}, os.O_RDONLY))"]
+    lines = [f"io.FileIO({str(folder / f'{secret}.txt')!r}).close()"]
     lines += ["time.clock_gettime(0)"] * (LEAKS_MAX + 50)
-    agent = workplace.write("agent.py", CALL + "import os, time\nbook(1)\n" + "\n".join(lines))
-    workplace.record(agent)
+    agent = workplace.write("agent.py", CALL + "import io, time\nbook(1)\n" + "\n".join(lines))
+    workplace.record(agent, SPANREPLAY_AUDIT="full")
     manifest = workplace.recording().root.manifest
     assert (len(manifest["leaks"]), manifest["leaks_dropped"]) == (LEAKS_MAX, 51)
     assert secret not in json.dumps(dict(manifest))

@@ -275,6 +275,35 @@ def test_the_clock_of_libraries_is_left_alone(workplace: Workplace) -> None:
     assert Path(workplace.path / ".spanreplay").is_dir()
 
 
+STATEMENTS = """
+import time
+import sqlalchemy as sa
+
+engine = sa.create_engine("sqlite:///orders.db")
+tables = sa.MetaData()
+at = sa.Column("at", sa.Float, default=time.time)
+orders = sa.Table("orders", tables, sa.Column("id", sa.Integer, primary_key=True), at)
+tables.create_all(engine)
+with engine.begin() as connection:
+    connection.execute(orders.insert())
+    print(connection.execute(sa.select(orders.c.at)).scalar())
+"""
+
+
+def test_s55_a_date_that_a_library_takes_for_the_agent_is_the_agents_and_its_stopwatch_is_not(
+    workplace: Workplace,
+) -> None:
+    """SQLAlchemy calls the agent's default of a column, and measures how long its own statements take to compile."""
+    agent = workplace.write("agent.py", STATEMENTS)
+    recorded = workplace.record(agent)
+    (workplace.path / "orders.db").unlink()
+    reads = "".join(call.reads for call in workplace.recording().calls)
+    assert '"time.time"' in reads
+    assert '"time.perf_counter of libraries"' in reads
+    assert '"time.perf_counter"' not in reads
+    assert workplace.replay(agent).stdout == recorded.stdout
+
+
 LOGGING = (
     CALL
     + """

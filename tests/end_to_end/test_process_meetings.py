@@ -46,6 +46,17 @@ def queues(context):
     join(processes)
     return got
 
+# What was put before anybody was there to take it; nobody is waited for at the end
+def filled(context):
+    items, results = context.Queue(), context.Queue()
+    for item in range(12):
+        items.put(item)
+    processes = start(context, take, items, results)
+    got = [results.get() for _ in range(12)]
+    for _ in processes:
+        items.put(None)
+    return got
+
 # How often a look into a queue finds nothing
 def poll(items, results):
     misses = 0
@@ -198,11 +209,49 @@ def pooled(context):
     with context.Pool(3, begin, (context.Lock(), context.Value("i", 0))) as pool:
         return pool.map(count, range(9), chunksize=1)
 
+# How often a result was asked for before it was there
+def wait_for(number):
+    time.sleep(0.03)
+    return ask(number)
+
+def looked(pool, number):
+    result, looks = pool.apply_async(wait_for, (number,)), 0
+    for _ in range(30):
+        looks += not result.ready()
+        sum(range(100_000))  # time passes, of which nothing is recorded
+    return looks, result.get()
+
+def asked(context):
+    found = []
+    with context.Pool(2) as pool:
+        results = [pool.apply_async(wait_for, (number,)) for number in range(4)]
+        misses = 0
+        for result in results:
+            while True:
+                try:
+                    found.append(result.get(0.004))
+                    break
+                except multiprocessing.TimeoutError:
+                    misses += 1
+        found.append(misses)
+        numbers, misses = pool.imap(wait_for, range(4)), 0
+        while len(found) < 9:
+            try:
+                found.append(numbers.next(0.004))
+            except multiprocessing.TimeoutError:
+                misses += 1
+        result, looks = pool.map_async(wait_for, range(3)), 0
+        while not result.ready():
+            looks += 1
+            result.wait(0.004)
+        return [*found, misses, looks, result.get(), *(looked(pool, number) for number in range(5))]
+
 if __name__ == "__main__":
     print(globals()[sys.argv[1]](multiprocessing.get_context(sys.argv[2])))
 """
 FORMS: Final = (
     "queues",
+    "filled",
     "timeouts",
     "limited",
     "memory",
@@ -212,6 +261,7 @@ FORMS: Final = (
     "logs",
     "bars",
     "pooled",
+    "asked",
 )
 CASES: Final = [(form, "fork") for form in FORMS] + [("queues", "spawn"), ("timeouts", "forkserver")]
 
@@ -226,3 +276,38 @@ def test_n2_processes_meet_as_they_met_when_recorded(workplace: Workplace, form:
     replayed = workplace.replay(agent, form, method, source=recording.run_id)
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert replayed.stdout == recorded.stdout
+
+
+PUTTING: Final = """
+import multiprocessing
+from slow import pause
+from spanreplay import boundary
+
+@boundary("tool", effect="read")
+def ask(number):
+    return number
+
+def take(items):
+    while (item := items.get()) is not None:
+        print(ask(item), flush=True)
+        items.task_done()
+
+if __name__ == "__main__":
+    items = multiprocessing.get_context("fork").JoinableQueue()
+    process = multiprocessing.get_context("fork").Process(target=take, args=(items,))
+    process.start()
+    for item in [*range(6), None]:
+        items.put(item)
+        pause()
+    process.join()
+"""
+
+
+def test_n2_what_a_queue_brings_to_its_pipe_waits_for_no_put_behind_it(workplace: Workplace) -> None:
+    """Each item is on its way before the next one is put; where nothing comes in between, the next one waits."""
+    agent = workplace.write("agent.py", PUTTING)
+    workplace.write("slow.py", "def pause():\n    for _ in range(2_000_000):\n        pass\n")
+    workplace.record(agent)
+    workplace.write("slow.py", "def pause():\n    pass\n")
+    replayed = workplace.replay(agent, source=workplace.recording().run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr

@@ -55,6 +55,17 @@ def _scaffold(folder: Path, python: Path) -> None:
     (folder / "scouts" / "run_crew.py").write_text(CREW, encoding="utf-8")
 
 
+def _commit_first(folder: Path, python: Path) -> None:
+    """A repository with one commit, in which the agent commits what it changes."""
+    (folder / "readme.md").write_text("A project.\n", encoding="utf-8")
+    (folder / ".gitignore").write_text(".aider*\n.spanreplay\nverdict.json\n", encoding="utf-8")
+    user = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    for words in (("init", "-q"), ("add", "."), (*user, "commit", "-qm", "one")):
+        subprocess.run(["git", *words], cwd=folder, check=True, timeout=100)
+    for name, value in (("user.name", "test"), ("user.email", "test@example.org")):
+        subprocess.run(["git", "config", name, value], cwd=folder, check=True, timeout=100)
+
+
 @dataclass(frozen=True)
 class Published:
     """One agent: how its users start it, and what its run leaves behind."""
@@ -120,6 +131,17 @@ AGENTS: Final = {
         ),
         frozenset({"hello.py", "tested.txt"}),
         edit=("by aider", "by you"),
+    ),
+    "aider with git": Published(
+        "aider",
+        (
+            *("{bin}/aider", "--model", f"openai/{MODEL}", "--yes-always", "--no-check-update"),
+            *("--no-show-model-warnings", "--analytics-disable", "--no-pretty", "--edit-format", "whole"),
+            *("--message", _say("hello.py\n```\nprint('made by aider')\n```\n")),
+        ),
+        frozenset({"hello.py"}),
+        edit=("by aider", "by you"),
+        prepare=_commit_first,
     ),
     "crewai": Published(
         "crewai",

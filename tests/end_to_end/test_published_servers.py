@@ -51,7 +51,7 @@ def test_p10_a_published_server_of_the_time_tells_the_recorded_time(tmp_path: Pa
 
 
 def test_p10_a_published_server_of_git_changes_nothing_in_a_replay(tmp_path: Path) -> None:
-    """mcp-server-git: the file that it staged is staged once, and its calls are identical where it is no more."""
+    """mcp-server-git: what it staged and committed is so once, and its calls are identical where it is no more."""
     repository = tmp_path / "repository"
     repository.mkdir()
 
@@ -69,14 +69,17 @@ def test_p10_a_published_server_of_git_changes_nothing_in_a_replay(tmp_path: Pat
     command = [str(PYTHON.parent / "mcp-server-git"), "--repository", str(repository)]
     where = {"repo_path": str(repository)}
     added = ("git_add", {**where, "files": ["second.txt"]})
-    answers = _serve(place, command, (("git_status", where), added, ("git_diff_staged", where)))
+    commits: Calls = (("git_commit", {**where, "message": "second"}), ("git_log", where))
+    answers = _serve(place, command, (("git_status", where), added, ("git_diff_staged", where), *commits))
     assert "Untracked files" in answers[0]
-    assert git("diff", "--cached", "--name-only") == "second.txt\n"
+    assert "second" in answers[-1]
+    assert git("log", "--format=%s") == "second\nfirst\n"
     units = units_of(place)
-    assert [unit.root.app for unit in units] == ["git_status", "git_add", "git_diff_staged"]
-    git("reset", "-q")
+    assert [unit.root.app for unit in units] == ["git_status", "git_add", "git_diff_staged", "git_commit", "git_log"]
+    git("reset", "-q", "HEAD~1")
     for unit in units:
         assert unit.completeness().is_complete, unit.completeness().reasons
         replayed = place.replay(*command, source=unit.run_id)
         assert replayed.verdict["verdict"] == "identical", replayed.stderr
     assert git("diff", "--cached", "--name-only") == ""
+    assert git("log", "--format=%s") == "first\n"

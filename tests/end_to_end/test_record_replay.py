@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +117,8 @@ def test_s61_early_break_is_recorded_as_far_as_it_was_read(provider: Provider, w
     assert_identical(workplace.replay(agent), recorded.stdout, recording)
 
 
+CONTAINER: Final = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--ipc", "--uts")
+"""Namespaces of its own, as a container has them; nobody has brought a network there."""
 READS_ON = """
 import sys
 from openai import OpenAI
@@ -302,32 +303,31 @@ def test_s2_tools_live_models_stubbed(provider: Provider, workplace: Workplace, 
     assert _hash(ledger) == before
 
 
+@pytest.mark.parametrize("within", [(), CONTAINER], ids=["laptop", "air-gapped container"])
 def test_s62_replay_file_needs_no_server_and_no_directory(
-    provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
+    provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory, within: tuple[str, ...]
 ) -> None:
-    """An exported `.replay` file replays in an empty directory with nothing running."""
-
+    """A `.replay` file replays in an empty directory with nothing running, also where nothing can be reached."""
+    if within and subprocess.run([*within, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this kernel lets nobody make namespaces")
     agent = workplace.write("agent.py", READS_ON)
     workplace.write("limit", "2")
     recorded = workplace.record(agent)
     file = workplace.path / "run.replay"
     run_id = workplace.recording().run_id
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "spanreplay"), "export", run_id, "-o", str(file)],
-        cwd=workplace.path,
-        env=workplace.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = workplace.run("export", run_id, "-o", str(file))
     assert done.returncode == 0, done.stderr
     recording = workplace.recording()
     provider.stop()
     elsewhere = Workplace(tmp_path_factory.mktemp("laptop"), workplace.environ)
     elsewhere.write("agent.py", READS_ON)
     elsewhere.write("limit", "2")
+    elsewhere.within = within
     replayed = elsewhere.replay("agent.py", source=str(file))
     assert_identical(replayed, recorded.stdout, recording)
+    if within:  # not even its own loopback is up
+        seen = subprocess.run([*within, "cat", "/proc/net/route"], capture_output=True, text=True, check=True).stdout
+        assert len(seen.splitlines()) <= 1, seen
 
 
 def test_s11_one_variable_switches_off_record_replay(provider: Provider, workplace: Workplace) -> None:

@@ -353,3 +353,74 @@ def test_p2_p4_a_script_that_serves_replays(provider: Provider, place: Workplace
     assert unit.root.app == server.the_process().root.app == "main"
     replayed = place.replay(script, source=unit.run_id)
     assert replayed.status == 0, replayed.stderr
+
+
+MAKES: Final = """
+import pathlib, sqlite3
+
+db = sqlite3.connect("state.sqlite3", check_same_thread=False)
+db.execute("create table if not exists seen (text)")
+made = [not pathlib.Path(name).exists() for name in ("cache", "cache/first.txt")]
+pathlib.Path("cache").mkdir(exist_ok=True)
+pathlib.Path("cache/first.txt").write_text("made by the start")
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"].endswith("shutdown"):
+                return
+    db.execute("insert into seen values (?)", (scope["path"],))
+    db.commit()
+    count = db.execute("select count(*) from seen").fetchone()[0]
+    body = f"{made} {count} {pathlib.Path('cache/first.txt').read_text()}".encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": body})
+"""
+
+
+def test_p4_what_the_start_of_a_server_made_beside_its_code_is_not_there_in_a_replay(place: Workplace) -> None:
+    """A database and a folder that were made while the application loaded: its replay begins without them."""
+    place.write("app.py", MAKES)
+    with serve(place) as server:
+        answer = httpx.get(f"{server.url}/one", timeout=TIMEOUT_S)
+        server.stop()
+    assert answer.text == "[True, True] 1 made by the start"
+    (unit,) = server.units()
+    before = {path.name: path.read_bytes() for path in place.path.rglob("*.sqlite3")}
+    replayed = place.replay(*COMMAND, source=unit.run_id)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert {path.name: path.read_bytes() for path in place.path.rglob("*.sqlite3")} == before
+
+
+COMPILES: Final = """
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+engine = sa.create_engine("sqlite:///shop.db")
+tables = sa.MetaData()
+orders = sa.Table("orders", tables, sa.Column("id", sa.Integer, primary_key=True), sa.Column("owner", sa.Text))
+tables.create_all(engine)
+app = FastAPI()
+
+@app.get("/{owner}")
+async def add(owner: str):
+    with engine.begin() as connection:
+        connection.execute(orders.insert().values(owner=owner))
+        return connection.execute(sa.select(sa.func.count()).where(orders.c.owner == owner)).scalar()
+"""
+
+
+def test_p4_what_the_process_had_compiled_before_a_unit_is_compiled_in_its_replay(place: Workplace) -> None:
+    """SQLAlchemy measures how long that takes: with the first unit alone when recorded, with each in a replay."""
+    place.write("app.py", COMPILES)
+    with serve(place) as server:
+        for owner in ("ann", "bob"):
+            assert httpx.get(f"{server.url}/{owner}", timeout=TIMEOUT_S).json() == 1
+            server.await_ends()
+        server.stop()
+    (place.path / "shop.db").unlink()
+    for unit in server.units():
+        replayed = place.replay(*COMMAND, source=unit.run_id)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr

@@ -13,34 +13,8 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import await_true, prepare, response_of, serve
+from support.units import CHAT, await_true, prepare, response_of, serve
 
-APP: Final = """
-import time, uuid
-from contextlib import asynccontextmanager
-
-from fastapi import FastAPI, Request
-from openai import AsyncOpenAI
-
-STARTED = time.time()
-client = AsyncOpenAI()
-
-async def ask(text):
-    answer = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return answer.choices[0].message.content
-
-@asynccontextmanager
-async def lifespan(app):
-    yield {"warm": await ask("warm up")}
-
-app = FastAPI(lifespan=lifespan)
-
-@app.post("/chat")
-async def chat(request: Request):
-    reply = await ask((await request.json())["text"])
-    at = {"started": STARTED, "now": time.time(), "id": str(uuid.uuid4())}
-    return {"reply": reply, "warm": request.state.warm, **at}
-"""
 COUNT: Final = 16
 WORKERS: Final = ("uvicorn_worker.UvicornWorker", "uvicorn.workers.UvicornWorker")
 
@@ -62,7 +36,7 @@ def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_a
     worker: str, provider: Provider, tmp_path: Path
 ) -> None:
     """Two workers: the runs have the application's name; no value of another request is in one; a change is named."""
-    place: Workplace = prepare(tmp_path, provider, APP)
+    place: Workplace = prepare(tmp_path, provider, CHAT)
     command = ("-m", "gunicorn", "app:app", "-k", worker, "--workers", "2")
     with serve(place, command=command, at="--bind 127.0.0.1:{port}") as server:
         answers = asyncio.run(_ask_all(server.url))
@@ -81,7 +55,7 @@ def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_a
     replayed = place.replay(*command, "--bind", "127.0.0.1:1", source=units[-1].run_id)
     assert replayed.status == 0, replayed.stderr
     assert replayed.verdict["verdict"] == "identical"
-    place.write("app.py", APP.replace('"reply": reply', '"reply": reply.upper()'))
+    place.write("app.py", CHAT.replace('"reply": reply', '"reply": reply.upper()'))
     changed = place.replay(*command, source=units[0].run_id)
     assert changed.status == 3, changed.stderr
     assert changed.causes() == [("changed_call", "http:response")]

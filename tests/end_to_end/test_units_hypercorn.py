@@ -15,34 +15,12 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import Server, await_true, path_of, prepare, response_of, serve
+from support.units import CHAT, Server, await_true, path_of, prepare, response_of, serve
 
-APP: Final = """
-import asyncio, time, uuid
-from contextlib import asynccontextmanager
+APP: Final = f"""{CHAT}
+import asyncio
 
-from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
-from openai import AsyncOpenAI
-
-STARTED = time.time()
-client = AsyncOpenAI()
-
-async def ask(text):
-    answer = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return answer.choices[0].message.content
-
-@asynccontextmanager
-async def lifespan(app):
-    yield {"warm": await ask("warm up")}
-
-app = FastAPI(lifespan=lifespan)
-
-@app.post("/chat")
-async def chat(request: Request):
-    reply = await ask((await request.json())["text"])
-    at = {"started": STARTED, "now": time.time(), "id": str(uuid.uuid4())}
-    return {"reply": reply, "warm": request.state.warm, **at}
 
 @app.get("/hang")
 async def hang():

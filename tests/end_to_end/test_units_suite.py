@@ -17,9 +17,9 @@ import pytest
 
 from spanreplay.model.call import Recording
 from support.provider import Provider
-from support.replaying import Workplace
-from support.suites import TIMEOUT_S, Suite, replay_suite
-from support.units import COMMAND, path_of, serve
+from support.replaying import LONG_S, Workplace
+from support.suites import Suite, replay_suite
+from support.units import COMMAND, path_of, response_of, serve
 
 UNITS: Final = int(os.environ.get("SPANREPLAY_TEST_SUITE", "20"))
 AT_ONCE: Final = 40
@@ -126,7 +126,7 @@ def _record(place: Workplace, paths: Sequence[str], command: Sequence[str], at: 
     """Ask a server for all paths, many at a time; the runs of the requests, in the order of the paths."""
     with serve(place, command=command, at=at) as server:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = pool.map(lambda path: httpx.get(f"{server.url}{path}", timeout=TIMEOUT_S).status_code, paths)
+            answers = pool.map(lambda path: httpx.get(f"{server.url}{path}", timeout=LONG_S).status_code, paths)
             assert set(answers) == {200}
         server.stop()
     return _units(place, paths)
@@ -256,6 +256,40 @@ def test_p4_a_start_that_leaves_a_thread_is_made_for_each_unit(asked: tuple[Work
     assert suite.report["starts"] == 2
     why = "each unit is replayed in a process of its own: its start leaves a thread running (ticks), which no fork"
     assert why in suite.stderr
+
+
+KEEPING: Final = (
+    FASTAPI.replace(
+        '    await run_in_threadpool(len, "leaves an idle thread")\n', "    await run_in_threadpool(connect)\n"
+    )
+    + """
+import threading
+local = threading.local()
+
+def connect():
+    if not hasattr(local, "since"):
+        local.since = time.time()
+    return local.since
+
+@app.get("/connected/{text}")
+def connected(text: str):
+    return {"text": text, "since": connect()}
+"""
+)
+
+
+@pytest.mark.slow
+def test_p4_a_start_whose_threads_keep_something_is_made_for_each_unit(provider: Provider, tmp_path: Path) -> None:
+    """A connection that a pool's thread keeps for itself is there in a process of the unit's own, and in no fork."""
+    place = Workplace(tmp_path, provider.environ())
+    place.write("app.py", KEEPING)
+    units = _record(place, ["/connected/one", "/connected/two"], COMMAND, ASGI_AT)
+    assert len({response_of(unit)["body"]["text"].partition("since")[2] for unit in units}) == 1
+    provider.stop()
+    suite = _replay(place, "--process", units[0].run_id, command=COMMAND, at=ASGI_AT)
+    assert suite.words() == {unit.run_id: "identical" for unit in units}, suite.stderr
+    assert "2 units, each replayed in a process of its own: a thread of a pool keeps" in suite.stderr
+    assert "keeps something for itself (app.local), which no fork has" in suite.stderr
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,7 @@ from spanreplay.model.call import Recording
 from spanreplay.recording.spool import SpoolCatalog
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Replayed, Workplace
+from support.suites import replay_suite
 from support.units import COMMAND, Server, path_of, serve
 
 APP: Final = """
@@ -94,6 +97,8 @@ def test_p4_a_unit_is_identical_after_its_earlier_units(provider: Provider, plac
     assert alone.status == 3, alone.stderr
     assert "3 units of its process came before" in alone.verdict["divergences"][0]["hint"]
     assert f"spanreplay replay {units[3].run_id} --warm all -- " in alone.verdict["divergences"][0]["hint"]
+    (said,) = re.findall(f"to replay them first: spanreplay replay {units[3].run_id} --warm all -- .*", alone.stderr)
+    assert said.endswith(" ".join(COMMAND)), said
     warm = _warm(place, units[3].run_id)
     assert warm.status == 0, warm.stderr
     assert "identical after warming up with 3 earlier units" in warm.stderr
@@ -335,3 +340,33 @@ def test_p4_the_one_unit_that_is_needed_is_found(provider: Provider, place: Work
     assert changed.causes() == [("changed_call", "http:response")]
     assert len(changed.verdict["warm_up"]["units"]) == 4
     assert "it needs what" not in changed.stderr
+
+
+def test_p4_units_of_a_suite_begin_behind_their_earlier_units(provider: Provider, place: Workplace) -> None:
+    """Without them three of four diverge; each in a fork of the one start, with those before it, all are identical.
+
+    An earlier unit that differs is named, and decides nothing.
+    """
+    units = _record(place, "calls")
+    provider.stop()
+    alone = replay_suite(place, *COMMAND, options=["--process", units[0].run_id])
+    assert alone.report["counts"] == {"identical": 1, "diverged": 3}, alone.stderr
+    warm = replay_suite(place, *COMMAND, options=["--process", units[0].run_id, "--warm", "all", "--jobs", "2"])
+    assert (warm.status, warm.report["counts"]) == (0, {"identical": 4}), warm.stderr
+    assert warm.report["starts"] == 1
+    assert [len(unit.get("warm_up", {}).get("units", ())) for unit in warm.report["units"]] == [0, 1, 2, 3]
+    place.write("app.py", APP.replace('{"token": token,', '{"token": token, "more": 1,'))
+    changed = replay_suite(place, *COMMAND, options=["--process", units[0].run_id, "--warm", "all"])
+    assert changed.report["counts"] == {"diverged": 1, "identical": 3}, changed.stderr
+    whys = [[each["why"] for each in unit.get("warm_up", {}).get("units", ())] for unit in changed.report["units"]]
+    assert [why[:1] for why in whys] == [[], *[["changed_call at http:response"]] * 3]
+    place.write("app.py", APP)
+    (place.path / "files").mkdir()
+    catalog = SpoolCatalog(place.path / ".spanreplay")
+    for run in place.recordings():
+        (place.path / "files" / f"{run.run_id}.replay").write_bytes(catalog.export(run.run_id))
+    catalog.close()
+    named = [word for unit in units for word in ("--run", f"files/{unit.run_id}.replay")]
+    shutil.rmtree(place.path / ".spanreplay" / "spool")
+    files = replay_suite(place, *COMMAND, options=[*named, "--warm", "3"])
+    assert (files.status, files.report["counts"]) == (0, {"identical": 4}), files.stderr

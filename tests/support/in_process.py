@@ -24,10 +24,11 @@ from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.replayer.resolve.session import Session
 from spanreplay.replayer.schedule import step_clock, threads
 from spanreplay.replayer.verdict import build_verdict
+from spanreplay.runtime.caller.running import entered
 from spanreplay.runtime.emit import Emitter
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.run import Run, active_run, entered, root_lane_of_active_run
+from spanreplay.runtime.run import Run, active_run, root_lane_of_active_run
 from spanreplay.seams.concurrency import asyncio_timers, lanes_of_work, thread_polls, thread_waits
 from spanreplay.seams.concurrency.carried import carried
 from spanreplay.seams.machine import reads_and_files
@@ -73,8 +74,8 @@ class Replayed:
         return [d["kind"] for d in self.verdict["divergences"]]
 
 
-def make_run(memory: MemoryProcessor, session: Session | None = None, **options: Any) -> Run:
-    """A run whose spans stay in memory."""
+def make_run(memory: SpanProcessor, session: Session | None = None, **options: Any) -> Run:
+    """A run whose spans stay in memory, or go where another processor puts them."""
     run_id = options.pop("run_id", "")
     key = options.pop("key", KEY)
     emitter = Emitter([memory], Resource({names.APP: "test"}))

@@ -12,10 +12,11 @@ from spanreplay.model.keys import compute_key
 from spanreplay.recording.seal.tree import LEAF_VERSION, hash_leaf, hash_root
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.replayer.resolve.session import Session
+from spanreplay.runtime.caller.running import entered
 from spanreplay.runtime.calls.open_call import Crossing, open_crossing
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.lanes import Lane, inside_lane
-from spanreplay.runtime.run import Run, entered
+from spanreplay.runtime.run import Run
 from support.in_process import MemoryProcessor, make_run
 from support.runs import make_run_id
 

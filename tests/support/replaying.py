@@ -17,6 +17,8 @@ from spanreplay.recording.spool import SpoolCatalog
 from support.agents import without_instrumentors
 
 TIMEOUT_S: Final = 600
+LONG_S: Final = 3600
+"""A suite of a thousand units takes its time."""
 BIN: Final = Path(sys.executable).parent
 PATIENT: Final = {
     "GUNICORN_CMD_ARGS": f"--timeout {TIMEOUT_S}",
@@ -53,6 +55,8 @@ class Workplace:
             **without_instrumentors(),
             **(environ or {}),
         }
+        self.within: Sequence[str] = ()
+        """A program, with its arguments, that `spanreplay` is started by: a container."""
 
     def write(self, name: str, source: str) -> Path:
         """An agent of the test's own."""
@@ -69,6 +73,18 @@ class Workplace:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+        )
+
+    def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """`spanreplay` with these arguments, to its end."""
+        return subprocess.run(
+            [*self.within, str(BIN / "spanreplay"), *arguments],
+            cwd=self.path,
+            env={**self.environ, **environ},
+            text=True,
+            capture_output=True,
+            timeout=LONG_S,
+            check=False,
         )
 
     def record(
@@ -101,25 +117,8 @@ class Workplace:
         """`spanreplay replay` of the newest run, or of `source`."""
         report = self.path / "verdict.json"
         report.unlink(missing_ok=True)
-        done = subprocess.run(
-            [
-                str(BIN / "spanreplay"),
-                "replay",
-                source or self.recordings()[-1].run_id,
-                "--json",
-                str(report),
-                *options,
-                "--",
-                str(self.python),
-                str(script),
-                *args,
-            ],
-            cwd=self.path,
-            env={**self.environ, **environ},
-            text=True,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        run_id = source or self.recordings()[-1].run_id
+        words = ("replay", run_id, "--json", str(report), *options, "--", str(self.python), str(script), *args)
+        done = self.run(*words, **environ)
         verdict = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
         return Replayed(done.stdout, done.stderr, done.returncode, verdict)

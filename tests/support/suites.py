@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from support.replaying import BIN, Workplace
-
-TIMEOUT_S: Final = 3600
-"""A thousand units take their time."""
+from support.replaying import Workplace
 
 
 @dataclass(frozen=True)
@@ -31,14 +27,6 @@ def replay_suite(place: Workplace, *command: str, options: Sequence[str]) -> Sui
     """`spanreplay suite` with these options; `command` are the words behind the Python that is started."""
     report = place.path / "suite.json"
     report.unlink(missing_ok=True)
-    done = subprocess.run(
-        [str(BIN / "spanreplay"), "suite", *options, "--json", str(report), "--", str(place.python), *command],
-        cwd=place.path,
-        env=place.environ,
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = place.run("suite", *options, "--json", str(report), "--", str(place.python), *command)
     found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
     return Suite(done.stderr, done.returncode, found)

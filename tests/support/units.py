@@ -23,6 +23,50 @@ from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
 
 COMMAND: Final = ("-m", "uvicorn", "app:app")
+ASKING: Final = """
+import time, uuid
+
+from openai import AsyncOpenAI
+
+STARTED = time.time()
+client = AsyncOpenAI()
+
+async def ask(text):
+    answer = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return answer.choices[0].message.content
+"""
+"""How an application of the tests' begins: with a client of its models."""
+FLASK: Final = """
+import time, uuid
+
+from flask import Flask, request
+from openai import OpenAI
+
+app, client = Flask(__name__), OpenAI()
+
+def ask(text):
+    answer = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return answer.choices[0].message.content
+"""
+"""The same of a WSGI application."""
+CHAT: Final = f"""{ASKING}
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+
+@asynccontextmanager
+async def lifespan(app):
+    yield {{"warm": await ask("warm up")}}
+
+app = FastAPI(lifespan=lifespan)
+
+@app.post("/chat")
+async def chat(request: Request):
+    reply = await ask((await request.json())["text"])
+    at = {{"started": STARTED, "now": time.time(), "id": str(uuid.uuid4())}}
+    return {{"reply": reply, "warm": request.state.warm, **at}}
+"""
+"""A whole one, with a lifespan and the path `/chat`."""
 
 
 def prepare(path: Path, provider: Provider, app: str) -> Workplace:

@@ -1,0 +1,140 @@
+"""Workers that are killed again and again: what was answered is whole, what was under way says what became of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from spanreplay.model.call import Recording
+from spanreplay.recording.catalog import RunQuery
+from spanreplay.recording.spool import SpoolCatalog
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace
+from support.units import Server, await_true, prepare, response_of, serve
+
+KILLS: Final = int(os.environ.get("SPANREPLAY_TEST_KILLS", "20"))
+"""`make matrix` kills a thousand."""
+CLIENTS, WORKERS, SAMPLE = 4, 3, 2
+_KILLED: Final = "the run did not end: its process was killed or is still running"
+APP: Final = """
+import uuid
+
+from flask import Flask, request
+from openai import OpenAI
+
+app, client = Flask(__name__), OpenAI()
+
+@app.post("/chat")
+def chat():
+    messages = [{"role": "user", "content": request.get_json()["text"]}]
+    answer = client.chat.completions.create(model="gpt-x", messages=messages)
+    return {"reply": answer.choices[0].message.content, "id": str(uuid.uuid4())}
+"""
+COMMAND: Final = ("-m", "gunicorn", "app:app", "--preload", "--workers", str(WORKERS))
+
+
+def _workers(server: Server) -> set[int]:
+    """The processes that the server has forked."""
+    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
+
+
+class _Clients:
+    """Ask until they are told to stop; what was answered, by the number of the question."""
+
+    def __init__(self, url: str) -> None:
+        self.answers: dict[int, str] = {}
+        self._url = url
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, number: int) -> None:
+        while not self._is_over.is_set():
+            number += CLIENTS
+            try:
+                answer = httpx.post(f"{self._url}/chat", json={"text": f"question-{number}."}, timeout=TIMEOUT_S)
+            except httpx.TransportError:
+                continue  # its worker was killed
+            assert answer.status_code == 200
+            self.answers[number] = answer.text
+
+    def stop(self) -> None:
+        """Wait for the answers that are under way."""
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def _kill_one(server: Server, clients: _Clients, draw: random.Random) -> None:
+    """Kill a worker once there is an answer more, and wait for the one that takes its place."""
+    answered = len(clients.answers)
+    await_true(lambda: len(clients.answers) > answered)
+    killed = draw.choice(sorted(_workers(server)))
+    os.kill(killed, signal.SIGKILL)
+    await_true(lambda: len(_workers(server) - {killed}) == WORKERS)
+
+
+@pytest.mark.slow
+def test_p5_no_kill_of_a_worker_costs_more_than_what_was_under_way(provider: Provider, tmp_path: Path) -> None:
+    """Each request that was answered has one run with this answer, and no run holds a value of another's.
+
+    A run whose worker was killed between its answer and its end, which are some milliseconds, says so.
+    """
+    place = prepare(tmp_path, provider, APP)
+    draw = random.Random(7)
+    with serve(place, command=COMMAND, at="-b 127.0.0.1:{port}") as server:
+        await_true(lambda: len(_workers(server)) == WORKERS)
+        clients = _Clients(server.url)
+        for _ in range(KILLS):
+            _kill_one(server, clients, draw)
+        clients.stop()
+        server.stop()
+    provider.stop()
+    whole, killed = _read_units(place)
+    assert not whole.keys() & killed.keys(), "two runs of one request"
+    found = whole | killed
+    assert {number: _answer_of(found.get(number)) for number in clients.answers} == clients.answers
+    assert len(killed.keys() & clients.answers.keys()) <= KILLS
+    for number in draw.sample(sorted(whole.keys() & clients.answers.keys()), SAMPLE):
+        replayed = place.replay(*COMMAND, source=whole[number].run_id)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    for unit in list(killed.values())[:1]:
+        assert place.replay(*COMMAND, source=unit.run_id).status == 4
+
+
+def _answer_of(unit: Recording | None) -> str | None:
+    return None if unit is None else str(response_of(unit)["body"]["text"])
+
+
+def _read_units(place: Workplace) -> tuple[dict[int, Recording], dict[int, Recording]]:
+    """The units by the number of their question: whole ones, and those that did not end."""
+    whole: dict[int, Recording] = {}
+    killed: dict[int, Recording] = {}
+    catalog = SpoolCatalog(place.path / ".spanreplay")
+    try:
+        for summary in catalog.search(RunQuery(limit=1_000_000)):
+            if "unit" not in summary.root.env:
+                continue
+            unit = catalog.load(summary.root.run_id)
+            texts = [text or "" for call in unit.calls for text in (call.request, call.response)]
+            numbers = {int(each) for text in texts for each in re.findall(r"question-(\d+)\.", text)}
+            assert len(numbers) <= 1, numbers
+            reasons = unit.completeness().reasons
+            assert reasons in ((), (_KILLED,)), reasons
+            for number in numbers:  # none, if its worker was killed before it had read the request
+                kind = killed if reasons else whole
+                assert number not in kind, "two runs of one request"
+                kind[number] = unit
+    finally:
+        catalog.close()
+    return whole, killed
