@@ -122,10 +122,12 @@ SERVERS: Final = {
 }
 
 
-def _record(place: Workplace, paths: Sequence[str], command: Sequence[str], at: str) -> list[Recording]:
+def _record(
+    place: Workplace, paths: Sequence[str], command: Sequence[str], at: str, at_once: int = AT_ONCE
+) -> list[Recording]:
     """Ask a server for all paths, many at a time; the runs of the requests, in the order of the paths."""
     with serve(place, command=command, at=at) as server:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(at_once) as pool:
             answers = pool.map(lambda path: httpx.get(f"{server.url}{path}", timeout=LONG_S).status_code, paths)
             assert set(answers) == {200}
         server.stop()
@@ -283,7 +285,7 @@ def test_p4_a_start_whose_threads_keep_something_is_made_for_each_unit(provider:
     """A connection that a pool's thread keeps for itself is there in a process of the unit's own, and in no fork."""
     place = Workplace(tmp_path, provider.environ())
     place.write("app.py", KEEPING)
-    units = _record(place, ["/connected/one", "/connected/two"], COMMAND, ASGI_AT)
+    units = _record(place, ["/connected/one", "/connected/two"], COMMAND, ASGI_AT, at_once=1)
     assert len({response_of(unit)["body"]["text"].partition("since")[2] for unit in units}) == 1
     provider.stop()
     suite = _replay(place, "--process", units[0].run_id, command=COMMAND, at=ASGI_AT)

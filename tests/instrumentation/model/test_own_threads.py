@@ -1,0 +1,118 @@
+"""A fork waits for what another thread imports for spanreplay, and for nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import pytest
+
+from spanreplay.model import own_threads
+from spanreplay.model.here import PACKAGE
+
+NAME = "a_module_that_takes_long"
+
+
+def _import_from(file: str) -> CodeType:
+    return compile(f"import {NAME}", file, "exec")
+
+
+def _fork_and_import(limit_s: int = 10) -> int:
+    """The exit status of a forked process that imports the module."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(limit_s)
+            exec(_import_from(f"{PACKAGE}in_the_child.py"))  # noqa: S102
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Two events: the module is being imported by somebody, and may be imported to its end."""
+    events = ModuleType("events_of_this_test")
+    events.begun, events.may_end = threading.Event(), threading.Event()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, events.__name__, events)
+    monkeypatch.syspath_prepend(tmp_path)
+    code = f"import {events.__name__} as events\nevents.begun.set()\nevents.may_end.wait(60)\n"
+    (tmp_path / f"{NAME}.py").write_text(code, encoding="utf-8")
+    yield events
+    sys.modules.pop(NAME, None)
+
+
+def _start(file: str) -> threading.Thread:
+    thread = threading.Thread(target=exec, args=(_import_from(file),))
+    thread.start()
+    return thread
+
+
+def _set_when_forking(event: threading.Event) -> threading.Thread:
+    main = threading.get_ident()
+
+    def look() -> None:
+        while True:
+            frame = sys._current_frames()[main]
+            while frame is not None:
+                if frame.f_code is own_threads._before_fork.__code__:
+                    event.set()
+                    return
+                frame = frame.f_back  # type: ignore[assignment]
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    return thread
+
+
+def test_a_fork_waits_for_an_import_of_ours(importing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the new process nobody would end that import, and who needs the module would wait for ever."""
+    monkeypatch.setattr(own_threads, "FORK_S_MAX", 60)
+    threads = [_start(f"{PACKAGE}lazy.py")]
+    assert importing.begun.wait(60)
+    threads.append(_set_when_forking(importing.may_end))
+    assert _fork_and_import() == 0
+    for thread in threads:
+        thread.join()
+
+
+def test_a_fork_waits_for_no_import_of_the_agents(
+    importing: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A thread that imports a program, which then serves for hours, delays no fork."""
+    waited: list[object] = []
+    monkeypatch.setattr(own_threads, "wait_until", lambda *given: waited.append(given))
+    thread = _start(str(tmp_path / "agent.py"))
+    assert importing.begun.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    assert os.waitpid(pid, 0) == (pid, 0)
+    assert waited == []
+    importing.may_end.set()
+    thread.join()
+
+
+def test_a_fork_that_waited_in_vain_says_so(
+    importing: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An import that does not end within the limit delays a fork no longer."""
+    monkeypatch.setattr(own_threads, "FORK_S_MAX", 0.01)
+    thread = _start(f"{PACKAGE}lazy.py")
+    assert importing.begun.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    assert os.waitpid(pid, 0) == (pid, 0)
+    assert "a process was forked while another thread imports a module for spanreplay" in caplog.text
+    importing.may_end.set()
+    thread.join()
