@@ -116,7 +116,13 @@ def variables(server: Workplace) -> dict[str, str | None]:
     return found
 
 
-@pytest.mark.parametrize("source", [OPENAI, PYDANTIC_AI, LANGGRAPH], ids=["openai", "pydantic-ai", "langgraph"])
+LOOKING: Final = "import os\nfor number in range(700):\n    os.environ.get(f'A_SETTING_{number}')\n" + OPENAI
+"""A framework looks for hundreds of settings that nobody has made: Streamlit does."""
+
+
+@pytest.mark.parametrize(
+    "source", [OPENAI, PYDANTIC_AI, LANGGRAPH, LOOKING], ids=["openai", "pydantic-ai", "langgraph", "many-settings"]
+)
 def test_s62_a_replay_needs_no_key(server: Workplace, laptop: Workplace, source: str) -> None:
     """In another folder, without any variable, an unchanged agent is identical; the verdict names what it was given."""
     server.write("agent.py", source)

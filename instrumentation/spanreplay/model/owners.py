@@ -74,8 +74,8 @@ MODEL_SDKS: Final = compile_row(
 the same: litellm's proxy."""
 SERVERS: Final = compile_row(
     """
-    arq celery chainlit daphne dramatiq fastmcp gradio granian gunicorn hypercorn ipykernel ipython jupyter jupyter-*
-    kombu billiard mcp robyn rq sanic streamlit tornado uvicorn waitress watchfiles watchdog werkzeug langgraph-api
+    arq celery daphne dramatiq fastmcp granian gunicorn hypercorn ipykernel ipython jupyter jupyter-*
+    kombu billiard mcp robyn rq sanic tornado uvicorn waitress watchfiles watchdog werkzeug langgraph-api
     langgraph-cli
     """
 )

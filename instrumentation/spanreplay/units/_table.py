@@ -254,7 +254,10 @@ def serves() -> bool:
     return any(row.kind == _HTTP and row.triggers[0] in sys.modules for row in UNITS)
 
 
-COMMANDS: Final = frozenset({"fastapi", "flask", "huey_consumer", "langgraph", "langgraph_cli", "waitress-serve"})
+COMMANDS: Final = frozenset(
+    {"chainlit", "fastapi", "flask", "gradio", "huey_consumer", "langgraph", "langgraph_cli", "streamlit"}
+    | {"waitress-serve"}
+)
 """Programs that start one of these servers and are not named after it."""
 _VARIABLE: Final = "AWS_LAMBDA_RUNTIME_API"
 """Set in every process of AWS Lambda, whose runtimes start a script of their own."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from spanreplay.model import guard
 from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.caller.running import within_unit
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.seams.machine.reads_and_files import begin_files
 from spanreplay.units import factory
@@ -51,7 +52,9 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
         return  # the session knows
     for lane in iter_units(run, FIRST_CALL):
         is_job = bool(_players) and run.session is not None and run.session.index.at(lane, FIRST_CALL, 0) is None
-        await asyncio.create_task((_players[0] if is_job else replay)())  # in a context of its own, as its server's
+        with within_unit():
+            task = asyncio.create_task((_players[0] if is_job else replay)())  # in a context of its own
+        await task
 
 
 def play_wsgi(app: WsgiApp) -> NoReturn:

@@ -216,10 +216,12 @@ def _is_hidden(then: str, now: str) -> bool:
 def _read_variables(recording: Recording) -> dict[str, str | None]:
     """Name → value; what is no variable that may come from another machine is left out."""
     found = recording.root.manifest.get(VARIABLES)
-    items = list(found.items())[:NAMES_MAX] if isinstance(found, Mapping) else []
+    items = list(found.items()) if isinstance(found, Mapping) else []
+    were_set = [item for item in items if item[1] is not None]
+    kept = [*were_set[:NAMES_MAX], *[item for item in items if item[1] is None][:NAMES_MAX]]
     return {
         str(name): value
-        for name, value in items
+        for name, value in kept
         if (value is None or (isinstance(value, str) and "\0" not in value))
         and may_be_given(str(name))
         and not {"=", "\0"}.intersection(str(name))

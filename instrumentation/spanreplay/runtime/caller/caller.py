@@ -20,7 +20,7 @@ from spanreplay.model.owners import AGENT as AGENT
 from spanreplay.model.owners import FOREIGN as FOREIGN
 from spanreplay.model.owners import LIBRARY as LIBRARY
 from spanreplay.model.owners import PASS as PASS
-from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.caller.running import IN_UNIT, RUN
 
 _THROUGH_STDLIB: Final = frozenset(
     {
@@ -155,7 +155,7 @@ class _Handed(threading.local):
 
         A unit of work that such a thread then works on is: a server's thread serves requests.
         """
-        return self._is_background and RUN.get() is self._within
+        return self._is_background and RUN.get() is self._within and not IN_UNIT.get()
 
     @is_background.setter
     def is_background(self, value: bool) -> None:

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 
-__all__ = ["RUN", "entered", "is_off"]
+__all__ = ["IN_UNIT", "RUN", "entered", "is_off", "within_unit"]
 
 RUN: Final[ContextVar[Any]] = ContextVar("spanreplay_run", default=None)
 """The run of the calling code; None where that is the run of the process, or none."""
+
+IN_UNIT: Final[ContextVar[bool]] = ContextVar("spanreplay_in_unit", default=False)
+"""Whether the calling code works on the unit that a replay gives to it, in the run of the whole process."""
 
 
 def is_off() -> bool:
     """Whether the calling code works for a unit that is not recorded."""
     run = RUN.get()
     return run is not None and bool(run.is_off)
+
+
+@contextmanager
+def within_unit() -> Iterator[None]:
+    """A block whose tasks work on a replayed unit: what a library does there is the unit's, in whichever thread."""
+    token = set_variable(IN_UNIT, True)
+    try:
+        yield
+    finally:
+        reset_variable(IN_UNIT, token)
 
 
 class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`

@@ -34,6 +34,7 @@ ENV_FILES: Final = "env_files"
 """Member of the manifest: files that set variables, each with its place, times and redacted content."""
 CODE, CWD = "code", "cwd"
 NAMES_MAX: Final = 500
+"""Of variables that were set, and of those that were not: frameworks look for hundreds of settings that nobody has."""
 VALUE_CHARACTERS_MAX: Final = 32 * 1024
 FILES_MAX: Final = 10
 FILE_BYTES_MAX: Final = 64 * 1024
@@ -145,7 +146,9 @@ class UsedVariables:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._names: dict[str, None] = {}
+        self._names: dict[str, bool] = {}
+        """Name → whether it was set."""
+        self._left = {True: NAMES_MAX, False: NAMES_MAX}
         self._copies: list[Copy] = []
         self._files: dict[str, dict[str, Any]] = {}
 
@@ -169,11 +172,16 @@ class UsedVariables:
     def add(self, names: Iterable[str]) -> None:
         """These variables are used; what the name of one says to be secret is redacted from now on wherever it is."""
         for name in names:
-            if name in self._names or len(self._names) >= NAMES_MAX or not may_be_given(name):
+            if name in self._names or not may_be_given(name):
                 continue
-            self._names[name] = None
+            value = first_environ(self._run).get(name) or os.environ.get(name)
+            is_set = value is not None
+            if self._left[is_set] <= 0:
+                continue
+            self._left[is_set] -= 1
+            self._names[name] = is_set
             if self._learns and secret_name(name) is not None:
-                self._clean(name, first_environ(self._run).get(name) or os.environ.get(name))
+                self._clean(name, value)
 
     @property
     def _learns(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
+from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.units.play import end_replay, is_replay, play
 from spanreplay.units.servers.hosting import make_units
 
@@ -54,12 +55,14 @@ async def _start(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
         return await wrapped(*args, **kwargs)
     await server.lifespan.startup()
     server.should_exit = server.lifespan.should_exit
+    server.started = not server.should_exit  # who runs a server in a thread waits for that
     return None
 
 
 async def _serve(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
     if not is_replay():
-        return await wrapped(*args, **kwargs)
+        with plumbing():  # it looks ten times a second whether it has to end; nothing does so in a replay
+            return await wrapped(*args, **kwargs)
     state = getattr(server.lifespan, "state", None)
     await play(server.config.loaded_app, state)
     end_replay()

@@ -1,0 +1,96 @@
+"""A library that runs uvicorn in a thread of its own serves units as a server's own program does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from spanreplay.model.call import Recording
+from support.installing import install
+from support.provider import Provider
+from support.replaying import LONG_S, Workplace
+from support.units import Server, await_true, path_of, response_of, serve
+
+PORCH: Final = """
+import threading, time, uuid
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+def serve(answer, port):
+    async def ask(request):
+        text = await answer(request.path_params["text"])
+        return JSONResponse({"event": uuid.uuid4().hex, "at": time.time(), "text": text})
+
+    server = uvicorn.Server(uvicorn.Config(Starlette(routes=[Route("/ask/{text}", ask)]), port=port, loop="asyncio"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.001)
+    print("serving", flush=True)
+    return thread
+"""
+APP: Final = """
+import sys, time
+import porch
+from openai import AsyncOpenAI
+
+client = AsyncOpenAI()
+
+async def answer(text):
+    made = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return made.choices[0].message.content
+
+thread = porch.serve(answer, int(sys.argv[2]))
+time.sleep(0.5)
+open("warm", "w").close()
+while thread.is_alive():
+    time.sleep(0.05)
+"""
+COMMAND: Final = ("app.py",)
+
+
+@pytest.fixture
+def asked(provider: Provider, tmp_path: Path) -> tuple[Workplace, list[Recording]]:
+    """A program whose library has served two requests, a while after its start; the provider is gone."""
+    (tmp_path / "work").mkdir()
+    site = tmp_path / "site-packages"
+    install(site, "porch", {"porch/__init__.py": PORCH}, requires=["uvicorn"])
+    place = Workplace(tmp_path / "work", {**provider.environ(), "PYTHONPATH": str(site)})
+    place.write("app.py", APP)
+    with serve(place, command=COMMAND) as server:
+        await_true((place.path / "warm").exists)
+        _ask(server, "one")
+        _ask(server, "two")
+        server.await_ends()
+        server.stop()
+    provider.stop()
+    units = {path_of(each): each for each in place.recordings() if "unit" in each.root.env}
+    return place, [units["/ask/one"], units["/ask/two"]]
+
+
+def _ask(server: Server, text: str) -> None:
+    assert httpx.get(f"{server.url}/ask/{text}", timeout=LONG_S).status_code == 200
+
+
+def test_p2_p4_what_a_library_draws_for_a_request_is_the_requests(
+    asked: tuple[Workplace, list[Recording]],
+) -> None:
+    """Ids and times of a response are as recorded, although a library serves it in a thread that it has started."""
+    place, units = asked
+    for unit in units:
+        assert "event" in response_of(unit)["body"]["text"]
+        replayed = place.replay(*COMMAND, "--port", "1", source=unit.run_id)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+
+
+def test_p2_p4_a_server_that_waits_makes_no_order(asked: tuple[Workplace, list[Recording]]) -> None:
+    """How often a server has looked whether it has to end is in no recording: it looks in no replay."""
+    place, _ = asked
+    (process,) = [each for each in place.recordings() if "unit" not in each.root.env]
+    (start,) = [call for call in process.calls if call.name == "start"]
+    assert {name.split("|")[1] for name in start.meta["order"]["timers"]} == {"slept"}
