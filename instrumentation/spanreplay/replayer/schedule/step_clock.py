@@ -61,6 +61,8 @@ class StepClock(LoopClock):
         self._handed: deque[Due] = deque()
         self._has_arrived = threading.Event()
         self._patience: Patience | None = None
+        self.is_attached = self.is_attached_as_running = False
+        """Whether the loop runs, and whether all that it says of that is that it is the running one."""
         self._thread = ""
         """The lane of the thread that runs the loop."""
         self._cancelling: dict[int, asyncio.Future[None]] = {}
@@ -76,6 +78,7 @@ class StepClock(LoopClock):
 
     def attach(self) -> None:
         """The loop begins to run."""
+        self.is_attached = True
         self._thread = thread_of(current_lane(self._run.root_lane).path)
         self._loop.time = self._time
         self._loop._selector.select = self._select
@@ -84,6 +87,7 @@ class StepClock(LoopClock):
 
     def release(self) -> None:
         """The loop has stopped: give it its own clock back."""
+        self.is_attached = self.is_attached_as_running = False
         self._gate.remove_listener(self._wake)
         self._queue.director = None
         if self._paused >= 0:
@@ -315,24 +319,49 @@ class StepClock(LoopClock):
 
 
 def install(gate: Order, patches: Patches) -> None:
-    """Take over every asyncio loop of the standard library that is run from now on."""
+    """Take over every asyncio loop of the standard library that is run from now on.
+
+    Some have a way to run of their own, which `nest_asyncio` gives them: each says that it runs.
+    """
     import asyncio.base_events
 
-    def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+    def find_clock(loop: Any) -> StepClock | None:
         run = active_run()
         watched = None if run is None or run.session is None else watch(loop)
         if run is None or watched is None:
-            return wrapped(*args, **kwargs)
+            return None
         clock = loop.__dict__.get(_CLOCK)
         if clock is None:
             clock = loop.__dict__[_CLOCK] = StepClock(loop, gate, watched, run)
+        return clock  # type: ignore[no-any-return]  # nobody else puts anything there
+
+    def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
+        clock = find_clock(loop)
+        if clock is None:
+            return wrapped(*args, **kwargs)
         clock.attach()
         try:
             return wrapped(*args, **kwargs)
         finally:
             clock.release()
 
+    def set_running_loop(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        left = running_loop()
+        wrapped(*args, **kwargs)
+        entered = running_loop()
+        if entered is left:
+            return
+        clock = clock_of(left)
+        if clock is not None and clock.is_attached_as_running:
+            clock.release()
+        if isinstance(entered, asyncio.base_events.BaseEventLoop):
+            clock = find_clock(entered)
+            if clock is not None and not clock.is_attached:
+                clock.attach()
+                clock.is_attached_as_running = True
+
     patches.wrap(asyncio.base_events.BaseEventLoop, "run_forever", run_forever)
+    patches.wrap(asyncio.events, "_set_running_loop", set_running_loop)
 
 
 def clock_of(loop: Any) -> StepClock | None:
