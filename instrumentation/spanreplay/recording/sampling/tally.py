@@ -61,8 +61,9 @@ class Tally:
             self._counts = _sum(self._counts, counts)
 
     def for_manifest(self) -> dict[str, Any]:
-        """The member of the manifest; none while no unit has ended."""
-        return {} if self.is_empty else {MEMBER: {RULES: self.rules.text, **self._counts, **self.governor.describe()}}
+        """The member of the manifest; none while no unit has ended and no limit was passed."""
+        steps = self.governor.describe()
+        return {} if self.is_empty and not steps else {MEMBER: {RULES: self.rules.text, **self._counts, **steps}}
 
     def hand_on(self, data_dir: Path, run_id: str) -> None:
         """Leave the counts to another run of this machine. Raises: OSError."""

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from spanreplay.recording.sampling import own_cpu
 from spanreplay.recording.sampling.governor import CPU, PAUSE_S, QUEUE, Governor, Limits, read_limits
+from spanreplay.recording.sampling.rules import Rules
+from spanreplay.recording.sampling.tally import MEMBER, Tally
 
 LIMITS: Final = Limits(cpu=0.2, queue=0.9)
 
@@ -145,3 +147,13 @@ def test_n3_p8_own_threads_are_measured_and_no_others() -> None:
         assert (threads.take() > 0) is (is_own and sys.platform == "linux")
         ending.set()
         thread.join()
+
+
+def test_n3_p8_a_step_is_stated_although_no_unit_came_meanwhile() -> None:
+    """The manifest says that a limit was passed, also where nothing was left out because of it."""
+    governor = Governor(LIMITS, Clock())
+    tally = Tally(Rules(), governor)
+    assert tally.for_manifest() == {}
+    governor.note(CPU, 9.0)
+    stated = tally.for_manifest()[MEMBER]
+    assert (stated["steps_down"], stated["not_recorded"]) == (1, {})
