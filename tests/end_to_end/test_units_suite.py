@@ -266,6 +266,8 @@ KEEPING: Final = (
     )
     + """
 import threading
+import cryptography.hazmat.bindings._rust  # puts a library among the modules that is none
+
 local = threading.local()
 
 def connect():

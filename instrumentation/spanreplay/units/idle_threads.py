@@ -77,7 +77,7 @@ def _count(local: threading.local) -> int:
 def _globals() -> Iterator[tuple[str, object]]:
     """Whole name and value of all that stands in a module."""
     for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType):
+        if issubclass(type(module), ModuleType):  # a library of cffi only says that it is one
             names = object.__getattribute__(module, "__dict__")  # vars() would load a lazy one
             yield from ((f"{name}.{key}", value) for key, value in list(names.items()))
 
