@@ -396,7 +396,8 @@ def test_p5_ended_units_are_whole_when_a_worker_is_killed(provider: Provider, pl
         worker = int(httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).text)
         await_true(lambda: all(unit.completeness().is_complete for unit in server.units()))
         os.kill(worker, signal.SIGKILL)
-        await_true(lambda: httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).text != str(worker))
+        await_true(lambda: not _runs(worker))
+        assert httpx.get(f"{server.url}/pid", timeout=TIMEOUT_S).text != str(worker)
         server.await_ends()
         server.stop()
     provider.stop()
@@ -404,6 +405,14 @@ def test_p5_ended_units_are_whole_when_a_worker_is_killed(provider: Provider, pl
     assert all(unit.completeness().is_complete for unit in units)
     for unit in [next(each for each in units if path_of(each) == path) for path in ("/chat", "/pid")][:1]:
         _replay(place, kind, unit)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False  # its parent has seen its end
+    return True
 
 
 def _leave_early(server: Server, path: str) -> None:
