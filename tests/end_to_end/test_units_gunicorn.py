@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import CHAT, await_true, prepare, response_of, serve
+from support.units import CHAT, await_true, find_own_number, prepare, response_of, serve
 
 COUNT: Final = 16
 WORKERS: Final = ("uvicorn_worker.UvicornWorker", "uvicorn.workers.UvicornWorker")
@@ -46,11 +45,7 @@ def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_a
     units = server.units()
     assert len(units) == COUNT
     for unit in units:
-        assert unit.completeness().is_complete, unit.completeness().reasons
-        assert unit.root.app == "app:app"
-        number = int(unit.root.session_id.removeprefix("session-"))
-        texts = [text for call in unit.calls for text in (call.request, call.response)]
-        assert {each for text in texts for each in re.findall(r"question-\d+", text)} == {f"question-{number}"}
+        number = find_own_number(unit)
         assert json.loads(response_of(unit)["body"]["text"]) == json.loads(answers[number])
     replayed = place.replay(*command, "--bind", "127.0.0.1:1", source=units[-1].run_id)
     assert replayed.status == 0, replayed.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -149,6 +150,16 @@ def listens(port: int, process: subprocess.Popen[str]) -> bool:
 def path_of(unit: Recording) -> str:
     """What a unit was asked."""
     return str(json.loads(unit.calls[0].response)["value"]["path"])
+
+
+def find_own_number(unit: Recording) -> int:
+    """The number of a whole unit of `app:app`'s, by its session; insists that no other one's question is in it."""
+    assert unit.completeness().is_complete, unit.completeness().reasons
+    assert unit.root.app == "app:app"
+    number = int(unit.root.session_id.removeprefix("session-"))
+    texts = [text for call in unit.calls for text in (call.request, call.response)]
+    assert {each for text in texts for each in re.findall(r"question-\d+", text)} == {f"question-{number}"}
+    return number
 
 
 def trace_of(unit: Recording) -> int:
