@@ -12,7 +12,8 @@ import contextvars
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
@@ -85,6 +86,16 @@ def _reset_plainly(variable: contextvars.ContextVar[_T], token: contextvars.Toke
         kept: Any = variable.get(None)  # freed when all is done: what its end runs may set variables too
         variable.reset(token)
         del kept
+
+
+@contextmanager
+def holding(variable: contextvars.ContextVar[_T], value: _T) -> Iterator[None]:
+    """A block, and tasks started in it, in which a variable has this value."""
+    token = set_variable(variable, value)
+    try:
+        yield
+    finally:
+        reset_variable(variable, token)
 
 
 def _enable_in_child() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from spanreplay.runtime.context_variables import reset_variable, set_variable
+from spanreplay.runtime.context_variables import holding, reset_variable, set_variable
 
 __all__ = ["IN_UNIT", "RUN", "entered", "is_off", "within_unit"]
 
@@ -24,14 +23,9 @@ def is_off() -> bool:
     return run is not None and bool(run.is_off)
 
 
-@contextmanager
-def within_unit() -> Iterator[None]:
+def within_unit() -> AbstractContextManager[None]:
     """A block whose tasks work on a replayed unit: what a library does there is the unit's, in whichever thread."""
-    token = set_variable(IN_UNIT, True)
-    try:
-        yield
-    finally:
-        reset_variable(IN_UNIT, token)
+    return holding(IN_UNIT, True)
 
 
 class entered:  # noqa: N801 -- reads as a statement: `with entered(run):`

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import Token
 from functools import partial
 from threading import get_ident
@@ -24,7 +24,7 @@ from spanreplay.runtime.calls.compact_call import encode_call
 from spanreplay.runtime.calls.sealed import seal_hidden
 from spanreplay.runtime.calls.spec import Revealed, Spec
 from spanreplay.runtime.calls.trace_place import enter_span, find_place, is_suppressed, leave_span, make_span_context
-from spanreplay.runtime.context_variables import reset_variable, set_variable
+from spanreplay.runtime.context_variables import holding
 from spanreplay.runtime.lanes import (
     CrossingTokens,
     current_crossing,
@@ -42,24 +42,14 @@ _MCP, _OPEN, _HUMAN = Kind.MCP.value, Outcome.OPEN.value, Kind.HUMAN.value
 _EFFECTS_WRITTEN_FIRST = frozenset({Effect.WRITE.value, Effect.IRREVERSIBLE.value})
 
 
-@contextmanager
-def plumbing() -> Iterator[None]:
+def plumbing() -> AbstractContextManager[None]:
     """A block whose calls, and those of tasks started in it, carry another boundary's traffic: not recorded."""
-    token = set_variable(is_plumbing_here, True)
-    try:
-        yield
-    finally:
-        reset_variable(is_plumbing_here, token)
+    return holding(is_plumbing_here, True)
 
 
-@contextmanager
-def no_plumbing() -> Iterator[None]:
+def no_plumbing() -> AbstractContextManager[None]:
     """A block of the program's own work, which traffic has brought here with the context that it was sent in."""
-    token = set_variable(is_plumbing_here, False)
-    try:
-        yield
-    finally:
-        reset_variable(is_plumbing_here, token)
+    return holding(is_plumbing_here, False)
 
 
 def is_plumbing(run: Run) -> bool:

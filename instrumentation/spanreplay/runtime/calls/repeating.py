@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
-from spanreplay.runtime.context_variables import reset_variable, set_variable
+from spanreplay.runtime.context_variables import holding
 
 _is_repeating: ContextVar[bool] = ContextVar("spanreplay_repeating", default=False)
 
@@ -16,11 +15,6 @@ def is_repeating() -> bool:
     return _is_repeating.get()
 
 
-@contextmanager
-def repeating() -> Iterator[None]:
+def repeating() -> AbstractContextManager[None]:
     """A block of which a call that has no unused answer is answered with one that was given before."""
-    token = set_variable(_is_repeating, True)
-    try:
-        yield
-    finally:
-        reset_variable(_is_repeating, token)
+    return holding(_is_repeating, True)
