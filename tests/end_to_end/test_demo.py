@@ -24,6 +24,7 @@ def test_u4_demo_records_replays_and_proves_the_fix(tmp_path: Path) -> None:
         cwd=tmp_path,
         timeout=DEMO_TIMEOUT_S,
         check=False,
+        env={**os.environ, "PATH": os.defpath},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for promise in (
@@ -64,12 +65,13 @@ def _assert_second_half(told: str, folder: Path) -> None:
 
 
 def _replay_without_server(told: str, label: str) -> None:
-    """The command that the demo names at its end runs, with nothing of it running."""
+    """What the demo tells a person to type at its end works, in a shell that knows nothing and without any server."""
+    typed = [told.partition(each)[2].splitlines()[0] for each in ("in your shell: ", label)]
     again = subprocess.run(
-        ["sh", "-c", told.partition(label)[2].splitlines()[0]],
+        ["sh", "-c", "; ".join(typed)],
         text=True,
         capture_output=True,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env={"HOME": str(Path.home()), "PATH": os.defpath},
         timeout=DEMO_TIMEOUT_S,
         check=False,
     )

@@ -76,6 +76,9 @@ class Story:
         """What to do next."""
         self.voice.start_part("Next")
         first = self.first
+        programs = Path(sys.executable).parent
+        if shutil.which("spanreplay") != str(programs / "spanreplay") and (programs / "activate").exists():
+            self.voice.say(f"in your shell:  . {shlex.quote(str(programs / 'activate'))}")
         if self.is_kept:
             exports = " ".join(f"{name}={value}" for name, value in first.up.environ.items())
             self.voice.say(f"look around:    cd {self.directory}; export {exports}; spanreplay ls")
@@ -99,8 +102,7 @@ class Story:
 
 
 def _make_replay(half: OneOrder | ManyOrders, bundle: str, command: Sequence[str]) -> str:
-    settings = [f"{name}={half.environ[name]}" for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY")]
-    return f"cd {half.directory}; {' '.join(settings)} {shlex.join(['spanreplay', 'replay', bundle, '--', *command])}"
+    return f"cd {half.directory}; {shlex.join(['spanreplay', 'replay', bundle, '--', *command])}"
 
 
 def prepare_folder(directory: Path) -> None:
