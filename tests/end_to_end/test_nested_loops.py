@@ -37,9 +37,12 @@ WAYS = {
     "asyncio.run": "nest_asyncio.apply()\nasyncio.run(main())\n",
     "twice": "nest_asyncio.apply()\nasyncio.run(main())\norder.clear()\nasyncio.run(main())\n",
     "a loop of its own": "loop = asyncio.new_event_loop()\nasyncio.set_event_loop(loop)\nnest_asyncio.apply(loop)\n"
-    "loop.run_until_complete(main())\nloop.close()\n",
+    "loop.run_until_complete(main())\nprint('time' in vars(loop))\nloop.close()\n",
     "applied while it runs": "async def start():\n    nest_asyncio.apply()\n    await main()\n\nasyncio.run(start())\n",
     "another loop within": "nest_asyncio.apply()\n\nasync def start():\n    loop = asyncio.new_event_loop()\n"
+    "    nest_asyncio.apply(loop)\n    loop.run_until_complete(main())\n    loop.close()\n    order.clear()\n"
+    "    await main()\n\nasyncio.run(start())\n",
+    "another loop within one that ran before": "async def start():\n    loop = asyncio.new_event_loop()\n"
     "    nest_asyncio.apply(loop)\n    loop.run_until_complete(main())\n    loop.close()\n    order.clear()\n"
     "    await main()\n\nasyncio.run(start())\n",
 }

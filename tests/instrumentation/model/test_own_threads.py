@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings
 import os
 import signal
 import sys
@@ -19,18 +20,23 @@ from spanreplay.model.here import PACKAGE
 NAME = "a_module_that_takes_long"
 
 
-def _import_from(file: str) -> CodeType:
-    return compile(f"import {NAME}", file, "exec")
+IMPORT = f"import {NAME}"
+DECODE = f"try:\n    'text'.encode({NAME!r})\nexcept LookupError:\n    pass"
+"""Looks for a codec, which is a module too: this one has none in it."""
 
 
-def _fork_and_import(limit_s: int = 10) -> int:
+def _code(source: str, file: str) -> CodeType:
+    return compile(source, file, "exec")
+
+
+def _fork_and_import(source: str, limit_s: int = 10) -> int:
     """The exit status of a forked process that imports the module."""
     pid = os.fork()
     if pid == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(limit_s)
-            exec(_import_from(f"{PACKAGE}in_the_child.py"))  # noqa: S102
+            exec(_code(source, f"{PACKAGE}in_the_child.py"))  # noqa: S102
             os._exit(0)
         finally:
             os._exit(1)
@@ -44,14 +50,16 @@ def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modul
     events.begun, events.may_end = threading.Event(), threading.Event()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, events.__name__, events)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(encodings, "__path__", [*encodings.__path__, str(tmp_path)])
     code = f"import {events.__name__} as events\nevents.begun.set()\nevents.may_end.wait(60)\n"
     (tmp_path / f"{NAME}.py").write_text(code, encoding="utf-8")
     yield events
-    sys.modules.pop(NAME, None)
+    for name in (NAME, f"encodings.{NAME}"):
+        sys.modules.pop(name, None)
 
 
-def _start(file: str) -> threading.Thread:
-    thread = threading.Thread(target=exec, args=(_import_from(file),))
+def _start(file: str, source: str = IMPORT) -> threading.Thread:
+    thread = threading.Thread(target=exec, args=(_code(source, file),))
     thread.start()
     return thread
 
@@ -74,13 +82,16 @@ def _set_when_forking(event: threading.Event) -> threading.Thread:
     return thread
 
 
-def test_a_fork_waits_for_an_import_of_ours(importing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("source", [IMPORT, DECODE], ids=["module", "codec"])
+def test_a_fork_waits_for_an_import_of_ours(
+    importing: ModuleType, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
     """In the new process nobody would end that import, and who needs the module would wait for ever."""
     monkeypatch.setattr(own_threads, "FORK_S_MAX", 60)
-    threads = [_start(f"{PACKAGE}lazy.py")]
+    threads = [_start(f"{PACKAGE}lazy.py", source)]
     assert importing.begun.wait(60)
     threads.append(_set_when_forking(importing.may_end))
-    assert _fork_and_import() == 0
+    assert _fork_and_import(source) == 0
     for thread in threads:
         thread.join()
 
