@@ -137,6 +137,9 @@ class Extent(Protocol):
     def warm_up(self) -> WarmUp | None:
         """The units that are replayed first; None if there are none."""
 
+    def is_outside(self, lane: str) -> bool:
+        """Whether a lane is that of a background task, which goes on behind the start of the process."""
+
 
 class EndedWorkers(Protocol):
     """Workers that their pool ended when recorded."""

@@ -12,9 +12,11 @@ from spanreplay.runtime.process import noted_effects
 if TYPE_CHECKING:
     from spanreplay.replayer.resolve.recorded_reads import ReadFeed
     from spanreplay.replayer.resolve.session import Session
+    from spanreplay.runtime.contributors import Files
     from spanreplay.runtime.process.surroundings import Surroundings
     from spanreplay.runtime.reads import Reads
     from spanreplay.runtime.run import Run
+    from spanreplay.seams.machine.files.written import Written
 
 _PURPOSE = b"reads"
 _LOOKS, _STATE = "looks", "state"
@@ -68,7 +70,7 @@ def begin_files(
     from spanreplay.runtime.process.surroundings import Surroundings
     from spanreplay.seams.machine.files.written import Written
 
-    run.written = written = Written(run, surroundings or Surroundings())
+    before, written = run.written, Written(run, surroundings or Surroundings())
     if run.session is not None and not noted_effects.sees_versions(run):
         written.versions = None
     if run.session is not None:
@@ -81,6 +83,18 @@ def begin_files(
         run.environment = {**run.environment, _LOOKS: True}
     if is_outside is not None:
         written.is_outside = is_outside
+    run.written = _beside(run, written, before)
+
+
+def _beside(run: Run, written: Written, before: Files | None) -> Files:
+    """Whose files are noted from now on: behind its start a process writes beside the unit that is replayed."""
+    extent = None if run.session is None else run.session.extent
+    if extent is None or before is None:
+        return written
+    from spanreplay.seams.machine.files.beside import FilesBeside
+
+    beside = before.beside if isinstance(before, FilesBeside) else before
+    return FilesBeside(run, written, beside, extent.is_outside)
 
 
 def _attach_leaks(run: Run) -> None:
