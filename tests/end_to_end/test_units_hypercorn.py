@@ -14,7 +14,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import CHAT, Server, await_true, find_own_number, path_of, prepare, response_of, serve
+from support.units import CHAT, await_true, find_own_number, path_of, prepare, response_of, serve
 
 APP: Final = f"""{CHAT}
 import asyncio

@@ -11,6 +11,7 @@ from typing import Final
 from spanreplay.model import config, guard
 from spanreplay.model.call import Recording
 from spanreplay.recording.source import load_beside, load_newest, load_source
+from spanreplay.replayer.resolve.background import Background
 from spanreplay.replayer.resolve.extent import Extent
 from spanreplay.replayer.resolve.plan import Plan, read_plan
 from spanreplay.replayer.resolve.session import Session
@@ -19,7 +20,7 @@ from spanreplay.runtime import processes as family
 from spanreplay.runtime.process.environment import find_folders
 from spanreplay.units import given
 from spanreplay.units.earlier import count_before, with_earlier
-from spanreplay.units.start import only_start, with_start
+from spanreplay.units.start import find_past, only_start, with_start
 
 __all__ = ["load_session", "make_session", "read_folders"]
 
@@ -60,7 +61,9 @@ def make_session(
     session.completeness = warm.completeness
     session.tampering = session.tampering or started.tampering or warm.tampering
     warm_up = WarmUp(session, warm.units, warm.clock, count_before(recording)) if earlier else None
-    extent = Extent(session, started.in_flight, is_start_lost=started.is_start_lost, warm_up=warm_up)
+    lost = started.is_start_lost
+    background = Background(lambda: find_past(recording, lambda run_id: _load_process(source, run_id)))
+    extent = Extent(session, started.in_flight, is_start_lost=lost, warm_up=warm_up, background=background)
     session.extent = extent if started.is_unit else None
     return session
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from spanreplay.replayer.resolve.session import Session
 
-__all__ = ["has_ended_at_a_hole", "stop_at_hole"]
+__all__ = ["excuse", "has_ended_at_a_hole", "stop_at_hole"]
 
 _BLOCKED: Final = "effect_blocked"
 _SOCKET: Final = "socket"
@@ -19,7 +19,12 @@ _EFFECTS: Final = frozenset({_SOCKET, "process", "native"})
 
 
 def has_ended_at_a_hole(session: Session) -> bool:
-    """Whether effects were denied, all of them holes of the recording, and nothing else differed until the end."""
+    """Whether effects were denied, all of them holes of the recording, and nothing else differed until the end.
+
+    Or whether what a task beside a unit gives to it is not in the recording.
+    """
+    if session.extent is not None and session.extent.background.doubt:
+        return True
     leaks = session.recording.root.manifest.get("leaks")
     rows = leaks if isinstance(leaks, list) else []
     holes = [row for row in rows if isinstance(row, dict) and row.get("is_hole") and row.get("kind") in _EFFECTS]
@@ -35,3 +40,9 @@ def stop_at_hole(session: Session) -> None:
     """Compare nothing behind such a hole: what the program did not do any more, printed or left behind."""
     if has_ended_at_a_hole(session):
         session.has_reached_frontier = session.is_stopped = True
+
+
+def excuse(session: Session) -> None:
+    """A difference behind what the recording of a unit's process does not tell is none of the program's."""
+    if session.extent is not None:
+        session.stopped = session.stopped or session.extent.background.doubt

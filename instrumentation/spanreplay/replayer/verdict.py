@@ -18,7 +18,7 @@ from spanreplay.replayer.compare.leading import find_raised, put_first
 from spanreplay.replayer.compare.moving_parts import part_of_kind
 from spanreplay.replayer.compare.not_compared import STDERR, STDOUT, find_not_compared
 from spanreplay.replayer.divergence import Divergence
-from spanreplay.replayer.known_holes import has_ended_at_a_hole, stop_at_hole
+from spanreplay.replayer.known_holes import excuse, has_ended_at_a_hole, stop_at_hole
 from spanreplay.replayer.sandbox.dropped import list_dropped
 from spanreplay.runtime.lanes import is_earlier
 from spanreplay.runtime.process.environment import describe_code
@@ -160,6 +160,8 @@ def _find_divergences(
             now = session.relocation.files(then, now)
             divergences += compare_files(then, now, recording.run_id, is_downstream=bool(divergences))
         divergences += _output_divergences(outputs, exits, bool(divergences), run.level.describe_hint())
+    if divergences:
+        excuse(session)
     return divergences
 
 

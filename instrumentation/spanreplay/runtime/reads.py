@@ -24,6 +24,9 @@ from spanreplay.model.own_threads import make_lock
 if TYPE_CHECKING:
     from spanreplay.runtime.lanes import Lane
 
+LANES_MAX: Final = 20
+PENDING_MAX: Final = 100
+"""Limits of `describe_pending`."""
 Draw = Callable[[], Any]
 Segments = list[list[Any]]
 
@@ -94,6 +97,9 @@ class Reads(Protocol):
     def flush(self, lane: Lane) -> str:
         """The JSON text for this lane's next call; '' if there is nothing."""
 
+    def describe_pending(self) -> dict[str, dict[str, int]]:
+        """Lane → source → how many of its values no call carries yet."""
+
     def settle(self) -> None:
         """Note what differed, when the agent has ended."""
 
@@ -159,6 +165,17 @@ class ReadLog:
         """Number the values of each (lane, source) behind those that were written before."""
         self._before.update(counts)
         self.total += sum(counts.values())
+
+    def describe_pending(self) -> dict[str, dict[str, int]]:
+        """Of few lanes, and of those that read little: it is asked for at the begin of each unit."""
+        found: dict[str, dict[str, int]] = {}
+        for lane, reads in list(self._pending.items())[:LANES_MAX]:
+            if 0 < len(reads) <= PENDING_MAX:
+                counts: dict[str, int] = {}
+                for source, _ in list(reads):
+                    counts[source.name] = counts.get(source.name, 0) + 1
+                found[lane.path] = counts
+        return found
 
     def settle(self) -> None:
         """Nothing: a recording has nothing to compare with."""

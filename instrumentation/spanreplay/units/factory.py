@@ -28,7 +28,7 @@ from spanreplay.runtime.run import Run, active_run
 from spanreplay.seams.machine import reads_and_files
 from spanreplay.units import start
 from spanreplay.units.sampled import Sampled, settle
-from spanreplay.units.stated import UNIT, WORKER, Start
+from spanreplay.units.stated import READS, UNIT, WORKER, Start
 from spanreplay.units.unit_run import OffRun, UnitRun, look_at_code
 
 if TYPE_CHECKING:
@@ -238,6 +238,8 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
         run.sampled = Sampled(run, process.run.tally, writer) if isinstance(writer, HeldWriter) else None
     if begun.process != process.run.run_id:
         run.environment[UNIT][WORKER] = process.run.run_id
+    if process.run.reads is not None and (pending := process.run.reads.describe_pending()):
+        run.environment[UNIT][READS] = pending
     recorded.listener = run.who.look_at_span
     run.others = None if process.run.others is None else OtherSpans(run, recorded.on_end)
     reads_and_files.attach_reads(run)

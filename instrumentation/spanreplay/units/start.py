@@ -17,6 +17,7 @@ from spanreplay.model.errors import DamagedRecording, SourceError
 from spanreplay.model.json_text import dump
 from spanreplay.model.levels import MEMBER
 from spanreplay.recording.seal.check import find_tampering
+from spanreplay.replayer.resolve.background import Past
 from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, call_async, finish_sync
 from spanreplay.runtime.calls.open_call import Crossing
 from spanreplay.runtime.lanes import Lane, inside_lane, is_within
@@ -26,12 +27,12 @@ from spanreplay.runtime.order.worker_book import merge
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
 from spanreplay.runtime.reads import SOURCES
 from spanreplay.seams.machine.reads_and_files import begin_files
-from spanreplay.units.stated import MAIN, Start, find_unit
+from spanreplay.units.stated import MAIN, READS, UNIT, WORKER, Start, find_unit
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
-__all__ = ["Started", "end_start", "has_units", "look_at_forked", "only_start", "with_start"]
+__all__ = ["Started", "end_start", "find_past", "has_units", "look_at_forked", "only_start", "with_start"]
 
 _NAME: Final = "start"
 ORDER: Final = "order"
@@ -162,6 +163,24 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     reads = [segment for call in calls if id(call) in in_flight for segment in _read_segments(call)]
     joined = _join(unit, numbered, start, order if isinstance(order, Mapping) else {}, lost, reads)
     return Started(joined, find_tampering(unit) or find_tampering(process), frozenset(in_flight.values()))
+
+
+def find_past(unit: Recording, load: Callable[[str], Recording]) -> Past | None:
+    """The run of the process that a unit ran in, for what goes on beside it; None where it is not here."""
+    start = find_unit(unit.root.env)
+    if start is None:
+        return None
+    stated = unit.root.env[UNIT]
+    worker, pending = stated.get(WORKER), stated.get(READS)
+    try:
+        process = load(start.process if not isinstance(worker, str) else worker)
+    except SourceError:
+        return None
+    if not isinstance(worker, str):
+        calls = tuple(_move(call, start.root) for call in process.calls if is_within(call.lane, start.root))
+        process = Recording(process.root, calls)
+    end_ns = unit.root.end_ns or max((call.end_ns for call in unit.calls), default=0)
+    return Past(process, unit.root.start_ns, end_ns, pending if isinstance(pending, Mapping) else {})
 
 
 def only_start(unit: Recording) -> Recording:

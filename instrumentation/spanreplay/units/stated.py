@@ -10,7 +10,7 @@ from typing import Any, Final
 from spanreplay.model.attributes import UNIT, UNITS_BEFORE
 from spanreplay.runtime.lanes import UNIT_LANE as LANE
 
-__all__ = ["GIVEN", "LANE", "PROCESS", "UNIT", "WORKER", "Start", "find_unit"]
+__all__ = ["GIVEN", "LANE", "PROCESS", "READS", "UNIT", "WORKER", "Start", "find_unit"]
 
 PROCESS: Final = "process"
 """Member of `UNIT` and of the manifest: the id of the process's run."""
@@ -22,6 +22,8 @@ ROOT: Final = "root"
 """Member of `UNIT`: the root lane of the process, which may be one of several workers of the run."""
 WORKER: Final = "worker"
 """Member of `UNIT`: the run of the forked process that did the work; the start is that of the process it came from."""
+READS: Final = "reads"
+"""Member of `UNIT`: by lane of the process and source, how many reads no call carried yet when the unit began."""
 GIVEN: Final = "compute:input"
 """The first call of a unit that is a job, a message or a block of the program."""
 MAIN: Final = "main"

@@ -41,6 +41,7 @@ def extend(session: Session, longer: Session, run: Run, clock: int) -> None:
         warm_up = longer.extent.warm_up
         if warm_up is not None:
             warm_up.follow(session)
-        lost = longer.extent.is_start_lost
-        session.extent = Extent(session, longer.extent.in_flight, is_start_lost=lost, warm_up=warm_up)
+        lost, background = longer.extent.is_start_lost, longer.extent.background
+        in_flight = longer.extent.in_flight
+        session.extent = Extent(session, in_flight, is_start_lost=lost, warm_up=warm_up, background=background)
         session.extent.has_started = True

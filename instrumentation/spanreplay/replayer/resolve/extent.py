@@ -8,6 +8,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from spanreplay.model.levels import level_of_recording
+from spanreplay.replayer.resolve.background import Background
 from spanreplay.runtime.calls.returning import RETURNED
 from spanreplay.runtime.lanes import UNIT_LANE, is_earlier, is_within
 
@@ -33,6 +34,7 @@ class Extent:
         *,
         is_start_lost: bool = False,
         warm_up: WarmUp | None = None,
+        background: Background | None = None,
     ) -> None:
         """`in_flight`: lane, boundary and number of calls that were under way when the start was over."""
         self._session = session
@@ -46,6 +48,8 @@ class Extent:
         """The root lane of the unit that is replayed now."""
         if warm_up is not None:
             warm_up.on_enter = self._enter
+        self.background = background or Background()
+        """Answers what background tasks ask while the unit runs."""
         self.has_started = False
         """Whether the start of the process is over."""
         self.is_over = False
@@ -83,6 +87,10 @@ class Extent:
             with self._session.gate.crew.waiting_elsewhere():
                 _never.acquire()
                 _never.acquire()
+
+    def serve(self, session: SharedState, crossing: Crossing) -> bool:
+        """Answer a call that is beyond the unit; whether the recording of its process has one for it."""
+        return self.is_outside(crossing.lane.path) and self.background.serve(session, crossing)
 
     def is_beyond(self, crossing: Crossing) -> bool:
         """Whether a call is none of the unit's, so that the recording can't have it."""

@@ -89,10 +89,12 @@ class ReadFeed:
             if queue is None:
                 queue = self._queues[key] = _Queue({})
             written = _MISSING if self._is_past(lane, source) else queue.next()
-        if written is not _MISSING:
-            value = self._unpack(source, written)
+            beside = self._read_beside(lane, source) if written is _MISSING else ()
+        if written is not _MISSING or beside:
+            value = self._unpack(source, beside[0] if beside else written)
             if value is not _MISSING:
-                self._follow(source, value, draw)
+                if not beside:
+                    self._follow(source, value, draw)
                 return value
             self._session.hidden.unreadable[source.boundary] = None
         elif not source.is_loose:
@@ -118,6 +120,10 @@ class ReadFeed:
         """Nothing for the manifest."""
         return {}
 
+    def describe_pending(self) -> dict[str, dict[str, int]]:
+        """A replay records no reads of its own."""
+        return {}
+
     def _goes_live(self, source: Source) -> bool:
         is_live = self._is_live.get(source.name)
         if is_live is None:
@@ -128,6 +134,13 @@ class ReadFeed:
         """Whether a background task looks at the clock behind the start: it goes on with the time of the unit."""
         extent = self._session.extent
         return source.to_ns is not None and extent is not None and extent.is_outside(lane.path)
+
+    def _read_beside(self, lane: Lane, source: Source) -> tuple[Any, ...]:
+        """What a background task has read, out of the run of its process; nothing if that has no more."""
+        extent = self._session.extent
+        if extent is None or not extent.is_outside(lane.path):
+            return ()
+        return extent.background.read(self._session, lane.path, source)
 
     def _unpack(self, source: Source, written: Any) -> Any:
         if source.is_secret:

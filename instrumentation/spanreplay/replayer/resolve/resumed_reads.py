@@ -31,6 +31,10 @@ class ResumedReads:
         """What the lane has read for real since its last call."""
         return self._log.flush(lane)
 
+    def describe_pending(self) -> dict[str, dict[str, int]]:
+        """What no call carries yet of those that were read for real."""
+        return self._log.describe_pending()
+
     def settle(self) -> None:
         """Nothing: what was recorded and not asked for again shows in the calls."""
 

@@ -115,6 +115,8 @@ class Session:
         if self.is_forked:
             raise ReplayMiss(f"a forked process can't be replayed: {place(crossing)}")
         if self.extent is not None and self.extent.is_beyond(crossing):
+            if self.extent.serve(self, crossing):
+                return
             self.extent.hold()
             raise ReplayMiss(f"this is not a call of the unit that is replayed: {place(crossing)}")
         self.ended_workers.look(crossing, self.gate)
@@ -180,8 +182,7 @@ class Session:
         """The user ends the replay here."""
         with self._lock:
             self.stopped = self.stopped or why
-            self.has_reached_frontier = True
-            self.is_stopped = True
+            self.has_reached_frontier = self.is_stopped = True
         return ReplayMiss(why)
 
     def _amend(self, crossing: Crossing, direction: Direction) -> str:
@@ -416,7 +417,7 @@ class Session:
                 settle()
             for _, (crossing, read) in sorted(streams.items()):
                 call = crossing.served
-                parts = 0 if call is None else count_parts(call)
+                parts = 0 if call is None or call.end_seq < 0 else count_parts(call)
                 if read < parts and not is_earlier(crossing.lane.path):
                     detail = f"{read} of {parts} recorded parts were read"
                     self.findings.note_call(crossing, "stream_underrun", call, detail)
@@ -445,6 +446,8 @@ class Session:
             if call is not None:
                 how = "was not made" if call.seq not in self.index.used else "has not ended"
                 message = f"{what}: call {call.number} ({call.boundary}, lane {call.lane}) {how}"
+            if self.extent is not None:
+                self.extent.background.wait_in_vain(self)
             self.findings.add_outside(describe_stall(call, message))
             self.is_stopped = True
         self.gate.stalled = message
@@ -460,8 +463,7 @@ class Session:
     def at_hole(self, message: str) -> ReplayMiss:
         """Note that the replay has come to something that was never recorded: it can't go further."""
         with self._lock:
-            self.has_reached_frontier = True
-            self.is_stopped = True
+            self.has_reached_frontier = self.is_stopped = True
         return ReplayMiss(message)
 
     def broken(self, message: str) -> ReplayMiss:

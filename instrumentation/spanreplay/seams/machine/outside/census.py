@@ -63,6 +63,10 @@ class CountedReads:
         """As the log's."""
         return "" if self._log is None else self._log.flush(lane)
 
+    def describe_pending(self) -> dict[str, dict[str, int]]:
+        """As the log's."""
+        return {} if self._log is None else self._log.describe_pending()
+
     def settle(self) -> None:
         """Nothing: this is a recording."""
 

@@ -1,0 +1,186 @@
+"""What tasks and threads of a process do for one of its units: served to the replay of it, from the process's run.
+
+A request may put its text into a queue and wait: a task that has run since the process started asks the model, and is
+in the recording of the process. In the replay of the request that task works again. Its calls have no place in the
+order of the unit: each is served by what it asks, as often as it was asked while the unit ran.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.own_threads import make_lock
+from spanreplay.runtime.reads import Source, collect, left_of
+
+if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.shared_state import SharedState
+    from spanreplay.runtime.calls.open_call import Crossing
+
+__all__ = ["Background", "Past"]
+
+_REFUSED: Final = "the unit waits, perhaps for work beside it: {}, which nothing of its process had asked while it ran"
+_STARVED: Final = "the unit waits, perhaps for work beside it: {} was made while it ran, and is not now"
+_LOST: Final = "what a task beside the unit read of clock and random sources behind {} is not written yet"
+_GUESSED: Final = "what a task beside the unit drew before {} may be another unit's"
+
+
+@dataclass(frozen=True)
+class Past:
+    """The run of the process that a unit ran in, and when that was."""
+
+    process: Recording
+    begin_ns: int
+    end_ns: int
+    pending: Mapping[str, Mapping[str, int]]
+    """Lane → source → how many values had been read since the lane's last call, when the unit began."""
+
+
+class Background:
+    """Serves the calls of background tasks. Thread-safe."""
+
+    def __init__(self, load: Callable[[], Past | None] = lambda: None) -> None:
+        """`load` gives the run of the process when it is needed; None where it is not here."""
+        self.refused = ""
+        """The first call of a background task that the recording does not have; '' if there was none."""
+        self.doubt = ""
+        """Why a difference is none of the program's; '' if it is one."""
+        self._load: Callable[[], Past | None] | None = load
+        self._calls: dict[tuple[str, str], deque[CallRecord]] = {}
+        self._reads: _Reads | None = None
+        self._last: dict[str, CallRecord] = {}
+        """The last call that a lane of the replay was served."""
+        self._lock = make_lock()
+
+    def serve(self, session: SharedState, crossing: Crossing) -> bool:
+        """Give a call of a background task its answer; whether there is one."""
+        with self._lock:
+            self._read()
+            call = self._take(crossing)
+            if call is None and session.relocation and crossing.restate(session.relocation.spec):
+                call = self._take(crossing)
+            if call is None:
+                self.refused = self.refused or _REFUSED.format(
+                    _name(crossing.boundary, crossing.lane.path, crossing.code)
+                )
+                return False
+            self._last[crossing.lane.path] = call
+            if self._reads is not None and not self._reads.go_on_behind(crossing.lane.path, call):
+                self._doubt(session, _GUESSED.format(_name(call.boundary, call.lane, call.code)))
+        crossing.served = session.hidden.reveal(crossing, replace(call, clocks=(), end_seq=-1, joint=-1))
+        crossing.paired = crossing.served
+        return True
+
+    def read(self, session: SharedState, lane: str, source: Source) -> tuple[Any, ...]:
+        """What a lane has read next of a source, as it is written; nothing if that is not recorded.
+
+        Clocks go on with the unit until the lane has made a call for it.
+        """
+        last = self._last.get(lane)
+        if last is None and source.to_ns is not None:
+            return ()
+        with self._lock:
+            self._read()
+            if self._reads is None:
+                return ()
+            found = self._reads.next(lane, source)
+        if not (found or last is None or source.is_loose) and self._reads.is_cut(last):
+            self._doubt(session, _LOST.format(_name(last.boundary, last.lane, last.code)))
+        return found
+
+    def wait_in_vain(self, session: SharedState) -> None:
+        """The unit waits for ever: perhaps for a task whose call has no answer, or that waits for other units too."""
+        with self._lock:
+            self._read()
+            left = next((found[0] for found in self._calls.values() if found), None)
+        why = "" if left is None else _STARVED.format(_name(left.boundary, left.lane, left.code))
+        self._doubt(session, self.refused or why)
+
+    def _take(self, crossing: Crossing) -> CallRecord | None:
+        found = self._calls.get((crossing.boundary, crossing.key_hex))
+        if not found:
+            return None
+        call = next((each for each in found if each.lane == crossing.lane.path), found[0])
+        found.remove(call)
+        return call
+
+    def _read(self) -> None:
+        load, self._load = self._load, None
+        past = None if load is None else load()
+        if past is None:
+            return
+        found = defaultdict[tuple[str, str], deque[CallRecord]](deque)
+        for call in past.process.calls:
+            if past.begin_ns <= call.start_ns <= past.end_ns and call.outcome != Outcome.OPEN.value:
+                found[call.boundary, call.key].append(call)
+        self._calls = found
+        self._reads = _Reads(past)
+
+    def _doubt(self, session: SharedState, why: str) -> None:
+        if not session.divergences:
+            self.doubt = self.doubt or why
+
+
+def _name(boundary: str, lane: str, code: str) -> str:
+    return f"{boundary} (lane {lane}), {code}" if code else f"{boundary} (lane {lane})"
+
+
+class _Reads:
+    """What each lane of a process has read, and by which call that is carried."""
+
+    def __init__(self, past: Past) -> None:
+        calls, left = past.process.calls, left_of(past.process.root.manifest)
+        self._past = past
+        self._values = collect((call.reads for call in calls if call.reads), left)
+        self._ends: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+        for call in calls:
+            for lane, rows in json.loads(call.reads) if call.reads else ():
+                self._ends[lane] += [(call.start_ns, name, start + len(values)) for name, start, *values in rows]
+        self._newest = {call.lane: call.start_ns for call in calls}
+        self._is_ended = bool(past.process.root.manifest)
+        self._lanes: dict[str, tuple[str, dict[str, int]]] = {}
+        """Lane of the replay → that of the recording, and how many values of each source are behind it."""
+        self._drawn: dict[str, set[str]] = defaultdict(set)
+        """Lane of the replay → sources that it has asked for since its last call."""
+
+    def go_on_behind(self, lane: str, call: CallRecord) -> bool:
+        """A lane has come to a recorded call: what it reads next is what was read behind that.
+
+        Whether what it has drawn since its last call is what was drawn before this one.
+        """
+        counts = self._count(call.lane, call.start_ns)
+        recorded, before = self._lanes.get(lane, (call.lane, counts))
+        drawn = self._drawn.pop(lane, set())
+        self._lanes[lane] = call.lane, counts
+        return not drawn or (recorded == call.lane and all(before[name] == counts[name] for name in drawn))
+
+    def next(self, lane: str, source: Source) -> tuple[Any, ...]:
+        """The next value of a source in a lane of the replay; nothing if there is none."""
+        name = source.name
+        if source.to_ns is None and not source.is_loose:
+            self._drawn[lane].add(name)
+        if lane not in self._lanes:
+            counts = self._count(lane, self._past.begin_ns)
+            for each, count in self._past.pending.get(lane, {}).items():
+                counts[each] += count
+            self._lanes[lane] = lane, counts
+        recorded, counts = self._lanes[lane]
+        found = self._values.get((recorded, name), {})
+        at = counts[name]
+        counts[name] += 1
+        return (found[at],) if at in found else ()
+
+    def is_cut(self, call: CallRecord) -> bool:
+        """Whether what the lane has read behind a call, up to its next one, may be written later."""
+        return not self._is_ended and self._newest[call.lane] <= call.start_ns
+
+    def _count(self, lane: str, at_ns: int) -> dict[str, int]:
+        counts: dict[str, int] = defaultdict(int)
+        for carried_ns, name, end in self._ends.get(lane, ()):
+            if carried_ns <= at_ns:
+                counts[name] = max(counts[name], end)
+        return counts
