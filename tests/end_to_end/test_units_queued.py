@@ -40,6 +40,13 @@ def ask(text: str):
     jobs.put((text, reply))
     return reply.result()
 """
+LAZY: Final = """
+import functools
+
+@functools.lru_cache
+def begin():
+    threading.Thread(target=work, daemon=True).start()
+"""
 LIFESPAN: Final = """
 import asyncio, time, uuid
 from contextlib import asynccontextmanager
@@ -194,6 +201,27 @@ def test_p2_p4_a_suite_serves_what_is_done_beside_its_units(provider: Provider, 
     assert suite.status in {0, 4}, suite.stderr
     assert suite.report["counts"]["identical"] >= len(ALONE) + 1  # the first of those that came at the same time
     assert suite.report["starts"] == 1
+
+
+def test_p4_work_of_a_thread_that_an_earlier_request_started_is_there_with_that_request(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """A thread that the first request starts works for the later ones too: `--warm all` replays those with it."""
+    lazy = THREAD.replace("threading.Thread(target=work, daemon=True).start()\n", LAZY).replace(
+        "reply = F", "begin()\n    reply = F"
+    )
+    place = prepare(tmp_path, provider, lazy)
+    with serve(place) as server:
+        for text in ("one", "two", "three"):
+            _ask(server, text)
+        server.await_ends()
+        server.stop()
+    provider.stop()
+    for number, unit in enumerate(server.units()):
+        replayed = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "all"))
+        assert replayed.status == 0, replayed.stderr
+        if number:
+            assert place.replay(*COMMAND, source=unit.run_id).status == 3
 
 
 def test_p4_what_a_task_has_drawn_is_missed_until_it_is_written(provider: Provider, tmp_path: Path) -> None:

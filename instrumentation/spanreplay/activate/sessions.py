@@ -62,7 +62,7 @@ def make_session(
     session.tampering = session.tampering or started.tampering or warm.tampering
     warm_up = WarmUp(session, warm.units, warm.clock, count_before(recording)) if earlier else None
     lost = started.is_start_lost
-    background = Background(lambda: find_past(recording, lambda run_id: _load_process(source, run_id)))
+    background = Background(lambda: find_past(recording, lambda run_id: _load_process(source, run_id), warm.oldest))
     extent = Extent(session, started.in_flight, is_start_lost=lost, warm_up=warm_up, background=background)
     session.extent = extent if started.is_unit else None
     return session

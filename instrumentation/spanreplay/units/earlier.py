@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from spanreplay.model import config
 from spanreplay.model.attributes import UNIT, UNITS_BEFORE
-from spanreplay.model.call import CallRecord, Completeness, Recording
+from spanreplay.model.call import CallRecord, Completeness, Recording, RootRecord
 from spanreplay.model.errors import DamagedRecording, SourceError
 from spanreplay.model.json_text import dump
 from spanreplay.recording.seal.check import find_tampering
@@ -43,6 +43,8 @@ class WarmRecording:
     completeness: Completeness
     """That of the recording without the earlier units."""
     tampering: str = ""
+    oldest: RootRecord | None = None
+    """Of the first of the units; None if there are none."""
 
 
 def count_before(unit: Recording) -> int:
@@ -91,7 +93,8 @@ def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str]
     everything = [*before, *calls]
     numbered = [replace(call, number=number - len(everything)) for number, call in enumerate(everything)]
     recording = Recording(replace(joined.root, manifest=merged), (*numbered, *judged))
-    return WarmRecording(recording, tuple(made), clock, joined.completeness(), tampering)
+    oldest = units[0].root if units else None
+    return WarmRecording(recording, tuple(made), clock, joined.completeness(), tampering, oldest)
 
 
 def _load(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recording]) -> list[Recording]:

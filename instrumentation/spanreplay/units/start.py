@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.call import CallRecord, Kind, Recording
+from spanreplay.model.call import CallRecord, Kind, Recording, RootRecord
 from spanreplay.model.errors import DamagedRecording, SourceError
 from spanreplay.model.json_text import dump
 from spanreplay.model.levels import MEMBER
@@ -165,22 +165,24 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
     return Started(joined, find_tampering(unit) or find_tampering(process), frozenset(in_flight.values()))
 
 
-def find_past(unit: Recording, load: Callable[[str], Recording]) -> Past | None:
-    """The run of the process that a unit ran in, for what goes on beside it; None where it is not here."""
-    start = find_unit(unit.root.env)
+def find_past(unit: Recording, load: Callable[[str], Recording], oldest: RootRecord | None = None) -> Past | None:
+    """The run of the process that a unit ran in, for what goes on beside it; None where it is not here.
+
+    `oldest`: of the first unit that is replayed before this one.
+    """
+    start, first = find_unit(unit.root.env), oldest or unit.root
     if start is None:
         return None
-    stated = unit.root.env[UNIT]
-    worker, pending = stated.get(WORKER), stated.get(READS)
+    worker, pending = unit.root.env[UNIT].get(WORKER), first.env[UNIT].get(READS)
     try:
         process = load(start.process if not isinstance(worker, str) else worker)
     except SourceError:
         return None
     if not isinstance(worker, str):
-        calls = tuple(_move(call, start.root) for call in process.calls if is_within(call.lane, start.root))
-        process = Recording(process.root, calls)
+        calls = (_move(c, start.root) if is_within(c.lane, start.root) else c for c in process.calls)
+        process = Recording(process.root, tuple(calls))
     end_ns = unit.root.end_ns or max((call.end_ns for call in unit.calls), default=0)
-    return Past(process, unit.root.start_ns, end_ns, pending if isinstance(pending, Mapping) else {})
+    return Past(process, first.start_ns, end_ns, pending if isinstance(pending, Mapping) else {})
 
 
 def only_start(unit: Recording) -> Recording:

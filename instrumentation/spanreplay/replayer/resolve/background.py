@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.own_threads import make_lock
+from spanreplay.runtime.lanes import UNIT_LANE, is_earlier
 from spanreplay.runtime.reads import Source, collect, left_of
 
 if TYPE_CHECKING:
@@ -164,10 +165,7 @@ class _Reads:
         if source.to_ns is None and not source.is_loose:
             self._drawn[lane].add(name)
         if lane not in self._lanes:
-            counts = self._count(lane, self._past.begin_ns)
-            for each, count in self._past.pending.get(lane, {}).items():
-                counts[each] += count
-            self._lanes[lane] = lane, counts
+            self._lanes[lane] = self._begin(lane)
         recorded, counts = self._lanes[lane]
         found = self._values.get((recorded, name), {})
         at = counts[name]
@@ -178,8 +176,19 @@ class _Reads:
         """Whether what the lane has read behind a call, up to its next one, may be written later."""
         return not self._is_ended and self._newest[call.lane] <= call.start_ns
 
-    def _count(self, lane: str, at_ns: int) -> dict[str, int]:
-        counts: dict[str, int] = defaultdict(int)
+    def _begin(self, lane: str) -> tuple[str, dict[str, int]]:
+        """The recorded name of a lane, and what it had read when the unit began."""
+        if is_earlier(lane):  # a thread that an earlier unit has left behind: the process has what it read behind that
+            recorded = UNIT_LANE + lane[len(lane.partition("/")[0]) :]
+            return recorded, self._count(recorded, 0)
+        counts = self._count(lane, self._past.begin_ns)
+        for each, count in self._past.pending.get(lane, {}).items():
+            counts[each] += count
+        return lane, counts
+
+    def _count(self, lane: str, at_ns: int) -> defaultdict[str, int]:
+        counts = defaultdict[str, int](int)
+        counts.update({name: min(found) for (of, name), found in self._values.items() if of == lane and found})
         for carried_ns, name, end in self._ends.get(lane, ()):
             if carried_ns <= at_ns:
                 counts[name] = max(counts[name], end)
