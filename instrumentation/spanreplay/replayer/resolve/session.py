@@ -400,7 +400,8 @@ class Session:
     def read_part(self, crossing: Crossing, number: int) -> None:
         """The agent has read so many parts of a served stream."""
         with self._lock:
-            self._streams[crossing.seq] = (crossing, number)
+            if crossing.served is not None and crossing.served.end_seq >= 0:  # none of work beside a unit
+                self._streams[crossing.seq] = (crossing, number)
 
     def overrun(self, crossing: Crossing) -> ReplayMiss:
         """Note that a stream was read further than it was when it was recorded."""
@@ -417,7 +418,7 @@ class Session:
                 settle()
             for _, (crossing, read) in sorted(streams.items()):
                 call = crossing.served
-                parts = 0 if call is None or call.end_seq < 0 else count_parts(call)
+                parts = 0 if call is None else count_parts(call)
                 if read < parts and not is_earlier(crossing.lane.path):
                     detail = f"{read} of {parts} recorded parts were read"
                     self.findings.note_call(crossing, "stream_underrun", call, detail)
