@@ -172,6 +172,7 @@ def test_p2_p4_what_is_done_beside_a_request_is_served_to_its_replay(
         replayed = place.replay(*COMMAND, source=unit.run_id)
         if path in ALONE or "job" not in SHAPES[shape]:
             assert replayed.verdict["verdict"] == "identical", replayed.stderr
+            assert replayed.verdict["counts"]["beside"] == 1
         else:
             assert replayed.status in {0, 4}, replayed.stderr
 

@@ -72,6 +72,7 @@ class Background:
             self._last[crossing.lane.path] = call
             if self._reads is not None and not self._reads.go_on_behind(crossing.lane.path, call):
                 self._doubt(session, _GUESSED.format(_name(call.boundary, call.lane, call.code)))
+            session.counts["beside"] = session.counts.get("beside", 0) + 1
         crossing.served = session.hidden.reveal(crossing, replace(call, clocks=(), end_seq=-1, joint=-1))
         crossing.paired = crossing.served
         return True

@@ -38,7 +38,7 @@ def _make(calls: tuple[CallRecord, ...], *, is_ended: bool = True, pending: Any 
 
 def _make_session() -> Any:
     hidden = SimpleNamespace(reveal=lambda _, call: call)
-    return SimpleNamespace(divergences=[], relocation=None, hidden=hidden)
+    return SimpleNamespace(divergences=[], relocation=None, hidden=hidden, counts={})
 
 
 def _ask(background: Background, session: Any, key: str, lane: str = LANE) -> str:
@@ -54,6 +54,7 @@ def test_p4_calls_of_the_units_time_are_served_once_each_in_their_order() -> Non
     calls = (_make_call(1, "a", 50), elsewhere, _make_call(5, "a", 150), _make_call(7, "a", 250))
     background, session = _make(calls), _make_session()
     assert [_ask(background, session, "a") for _ in range(3)] == [calls[2].span_id, elsewhere.span_id, ""]
+    assert session.counts == {"beside": 2}
     assert background.refused.startswith("the unit waits, perhaps for work beside it: llm:ask (lane main/th:work#1)")
     assert background.doubt == ""
 
