@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.model.call import CallRecord, Kind, Recording, RootRecord
-from spanreplay.model.errors import DamagedRecording, SourceError
+from spanreplay.model.errors import DamagedRecording, SourceError, SpanreplayError
 from spanreplay.model.json_text import dump
 from spanreplay.model.levels import MEMBER
 from spanreplay.recording.seal.check import find_tampering
@@ -176,13 +176,25 @@ def find_past(unit: Recording, load: Callable[[str], Recording], oldest: RootRec
     worker, pending = unit.root.env[UNIT].get(WORKER), first.env[UNIT].get(READS)
     try:
         process = load(start.process if not isinstance(worker, str) else worker)
-    except SourceError:
+    except SpanreplayError:  # as if it was not here: what waits for its work says so
         return None
-    if not isinstance(worker, str):
+    if isinstance(worker, str):
+        if find_tampering(process):  # that of the start's process is found with the start
+            return None
+    else:
         calls = (_move(c, start.root) if is_within(c.lane, start.root) else c for c in process.calls)
         process = Recording(process.root, tuple(calls))
     end_ns = unit.root.end_ns or max((call.end_ns for call in unit.calls), default=0)
-    return Past(process, first.start_ns, end_ns, pending if isinstance(pending, Mapping) else {})
+    return Past(process, first.start_ns, end_ns, _read_pending(pending))
+
+
+def _read_pending(stated: Any) -> dict[str, dict[str, int]]:
+    found = stated.items() if isinstance(stated, Mapping) else ()
+    return {
+        str(lane): {str(name): count for name, count in counts.items() if isinstance(count, int)}
+        for lane, counts in found
+        if isinstance(counts, Mapping)
+    }
 
 
 def only_start(unit: Recording) -> Recording:

@@ -141,7 +141,9 @@ class _Reads:
         self._ends: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
         for call in calls:
             for lane, rows in json.loads(call.reads) if call.reads else ():
-                self._ends[lane] += [(call.start_ns, name, start + len(values)) for name, start, *values in rows]
+                self._ends[str(lane)] += [
+                    (call.start_ns, str(name), int(at) + len(values)) for name, at, *values in rows
+                ]
         self._newest = {call.lane: call.start_ns for call in calls}
         self._is_ended = bool(past.process.root.manifest)
         self._lanes: dict[str, tuple[str, dict[str, int]]] = {}
