@@ -40,13 +40,6 @@ def ask(text: str):
     jobs.put((text, reply))
     return reply.result()
 """
-LAZY: Final = """
-import functools
-
-@functools.lru_cache
-def begin():
-    threading.Thread(target=work, daemon=True).start()
-"""
 LIFESPAN: Final = """
 import asyncio, time, uuid
 from contextlib import asynccontextmanager
@@ -115,6 +108,51 @@ def ask(text: str):
     parts = queue.Queue()
     jobs.put((text, parts))
     return StreamingResponse(iter(parts.get, None), media_type="text/plain")
+"""
+LAZY_THREAD: Final = (
+    THREAD.replace("threading.Thread(target=work, daemon=True).start()\n", "")
+    .replace("        job = uuid.uuid4().hex\n", "")
+    .replace('"job": job, ', "")
+    .replace("    reply = Future()", "    begin()\n    reply = Future()")
+    + """
+import functools
+
+@functools.lru_cache
+def begin():
+    threading.Thread(target=work, daemon=True).start()
+"""
+)
+LAZY_TASK: Final = """
+import asyncio, time, uuid
+
+from fastapi import FastAPI
+from openai import AsyncOpenAI
+
+app, client = FastAPI(), AsyncOpenAI()
+
+class Batcher:
+    task = None
+
+    async def ask(self, text):
+        if self.task is None:
+            self.jobs = asyncio.Queue()
+            self.task = asyncio.create_task(self.work())
+        reply = asyncio.get_running_loop().create_future()
+        await self.jobs.put((text, reply))
+        return await reply
+
+    async def work(self):
+        while True:
+            text, reply = await self.jobs.get()
+            made = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+            said = made.choices[0].message.content
+            reply.set_result({"said": said, "at": time.time(), "id": uuid.uuid4().hex})
+
+batcher = Batcher()
+
+@app.post("/ask/{text}")
+async def ask(text: str):
+    return await batcher.ask(text)
 """
 SHARED: Final = f"""{LIFESPAN}
 async def work(jobs):
@@ -205,25 +243,30 @@ def test_p2_p4_a_suite_serves_what_is_done_beside_its_units(provider: Provider, 
     assert suite.report["starts"] == 1
 
 
-def test_p4_work_of_a_thread_that_an_earlier_request_started_is_there_with_that_request(
-    provider: Provider, tmp_path: Path
+@pytest.mark.parametrize("shape", ["thread", "task"])
+def test_p4_work_that_an_earlier_request_started_is_there_with_that_request(
+    shape: str, provider: Provider, tmp_path: Path
 ) -> None:
-    """A thread that the first request starts works for the later ones too: `--warm all` replays those with it."""
-    lazy = THREAD.replace("threading.Thread(target=work, daemon=True).start()\n", LAZY).replace(
-        "reply = F", "begin()\n    reply = F"
-    )
-    place = prepare(tmp_path, provider, lazy)
+    """A thread or task that the first request starts works for the later ones too: `--warm all` replays those with it.
+
+    Alone, a later one starts it itself: its calls have answers, and the unit is not called identical.
+    """
+    place = prepare(tmp_path, provider, {"thread": LAZY_THREAD, "task": LAZY_TASK}[shape])
     with serve(place) as server:
         for text in ("one", "two", "three"):
             _ask(server, text)
         server.await_ends()
         server.stop()
     provider.stop()
-    for number, unit in enumerate(server.units()):
-        replayed = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "all"))
-        assert replayed.status == 0, replayed.stderr
-        if number:
-            assert place.replay(*COMMAND, source=unit.run_id).status == 3
+    first, *later = server.units()
+    assert place.replay(*COMMAND, source=first.run_id).status == 0
+    for unit in later:
+        alone = place.replay(*COMMAND, source=unit.run_id)
+        assert alone.status == 4, alone.stderr
+        assert "an earlier unit had started" in alone.verdict["reasons"][0]
+        assert "--warm all" in alone.verdict["reasons"][0]
+        warm = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "all"))
+        assert warm.status == 0, warm.stderr
 
 
 def test_p4_what_a_task_has_drawn_is_missed_until_it_is_written(provider: Provider, tmp_path: Path) -> None:

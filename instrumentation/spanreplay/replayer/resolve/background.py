@@ -27,6 +27,10 @@ __all__ = ["Background", "Past"]
 _REFUSED: Final = "the unit waits, perhaps for work beside it: {}, which nothing of its process had asked while it ran"
 _STARVED: Final = "the unit waits, perhaps for work beside it: {} was made while it ran, and is not now"
 _LOST: Final = "what a task beside the unit read of clock and random sources behind {} is not written yet"
+_STRAY: Final = (
+    "{} was made by a task that an earlier unit had started, and now by one of this unit: "
+    "`spanreplay replay --warm all` replays it with that unit"
+)
 _GUESSED: Final = "what a task beside the unit drew before {} may be another unit's"
 
 
@@ -50,6 +54,8 @@ class Background:
         """The first call of a background task that the recording does not have; '' if there was none."""
         self.doubt = ""
         """Why a difference is none of the program's; '' if it is one."""
+        self.strays: set[str] = set()
+        """Lanes of the unit that do what tasks of earlier units did."""
         self._load: Callable[[], Past | None] | None = load
         self._calls: dict[tuple[str, str], deque[CallRecord]] = {}
         self._reads: _Reads | None = None
@@ -60,21 +66,26 @@ class Background:
     def serve(self, session: SharedState, crossing: Crossing) -> bool:
         """Give a call of a background task its answer; whether there is one."""
         with self._lock:
-            self._read()
-            call = self._take(crossing)
-            if call is None and session.relocation and crossing.restate(session.relocation.spec):
-                call = self._take(crossing)
+            call = self._find(session, crossing)
             if call is None:
                 self.refused = self.refused or _REFUSED.format(
                     _name(crossing.boundary, crossing.lane.path, crossing.code)
                 )
                 return False
-            self._last[crossing.lane.path] = call
-            if self._reads is not None and not self._reads.go_on_behind(crossing.lane.path, call):
+            if not self._answer(session, crossing, call):
                 self._doubt(session, _GUESSED.format(_name(call.boundary, call.lane, call.code)))
-            session.counts["beside"] = session.counts.get("beside", 0) + 1
-        crossing.served = session.hidden.reveal(crossing, replace(call, clocks=(), end_seq=-1, joint=-1))
-        crossing.paired = crossing.served
+        return True
+
+    def serve_stray(self, session: SharedState, crossing: Crossing) -> bool:
+        """The same for a lane of the unit; such a unit is not called identical."""
+        with self._lock:
+            call = self._find(session, crossing)
+            if call is None:
+                return False
+            self._answer(session, crossing, call)
+            self.strays.add(crossing.lane.path)
+            self._doubt(session, _STRAY.format(_name(call.boundary, call.lane, call.code)))
+            session.stopped = session.stopped or self.doubt
         return True
 
     def read(self, session: SharedState, lane: str, source: Source) -> tuple[Any, ...]:
@@ -101,6 +112,21 @@ class Background:
             left = next((found[0] for found in self._calls.values() if found), None)
         why = "" if left is None else _STARVED.format(_name(left.boundary, left.lane, left.code))
         self._doubt(session, self.refused or why)
+
+    def _find(self, session: SharedState, crossing: Crossing) -> CallRecord | None:
+        self._read()
+        call = self._take(crossing)
+        if call is None and session.relocation and crossing.restate(session.relocation.spec):
+            return self._take(crossing)
+        return call
+
+    def _answer(self, session: SharedState, crossing: Crossing, call: CallRecord) -> bool:
+        """Whether what the lane has drawn before this call is what was drawn then."""
+        crossing.served = session.hidden.reveal(crossing, replace(call, clocks=(), end_seq=-1, joint=-1))
+        crossing.paired = crossing.served
+        session.counts["beside"] = session.counts.get("beside", 0) + 1
+        self._last[crossing.lane.path] = call
+        return self._reads is None or self._reads.go_on_behind(crossing.lane.path, call)
 
     def _take(self, crossing: Crossing) -> CallRecord | None:
         found = self._calls.get((crossing.boundary, crossing.key_hex))

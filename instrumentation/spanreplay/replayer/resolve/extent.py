@@ -7,7 +7,9 @@ import threading
 from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
+from spanreplay.model.errors import ReplayMiss
 from spanreplay.model.levels import level_of_recording
+from spanreplay.replayer.compare.findings import place
 from spanreplay.replayer.resolve.background import Background
 from spanreplay.runtime.calls.returning import RETURNED
 from spanreplay.runtime.lanes import UNIT_LANE, is_earlier, is_within
@@ -65,6 +67,10 @@ class Extent:
         """Whether a lane is that of a background task, which goes on for as long as the process, behind its start."""
         return self.has_started and not is_within(lane, self.lane)
 
+    def is_beside(self, lane: str) -> bool:
+        """Whether what a lane reads is in the run of the process."""
+        return self.is_outside(lane) or lane in self.background.strays
+
     def is_awaited(self, lane: str) -> bool:
         """Whether the calls of a lane are expected now: those of the start, and of one unit."""
         return is_within(lane, self.lane) if is_earlier(self.lane) else not is_earlier(lane)
@@ -88,9 +94,22 @@ class Extent:
                 _never.acquire()
                 _never.acquire()
 
-    def serve(self, session: SharedState, crossing: Crossing) -> bool:
-        """Answer a call that is beyond the unit; whether the recording of its process has one for it."""
-        return self.is_outside(crossing.lane.path) and self.background.serve(session, crossing)
+    def takes(self, session: SharedState, crossing: Crossing) -> bool:
+        """Whether a call is beyond the unit, and answered. Raises: ReplayMiss if the process has no answer for it."""
+        if not self.is_beyond(crossing):
+            return False
+        if self.is_outside(crossing.lane.path) and self.background.serve(session, crossing):
+            return True
+        self.hold()
+        raise ReplayMiss(f"this is not a call of the unit that is replayed: {place(crossing)}")
+
+    def serve_stray(self, session: SharedState, crossing: Crossing) -> bool:
+        """Answer a task of the unit that does what another unit's did when recorded: it was there already then."""
+        lane = crossing.lane.path
+        is_known = lane == self.lane or any(call.lane == lane for call in session.recording.calls)
+        if is_known or is_earlier(lane):
+            return False
+        return is_within(lane, self.lane) and self.background.serve_stray(session, crossing)
 
     def is_beyond(self, crossing: Crossing) -> bool:
         """Whether a call is none of the unit's, so that the recording can't have it."""

@@ -133,12 +133,12 @@ class ReadFeed:
     def _is_past(self, lane: Lane, source: Source) -> bool:
         """Whether a background task looks at the clock behind the start: it goes on with the time of the unit."""
         extent = self._session.extent
-        return source.to_ns is not None and extent is not None and extent.is_outside(lane.path)
+        return source.to_ns is not None and extent is not None and extent.is_beside(lane.path)
 
     def _read_beside(self, lane: Lane, source: Source) -> tuple[Any, ...]:
         """What a background task has read, out of the run of its process; nothing if that has no more."""
         extent = self._session.extent
-        if extent is None or not extent.is_outside(lane.path):
+        if extent is None or not extent.is_beside(lane.path):
             return ()
         return extent.background.read(self._session, lane.path, source)
 
@@ -161,7 +161,7 @@ class ReadFeed:
             queue.is_reported = True
         session = self._session
         extent = session.extent
-        if extent is not None and (extent.is_outside(lane.path) or (queue.end and extent.may_run_on(lane.path))):
+        if extent is not None and (extent.is_beside(lane.path) or (queue.end and extent.may_run_on(lane.path))):
             return
         if not session.completeness.is_complete and not session.divergences:
             session.has_reached_frontier = True

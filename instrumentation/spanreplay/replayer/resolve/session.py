@@ -114,11 +114,8 @@ class Session:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
         if self.is_forked:
             raise ReplayMiss(f"a forked process can't be replayed: {place(crossing)}")
-        if self.extent is not None and self.extent.is_beyond(crossing):
-            if self.extent.serve(self, crossing):
-                return
-            self.extent.hold()
-            raise ReplayMiss(f"this is not a call of the unit that is replayed: {place(crossing)}")
+        if self.extent is not None and self.extent.takes(self, crossing):
+            return
         self.ended_workers.look(crossing, self.gate)
         try:
             with self._lock:
@@ -348,6 +345,8 @@ class Session:
         if (is_lost or is_open_ended(self.recording)) and not self.divergences:
             self.has_reached_frontier = self.is_stopped = True
             raise ReplayMiss(f"the recording ends before this call: {place(crossing)}")
+        if self.extent is not None and self.extent.serve_stray(self, crossing):
+            return
         self.counts["extra"] += 1
         kind = "unserializable" if find_unserializable(crossing.spec.request) else "extra_call"
         raise self._stopped(crossing, kind, None, "the recording has no such call")

@@ -38,7 +38,7 @@ def _make(calls: tuple[CallRecord, ...], *, is_ended: bool = True, pending: Any 
 
 def _make_session() -> Any:
     hidden = SimpleNamespace(reveal=lambda _, call: call)
-    return SimpleNamespace(divergences=[], relocation=None, hidden=hidden, counts={})
+    return SimpleNamespace(divergences=[], relocation=None, hidden=hidden, counts={}, stopped="")
 
 
 def _ask(background: Background, session: Any, key: str, lane: str = LANE) -> str:
@@ -115,6 +115,20 @@ def test_p4_a_lane_that_an_earlier_unit_left_has_the_reads_of_its_recorded_name(
     assert [background.read(session, lane, RANDOM) for _ in range(2)] == [(0.5,), (0.6,)]
     assert _ask(background, session, "a", lane)
     assert background.doubt == ""
+
+
+def test_p4_a_lane_of_the_unit_is_answered_and_makes_it_incomplete() -> None:
+    """What an earlier unit's task did when recorded; what nobody asked is no doubt, and no answer."""
+    background, session = _make((_make_call(1, "a", 150, random=[0, 0.1], time=[0, 7.0]),)), _make_session()
+    lane: Any = SimpleNamespace(path="unit/t:work#1")
+    crossing: Any = SimpleNamespace(boundary="llm:ask", key_hex="b", lane=lane, code="", served=None)
+    assert not background.serve_stray(session, crossing)
+    assert (session.stopped, background.refused, background.strays) == ("", "", set())
+    crossing.key_hex = "a"
+    assert background.serve_stray(session, crossing)
+    assert crossing.served is not None
+    assert "`spanreplay replay --warm all`" in session.stopped
+    assert background.strays == {"unit/t:work#1"}
 
 
 def test_p4_where_the_process_is_not_here_nothing_is_answered() -> None:
