@@ -267,6 +267,8 @@ def test_p4_work_that_an_earlier_request_started_is_there_with_that_request(
         assert "--warm all" in alone.verdict["reasons"][0]
         warm = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "all"))
         assert warm.status == 0, warm.stderr
+    found = place.replay(*COMMAND, source=later[-1].run_id, options=("--warm", "auto"))
+    assert [each["run_id"] for each in found.verdict["warm_up"]["units"]] == [first.run_id], found.stderr
 
 
 def test_p4_what_a_task_has_drawn_is_missed_until_it_is_written(provider: Provider, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def find_needed(run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict
         return verdict
 
     alone = look(())
-    if alone["verdict"] != "diverged" or not run_ids:
+    if alone["verdict"] not in {"diverged", "incomplete"} or not run_ids:
         return alone
     best = look(run_ids)
     if best["verdict"] != "identical":
