@@ -39,7 +39,7 @@ import sys, threading, time
 import porch
 from openai import AsyncOpenAI, OpenAI
 
-client, is_asked, is_noted = AsyncOpenAI(), threading.Event(), threading.Event()
+client, plain, is_asked, is_noted = AsyncOpenAI(), OpenAI(), threading.Event(), threading.Event()
 
 async def answer(text):
     is_asked.set()
@@ -48,7 +48,7 @@ async def answer(text):
     return made.choices[0].message.content
 
 thread = porch.serve(answer, int(sys.argv[2]))
-OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "warm up"}])
+plain.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "warm up"}])
 time.sleep(0.5)
 open("warm", "w").close()
 is_asked.wait()

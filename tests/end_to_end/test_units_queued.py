@@ -192,8 +192,9 @@ def _record(provider: Provider, place: Workplace, level: str = "calls") -> dict[
     return {path_of(unit): unit for unit in server.units()}
 
 
-@pytest.mark.parametrize("level", ["calls", "full"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "level"), [*((shape, "calls") for shape in SHAPES), ("thread", "full"), ("task", "full")]
+)
 def test_p2_p4_what_is_done_beside_a_request_is_served_to_its_replay(
     shape: str, level: str, provider: Provider, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ from spanreplay.model.errors import DamagedRecording, SourceError, SpanreplayErr
 from spanreplay.model.json_text import dump
 from spanreplay.model.levels import MEMBER
 from spanreplay.recording.seal.check import find_tampering
-from spanreplay.replayer.resolve.background import Past
 from spanreplay.runtime.calls.function_calls import Leaf, begin_leaf, call_async, finish_sync
 from spanreplay.runtime.calls.open_call import Crossing
 from spanreplay.runtime.lanes import Lane, inside_lane, is_within
@@ -30,6 +29,7 @@ from spanreplay.seams.machine.reads_and_files import begin_files
 from spanreplay.units.stated import MAIN, READS, UNIT, WORKER, Start, find_unit
 
 if TYPE_CHECKING:
+    from spanreplay.replayer.resolve.background import Past
     from spanreplay.runtime.run import Run
 
 __all__ = ["Started", "end_start", "find_past", "has_units", "look_at_forked", "only_start", "with_start"]
@@ -170,6 +170,8 @@ def find_past(unit: Recording, load: Callable[[str], Recording], oldest: RootRec
 
     `oldest`: of the first unit that is replayed before this one.
     """
+    from spanreplay.replayer.resolve.background import Past  # not loaded while recording
+
     start, first = find_unit(unit.root.env), oldest or unit.root
     if start is None:
         return None
