@@ -94,22 +94,22 @@ class Extent:
                 _never.acquire()
                 _never.acquire()
 
-    def takes(self, session: SharedState, crossing: Crossing) -> bool:
+    def takes(self, crossing: Crossing) -> bool:
         """Whether a call is beyond the unit, and answered. Raises: ReplayMiss if the process has no answer for it."""
         if not self.is_beyond(crossing):
             return False
-        if self.is_outside(crossing.lane.path) and self.background.serve(session, crossing):
+        if self.is_outside(crossing.lane.path) and self.background.serve(self._session, crossing):
             return True
         self.hold()
         raise ReplayMiss(f"this is not a call of the unit that is replayed: {place(crossing)}")
 
-    def serve_stray(self, session: SharedState, crossing: Crossing) -> bool:
+    def serve_stray(self, crossing: Crossing) -> bool:
         """Answer a task of the unit that does what another unit's did when recorded: it was there already then."""
         lane = crossing.lane.path
-        is_known = lane == self.lane or any(call.lane == lane for call in session.recording.calls)
+        is_known = lane == self.lane or any(call.lane == lane for call in self._session.recording.calls)
         if is_known or is_earlier(lane):
             return False
-        return is_within(lane, self.lane) and self.background.serve_stray(session, crossing)
+        return is_within(lane, self.lane) and self.background.serve_stray(self._session, crossing)
 
     def is_beyond(self, crossing: Crossing) -> bool:
         """Whether a call is none of the unit's, so that the recording can't have it."""

@@ -114,7 +114,7 @@ class Session:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""
         if self.is_forked:
             raise ReplayMiss(f"a forked process can't be replayed: {place(crossing)}")
-        if self.extent is not None and self.extent.takes(self, crossing):
+        if self.extent is not None and self.extent.takes(crossing):
             return
         self.ended_workers.look(crossing, self.gate)
         try:
@@ -345,7 +345,7 @@ class Session:
         if (is_lost or is_open_ended(self.recording)) and not self.divergences:
             self.has_reached_frontier = self.is_stopped = True
             raise ReplayMiss(f"the recording ends before this call: {place(crossing)}")
-        if self.extent is not None and self.extent.serve_stray(self, crossing):
+        if self.extent is not None and self.extent.serve_stray(crossing):
             return
         self.counts["extra"] += 1
         kind = "unserializable" if find_unserializable(crossing.spec.request) else "extra_call"

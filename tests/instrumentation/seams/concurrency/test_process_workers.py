@@ -81,7 +81,7 @@ def _try(workplace: Workplace, method: str, first: int, last: int) -> Any:
     recording = workplace.recording()
     assert recording.completeness().reasons == ()
     replayed = workplace.replay(agent, method, str(first), str(last))
-    assert replayed.stdout == recorded.stdout
+    assert replayed.stdout == recorded.stdout, replayed.stderr
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
     return recording.root.manifest["workers"]["processes"]
 
