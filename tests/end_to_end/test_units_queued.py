@@ -266,6 +266,7 @@ def test_p4_work_that_an_earlier_request_started_is_there_with_that_request(
         assert alone.status == 4, alone.stderr
         assert "an earlier unit had started" in alone.verdict["reasons"][0]
         assert "--warm all" in alone.verdict["reasons"][0]
+        assert alone.verdict["divergences"] == [], "ids and times are as recorded"
         warm = place.replay(*COMMAND, source=unit.run_id, options=("--warm", "all"))
         assert warm.status == 0, warm.stderr
     found = place.replay(*COMMAND, source=later[-1].run_id, options=("--warm", "auto"))

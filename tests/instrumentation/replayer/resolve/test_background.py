@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from spanreplay.model.call import CallRecord, Recording
+from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.json_text import dump
 from spanreplay.replayer.resolve.background import Background, Past
 from spanreplay.runtime.reads import Source
@@ -57,6 +57,12 @@ def test_p4_calls_of_the_units_time_are_served_once_each_in_their_order() -> Non
     assert session.counts == {"beside": 2}
     assert background.refused.startswith("the unit waits, perhaps for work beside it: llm:ask (lane main/th:work#1)")
     assert background.doubt == ""
+
+
+def test_p4_a_call_that_did_not_end_answers_nothing() -> None:
+    """Its process was killed within it."""
+    background = _make((replace(_make_call(1, "a", 150), outcome=Outcome.OPEN.value, end_seq=-1),))
+    assert _ask(background, _make_session(), "a") == ""
 
 
 def test_p4_what_a_lane_draws_around_its_call_is_what_it_drew_then() -> None:
