@@ -26,7 +26,7 @@ from spanreplay.cli.agent.launch import (
 )
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.reports import check_files, write_files, write_github
-from spanreplay.cli.runs import earlier, runs
+from spanreplay.cli.runs import earlier, runs, shared_work
 from spanreplay.cli.terminal import open_console, say
 from spanreplay.model import config
 from spanreplay.model.call import Completeness, Recording
@@ -321,7 +321,19 @@ def _complete(source: str, found: Source, agent: Agent, options: dict[str, Any],
     from spanreplay.report.codeblame import add_code_causes
 
     verdict = add_code_causes(verdict, Path.cwd())
+    if verdict["verdict"] == "diverged" and find_unit(found.recording.root.env) is not None:
+        verdict = _explain(source, verdict)
     return verdict if options["warm"] else earlier.name_command(verdict, source, found.recording, agent.argv)
+
+
+def _explain(source: str, verdict: Verdict) -> Verdict:
+    """The verdict of a unit; incomplete where it shared work with others of its time, as far as those are here."""
+    with suppress(SpanreplayError):
+        if runs.is_file(source):
+            return shared_work.explain_file(verdict, Path(source).absolute())
+        with runs.open_catalog() as catalog:
+            return shared_work.explain_in_catalog(verdict, catalog)
+    return verdict
 
 
 def _show(found: Source, files: dict[str, str | None], options: dict[str, Any], verdict: Verdict) -> int:

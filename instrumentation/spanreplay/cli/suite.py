@@ -18,6 +18,7 @@ from spanreplay.cli.one_start import Terms, replay_units
 from spanreplay.cli.replay import STDERR, report_verdict, work_folder
 from spanreplay.cli.reports import check_files
 from spanreplay.cli.runs import earlier, runs
+from spanreplay.cli.runs.shared_work import explain_file, explain_in_catalog
 from spanreplay.cli.runs.times import time_option
 from spanreplay.cli.runs.units import Selection, Unit, check_one_application, group_by_process, select
 from spanreplay.cli.terminal import counting, echo, say
@@ -31,6 +32,8 @@ from spanreplay.report.shape import EXIT_STATUS, Verdict
 UNITS_MAX: Final = 10_000
 UNITS: Final = 1_000
 TIMEOUT_S: Final = 60.0
+_EXPLAINED_MAX: Final = 50
+"""Of how many units that have diverged a suite looks at those of their time: each look reads up to 100 runs."""
 _CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -106,6 +109,7 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
                 sources = _write_files(catalog, process, group, folder)
                 warm = _write_earlier(catalog, group, options["warm"], folder) if options["warm"] else {}
                 found, count = replay_units(sources, replace(terms, earlier=warm), folder, told)
+                found = _explain(catalog, found, group)
             starts += count
             for verdict in found:
                 say(report.describe(verdict))
@@ -153,6 +157,16 @@ def _write_files(catalog: Catalog, process: str, units: Sequence[Unit], folder: 
     with suppress(SourceError):  # the replay says what is not here
         (folder / f"{process}.replay").write_bytes(catalog.export(process))
     return [(unit, unit.file or str(folder / f"{unit.run_id}.replay")) for unit in units]
+
+
+def _explain(catalog: Catalog, verdicts: Sequence[Verdict], units: Sequence[Unit]) -> list[Verdict]:
+    """The verdicts; incomplete where a unit shared work with others of its time."""
+    found = list(verdicts)
+    diverged = [at for at, verdict in enumerate(verdicts) if verdict["verdict"] == "diverged"]
+    for at in diverged[:_EXPLAINED_MAX]:
+        file = units[at].file
+        found[at] = explain_file(found[at], Path(file)) if file else explain_in_catalog(found[at], catalog)
+    return found
 
 
 def _write_earlier(catalog: Catalog, units: Sequence[Unit], count: int, folder: Path) -> dict[str, tuple[str, ...]]:

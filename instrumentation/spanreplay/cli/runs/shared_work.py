@@ -1,0 +1,196 @@
+"""A unit that made a call for other units too, or for which another one made it: alone it can't be replayed whole.
+
+Requests that come at the same time may share what is done for them: the first one asks the model for all that wait, or
+the end of one starts what another one has put into a queue. The call is in the recording of the unit that made it. A
+replay of that unit alone has nothing to ask for the others, and a replay of one of those asks for itself: that differs,
+although the program has not changed. What shows it is a value of the input of one unit in a call of the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote_plus
+
+from spanreplay.model.call import CallRecord, Kind, Recording, RootRecord
+from spanreplay.model.errors import SourceError
+from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery
+from spanreplay.report.shape import Divergence, Verdict, first_cause
+from spanreplay.units.stated import GIVEN, LANE, find_unit
+
+__all__ = ["explain", "explain_file", "explain_in_catalog"]
+
+_EXTRA, _CHANGED, _MISSING, _STALL = "extra_call", "changed_call", "missing_call", "order_stall"
+_KINDS: Final = frozenset({_EXTRA, _CHANGED, _MISSING, _STALL})
+_FOR_OTHER: Final = "call {} ({}) was made for run {} too, which its process served at the same time"
+_BY_OTHER: Final = "run {}, which its process served at the same time, made {} for this one too"
+
+_INPUTS: Final = frozenset({"http:request", "http:body", "http:websocket.receive", GIVEN})
+_OF_UNITS: Final = frozenset({"request", "body", "response", "raised", "disconnect", "cancelled"})
+"""Names of calls of kind http in which a unit is given its input and gives its output."""
+_WEBSOCKET: Final = "websocket."
+_OURS: Final = frozenset({Kind.COMPUTE.value, Kind.CLOCK.value, Kind.RANDOM.value})
+_NO_VALUES: Final = frozenset({"headers", "client", "server", "method", "scheme", "http_version", "root_path"})
+"""Members of an input that say nothing of what is asked."""
+_VALUE_CHARACTERS_MIN: Final = 3
+_VALUES_MAX: Final = 1000
+_OTHERS_MAX: Final = 100
+_FOR_EVER: Final = 2**63 - 1
+_LONG_NS: Final = 3_600_000_000_000
+"""How long before a unit another one may have begun that still ran at its time."""
+_PART: Final = re.compile(r"[^/?&=#]+")
+
+
+def explain(verdict: Verdict, unit: Recording, others: Iterable[Recording]) -> Verdict:
+    """The verdict of a unit; incomplete where its first difference is work that it shared with another one.
+
+    `others`: the units that its process served at the same time; they are looked at if the unit has diverged.
+    """
+    first = first_cause(verdict)
+    reason = _find(first, unit, others) if first is not None and _may_be_shared(verdict) else ""
+    if not reason:
+        return verdict
+    return {**verdict, "verdict": "incomplete", "stopped": reason, "reasons": [reason, *verdict.get("reasons", ())]}
+
+
+def _may_be_shared(verdict: Verdict) -> bool:
+    """Whether a replay has ended because of a call that was not made, or is another one."""
+    first = first_cause(verdict)
+    return verdict["verdict"] == "diverged" and first is not None and first.get("kind") in _KINDS
+
+
+def _find(first: Divergence, unit: Recording, others: Iterable[Recording]) -> str:
+    """What was shared, in one sentence; empty if nothing shows that."""
+    own, kind, boundary = _read_values(unit), first.get("kind"), first.get("boundary")
+    texts = list(_iter_left_out(first, unit))
+    for other in others:
+        its = _read_values(other)
+        for call, recorded, now in texts:
+            if any(_is_in(value, recorded) and not _is_in(value, now) for value in its - own):
+                return _FOR_OTHER.format(call.number, call.boundary, other.run_id)
+        for made in _iter_asked(other) if kind in {_EXTRA, _STALL} else ():
+            if kind == _STALL or made.boundary == boundary:
+                text = _join(made.request)
+                if any(_is_in(value, text) for value in own - its):
+                    return _BY_OTHER.format(other.run_id, made.boundary)
+    return ""
+
+
+def _iter_left_out(first: Divergence, unit: Recording) -> Iterator[tuple[CallRecord, str, str]]:
+    """The recorded calls that may lack now what others brought: what each asks, and what the call in its place asks.
+
+    A program that waits for ever may wait for any of them.
+    """
+    kind, number = first.get("kind"), first.get("call")
+    for call in _iter_asked(unit):
+        if kind == _STALL or (kind == _MISSING and call.number == number):
+            yield call, _join(call.request), ""
+        elif kind == _CHANGED and call.number == number:
+            rows = first.get("diff", [])
+            yield call, _join([row.get("recorded") for row in rows]), _join([row.get("now") for row in rows])
+
+
+def _iter_asked(unit: Recording) -> Iterator[CallRecord]:
+    """What a unit asked of others: its calls without its input and its output."""
+    for call in unit.calls:
+        is_units = call.kind == Kind.HTTP.value and (call.name in _OF_UNITS or call.name.startswith(_WEBSOCKET))
+        if not is_units and call.kind not in _OURS:
+            yield call
+
+
+def _read_values(unit: Recording) -> frozenset[str]:
+    """What is asked of a unit: the strings of its input, those of JSON text in it, the parts of its path and query."""
+    found: set[str] = set()
+    for call in unit.calls:
+        if call.lane == LANE and call.boundary in _INPUTS:
+            for text in (call.request, call.response):
+                found.update(islice(_iter_values(_parse(text)), _VALUES_MAX))
+    return frozenset(found)
+
+
+def _iter_values(value: Any) -> Iterator[str]:
+    for text in _iter_strings(value):
+        inner = _parse(text)
+        parts = _iter_strings(inner) if isinstance(inner, (dict, list)) else (text, *map(unquote_plus, _split(text)))
+        yield from (part.strip() for part in parts if len(part.strip()) >= _VALUE_CHARACTERS_MIN)
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a path or a query."""
+    return [] if any(each.isspace() for each in text) else _PART.findall(text)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _iter_strings(value: Any) -> Iterator[str]:
+    """The strings of a value, without keys; those of members that say nothing of what is asked are left out."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            left += [member for name, member in each.items() if name not in _NO_VALUES]
+        elif isinstance(each, list):
+            left += each
+
+
+def _join(value: Any) -> str:
+    return "\n".join(_iter_strings(_parse(value) if isinstance(value, str) else value))
+
+
+def _is_in(value: str, text: str) -> bool:
+    """Whether a text holds a value as whole words."""
+    return value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+
+
+# ── where the other units are ────────────────────────────────────────────────────────────────────────
+def explain_in_catalog(verdict: Verdict, catalog: Catalog) -> Verdict:
+    """`explain` of a unit of a catalog. Raises: SourceError, ServiceError."""
+    if not _may_be_shared(verdict):
+        return verdict
+    unit = catalog.load(verdict["run_id"])
+    query = RunQuery(since_ns=unit.root.start_ns - _LONG_NS, until_ns=_find_end(unit.root), limit=RUNS_MAX)
+    near = _take_nearest([Recording(each.root, ()) for each in catalog.search(query)], unit)
+    return explain(verdict, unit, (catalog.load(each.run_id) for each in near))
+
+
+def explain_file(verdict: Verdict, path: Path) -> Verdict:
+    """The same of a `.replay` file, with the others in its folder. Raises: SourceError."""
+    from spanreplay.recording.bundle import load_file
+
+    if not _may_be_shared(verdict):
+        return verdict
+    unit = load_file(path)
+    found = []
+    for each in sorted(path.parent.glob("*.replay"), reverse=True)[:RUNS_MAX]:
+        with suppress(SourceError):
+            found.append(load_file(each))
+    return explain(verdict, unit, _take_nearest(found, unit))
+
+
+def _take_nearest(found: Iterable[Recording], unit: Recording) -> list[Recording]:
+    """The units of the same process and time, those first that began near this one."""
+    near = [each for each in found if each.run_id != unit.run_id and _is_beside(each.root, unit.root)]
+    return sorted(near, key=lambda each: abs(each.root.start_ns - unit.root.start_ns))[:_OTHERS_MAX]
+
+
+def _is_beside(other: RootRecord, unit: RootRecord) -> bool:
+    its, start = find_unit(other.env), find_unit(unit.env)
+    if its is None or start is None or its.process != start.process:
+        return False
+    return other.start_ns <= _find_end(unit) and unit.start_ns <= _find_end(other)
+
+
+def _find_end(root: RootRecord) -> int:
+    return root.end_ns if root.manifest else _FOR_EVER
