@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,3 +140,84 @@ def test_p6_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "'u-17' is not a trace id: 32 hexadecimal digits, or a traceparent header" in done.stderr
+
+
+# ── replayed together ───────────────────────────────────────────────────────────────────────────────
+def _record(services: dict[str, Workplace], provider: Provider) -> None:
+    """One request, answered by both services, which are stopped then, as their provider is."""
+    back, front = services["back"], services["front"]
+    with serve(back) as called, serve(front, BACK=called.url) as caller:
+        headers = {"traceparent": PARENT}
+        httpx.get(f"{caller.url}/hello", headers=headers, timeout=TIMEOUT_S).raise_for_status()
+        called.await_ends()
+        caller.stop()
+        called.stop()
+    provider.stop()
+
+
+def _replay_trace(services: dict[str, Workplace], *options: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, report and standard error of `spanreplay trace`, in a folder of neither service."""
+    place = services["front"]
+    folder = place.path.parent
+    told = [f"--service={name}={sys.executable} -m uvicorn app:app" for name in services]
+    told += [f"--in={name}={name}" for name in services]
+    done = subprocess.run(
+        [str(BIN / "spanreplay"), "trace", TRACE, *(options or (*told, "--json", "report.json"))],
+        cwd=folder, env=place.environ, capture_output=True, text=True, timeout=10 * TIMEOUT_S,
+    )  # fmt: skip
+    report = folder / "report.json"
+    return done.returncode, json.loads(report.read_text()) if report.exists() else {}, done.stderr
+
+
+def test_p4_p6_all_runs_of_a_trace_replay_from_one_command(services: dict[str, Workplace], provider: Provider) -> None:
+    """Those that were called first; then, with what a changed one answers now, the one that called it."""
+    _record(services, provider)
+    status, report, stderr = _replay_trace(services)
+    assert status == 0, stderr
+    assert report["verdict"] == "identical"
+    runs = report["runs"]
+    front = runs[2]["verdict"]["run_id"]
+    assert [each["verdict"]["app"] for each in runs] == ["back", "back", "front"]
+    assert [each["caller"] for each in runs] == [{"run_id": front, "call": 2}, {"run_id": front, "call": 3}, None]
+    changed = BACK.replace(
+        '"reply": made.choices[0].message.content', '"reply": made.choices[0].message.content.upper()'
+    )
+    services["back"].write("app.py", changed)
+    status, report, stderr = _replay_trace(services)
+    assert status == 3, stderr
+    runs = report["runs"]
+    assert [each["verdict"]["divergences"][0]["boundary"] for each in runs[:2]] == ["http:response"] * 2
+    assert runs[2]["given"] == [{"call": number, "run_id": runs[number - 2]["verdict"]["run_id"]} for number in (2, 3)]
+    first, *_, last = runs[2]["verdict"]["divergences"]
+    assert first["cause"].startswith("set by the plan")
+    assert last["boundary"] == "http:response"
+    assert "OF THIS MODEL: " in json.dumps(last["diff"])
+
+
+def test_p4_a_caller_has_the_recorded_answer_of_a_service_that_gives_none(
+    services: dict[str, Workplace], provider: Provider
+) -> None:
+    """A changed call ends the replay of a service before it answers: that is said, and the other one goes on."""
+    _record(services, provider)
+    services["back"].write("app.py", BACK.replace('"content": text', '"content": text + "!"'))
+    status, report, stderr = _replay_trace(services)
+    assert status == 3, stderr
+    assert [each["verdict"]["verdict"] for each in report["runs"]] == ["diverged", "diverged", "identical"]
+    assert "call 2 of front has its recorded answer" in stderr
+
+
+def test_p4_a_trace_says_what_it_needs(services: dict[str, Workplace], provider: Provider) -> None:
+    """Without a command for each application nothing is started: what a recording says is not run by itself."""
+    _record(services, provider)
+    status, _, stderr = _replay_trace(services, f"--service=back={sys.executable} -m uvicorn app:app")
+    assert status == 2
+    assert "say how it is started: --service front=CMD" in stderr
+    status, _, stderr = _replay_trace(services, "--service=shop=python app.py")
+    assert status == 2
+    assert "the trace has no run of 'shop'" in stderr
+    done = subprocess.run(
+        [str(BIN / "spanreplay"), "trace", "0" * 31 + "1", "--service=front=python app.py"],
+        cwd=services["front"].path, env=services["front"].environ, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"no runs of trace {'0' * 31}1 here" in done.stderr

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "show": ("show", "Show what happened in a run"),
     "replay": ("replay", "Run an agent against a recording"),
     "suite": ("suite", "Replay many units of an application that is started once"),
+    "trace": ("trace", "Replay one request through all services that it went through"),
     "resume": ("resume", "Resume a run that is waiting for a human, or was killed"),
     "mutate": ("mutate", "Find out which recorded fields the outcome depends on"),
     "drift": ("drift", "Find models that answer equal requests in another way"),

@@ -44,7 +44,7 @@ def search(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
     return found[: query.limit]
 
 
-def _read_trace(_context: click.Context, _option: click.Parameter, text: str) -> str:
+def read_trace(_context: click.Context, _option: click.Parameter, text: str) -> str:
     """The id in what was given, which may be a whole `traceparent`. Raises: BadParameter."""
     match = _TRACE.fullmatch(text.strip().lower())
     if text and match is None:
@@ -67,7 +67,7 @@ def _of_state(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
     "trace_id",
     default="",
     metavar="TRACE_ID",
-    callback=_read_trace,
+    callback=read_trace,
     help="Runs of this W3C trace, oldest first: of one request through several services.",
 )
 @click.option("--app", default="", help="Runs of this agent.")

@@ -166,10 +166,11 @@ def run_agent(
     *,
     stdout: int | None = None,
     timeout_s: float | None = None,
+    cwd: Path | None = None,
 ) -> tuple[Verdict, int]:
     """Replay in a process of its own; the verdict and how the process ended. Raises: SpanreplayError.
 
-    `stdout`: a file descriptor that takes the agent's standard output; for `timeout_s` see `run_child`.
+    `stdout`: a file descriptor that takes the agent's standard output; for `timeout_s` and `cwd` see `run_child`.
     """
     report_path = folder / "verdict.json"
     told = {
@@ -180,8 +181,8 @@ def run_agent(
         **settings,
     }
     seed = recorded_hash_seed(found.recording)
-    environ = build_environ(os.environ, told, is_replay=True, hash_seed=seed)
-    status = run_child(agent.argv, environ, stdout=stdout, timeout_s=timeout_s)
+    environ = build_environ(os.environ, told, is_replay=True, hash_seed=seed, here=cwd)
+    status = run_child(agent.argv, environ, stdout=stdout, timeout_s=timeout_s, cwd=cwd)
     return _read_verdict(report_path, status), status
 
 

@@ -73,12 +73,15 @@ class Answer:
 
 class _State:
     given: Given | None = None
+    is_asked = False
+    """Whether somebody waits for what the application answers."""
     answer: Answer | None = None
 
 
 def load() -> None:
     """Read the request that the settings name; before anything of the replay is in the way."""
     path = config.read_setting("SPANREPLAY_REPLAY_GIVEN")
+    _State.is_asked = bool(config.read_setting("SPANREPLAY_REPLAY_ANSWER"))
     if path and _State.given is None:
         found = json.loads(Path(path).read_bytes())
         body = None if found["body"] is None else base64.b64decode(found["body"])
@@ -135,7 +138,7 @@ def put_body(described: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def keep_answer(status: int | None, headers: Sequence[Mapping[str, str]], body: Body) -> None:
     """Keep what the application answers, where somebody waits for it."""
-    if _State.given is not None and status is not None and body.is_kept:
+    if _State.is_asked and status is not None and body.is_kept:
         pairs = [(name, value) for each in headers for name, value in each.items()]
         _State.answer = Answer(status, pairs, body.whole)
 

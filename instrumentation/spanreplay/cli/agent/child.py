@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -65,18 +66,23 @@ def _forwarding() -> Iterator[_Forwarder]:
 
 
 def run_child(
-    argv: Sequence[str], environ: Mapping[str, str], *, stdout: int | None = None, timeout_s: float | None = None
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    stdout: int | None = None,
+    timeout_s: float | None = None,
+    cwd: Path | None = None,
 ) -> int:
     """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError.
 
     `stdout` is a file descriptor that takes the place of standard output. A child that takes longer than `timeout_s`
-    is killed.
+    is killed. `cwd` is the folder that it starts in; this one without.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     with _forwarding() as forwarder:
         try:
-            process = subprocess.Popen(list(argv), env=dict(environ), stdout=stdout)
+            process = subprocess.Popen(list(argv), env=dict(environ), stdout=stdout, cwd=cwd)
         except OSError as exc:
             raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
         forwarder.pass_to(process)

@@ -111,11 +111,16 @@ def recorded_hash_seed(recording: Recording) -> str:
 
 
 def build_environ(
-    environ: Mapping[str, str], settings: Mapping[str, str], *, is_replay: bool, hash_seed: str = ""
+    environ: Mapping[str, str],
+    settings: Mapping[str, str],
+    *,
+    is_replay: bool,
+    hash_seed: str = "",
+    here: Path | None = None,
 ) -> dict[str, str]:
-    """The environment that an agent runs with; pure but for the working directory.
+    """The environment that an agent runs with; pure except for the working directory.
 
-    `hash_seed` is used unless PYTHONHASHSEED is set already.
+    `hash_seed` is used unless PYTHONHASHSEED is set already. `here` is the folder that it starts in; this one without.
 
     OpenTelemetry's own configuration fails where a distro is installed and an exporter is not, before we are asked,
     so no exporter is named unless the user names one. A replay exports nothing and is never switched off.
@@ -131,9 +136,9 @@ def build_environ(
     result.update(settings)
     before = [p for p in result.get("PYTHONPATH", "").split(os.pathsep) if p]
     # As opentelemetry-instrument does, for programs that are started by an executable of their own.
-    here = str(Path.cwd())
+    folder = str(here or Path.cwd())
     result["PYTHONPATH"] = os.pathsep.join(
-        [str(BOOT), *([] if here in before else [here]), *(p for p in before if p != str(BOOT))]
+        [str(BOOT), *([] if folder in before else [folder]), *(p for p in before if p != str(BOOT))]
     )
     return result
 

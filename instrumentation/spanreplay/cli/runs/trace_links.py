@@ -1,0 +1,107 @@
+"""Which call of which run led to which other run of the same trace; pure functions.
+
+A service states the trace that a request is part of, but hardly ever the call that made it: what passes `traceparent`
+on may be an instrumentor, a mesh or the application. A run belongs to a call that asked for its path with its method,
+and began before it; of several such calls, to the first that has led to no run yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from spanreplay.model.call import CallRecord, Kind, Recording
+from spanreplay.units.http_exchange import FIRST_CALL, RESPONSE
+
+__all__ = ["Link", "answer_of", "find_links", "sort_called_first"]
+
+_ANSWER: Final = f"{Kind.HTTP.value}:{RESPONSE}"
+
+
+@dataclass(frozen=True)
+class Link:
+    """The call that led to a run."""
+
+    caller: Recording
+    call: CallRecord
+
+    @property
+    def place(self) -> int:
+        """Which of the caller's calls of kind http it is, from 1."""
+        https = [each for each in self.caller.calls if each.kind == Kind.HTTP.value]
+        return https.index(self.call) + 1
+
+
+@dataclass(frozen=True)
+class _Target:
+    method: str
+    path: str
+    query: str
+
+
+def find_links(runs: Sequence[Recording]) -> dict[str, Link]:
+    """Run id → the call that led to it; runs that nobody of these called are left out."""
+    left = [(run, call, target) for run in runs for call, target in _iter_requests(run)]
+    left.sort(key=lambda each: each[1].start_ns)
+    found: dict[str, Link] = {}
+    for run in sorted(runs, key=lambda each: each.root.start_ns):
+        wanted = _find_given(run)
+        for each in left:
+            caller, call, target = each
+            if caller is not run and target == wanted and call.start_ns <= run.root.start_ns <= (call.end_ns or 0):
+                found[run.run_id] = Link(caller, call)
+                left.remove(each)
+                break
+    return found
+
+
+def sort_called_first(runs: Sequence[Recording], links: Mapping[str, Link]) -> list[Recording]:
+    """The runs, each behind those that its calls led to."""
+
+    def depth(run: Recording) -> int:
+        link = links.get(run.run_id)
+        return 0 if link is None else 1 + depth(link.caller)
+
+    return sorted(runs, key=lambda run: (-depth(run), run.root.start_ns))
+
+
+def answer_of(run: Recording) -> tuple[int, str] | None:
+    """Status and text of the answer that a run of a request gave; None without one, or where it is no text."""
+    call = next((each for each in run.calls if each.boundary == _ANSWER), None)
+    given = {} if call is None else _read(call.request).get("arguments")
+    if not isinstance(given, dict) or not isinstance(given.get("status"), int):
+        return None
+    body = given.get("body", {"text": ""})
+    text = body.get("text") if isinstance(body, dict) else None
+    return (given["status"], text) if isinstance(text, str) else None
+
+
+def _iter_requests(run: Recording) -> Iterator[tuple[CallRecord, _Target]]:
+    """The requests that a run made, and what they asked for."""
+    for call in run.calls:
+        request = _read(call.request) if call.kind == Kind.HTTP.value else {}
+        url, method = request.get("url"), request.get("method")
+        if isinstance(url, str) and isinstance(method, str):
+            parts = urlsplit(url)
+            yield call, _Target(method.upper(), unquote(parts.path) or "/", parts.query)
+
+
+def _find_given(run: Recording) -> _Target | None:
+    """What a run was asked for."""
+    call = next((each for each in run.calls if each.boundary == FIRST_CALL), None)
+    given = {} if call is None else _read(call.response).get("value")
+    if not isinstance(given, dict):
+        return None
+    path = given.get("raw_path") or given.get("path") or "/"
+    return _Target(str(given.get("method", "")).upper(), unquote(str(path)), str(given.get("query_string") or ""))
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,78 @@
+"""What the replays of one request through several services came to: a line for each run, one for all, JSON; pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spanreplay.report import suite
+from spanreplay.report.shape import Verdict
+from spanreplay.report.words import duration, plural
+
+__all__ = ["SCHEMA", "Caller", "Given", "Result", "describe", "describe_all", "render_json"]
+
+SCHEMA: Final = "trace/1"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The call that led to a run."""
+
+    run_id: str
+    app: str
+    call: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """An answer that takes the place of the recorded one: what the run that gave that answers now."""
+
+    place: int
+    """Which of the calls of kind http it is for, from 1."""
+    call: int
+    run_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of the trace, replayed."""
+
+    verdict: Verdict
+    caller: Caller | None
+    """None for the run that the trace begins with here."""
+    given: Sequence[Given] = ()
+
+
+def describe(result: Result) -> str:
+    """One run in one line."""
+    app, caller = result.verdict.get("app", ""), result.caller
+    where = f"{app}, called by call {caller.call} of {caller.app}" if caller is not None else app
+    told = [f"call {each.call} was given what run {each.run_id} answers now" for each in result.given]
+    return "  ".join([suite.describe(result.verdict), f"({'; '.join([where, *told])})"])
+
+
+def describe_all(results: Sequence[Result], duration_ms: int) -> str:
+    """All runs in one line."""
+    counts = Counter(result.verdict["verdict"] for result in results)
+    words = ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
+    apps = len({result.verdict.get("app") for result in results})
+    return f"{plural(len(results), 'run')} of {plural(apps, 'application')}: {words}; {duration(duration_ms)}"
+
+
+def render_json(trace_id: str, results: Sequence[Result], duration_ms: int) -> str:
+    """All of it as JSON text, schema `trace/1`: each verdict is a `divergence/1`."""
+    runs = [
+        {
+            "caller": None if each.caller is None else {"run_id": each.caller.run_id, "call": each.caller.call},
+            "given": [{"call": given.call, "run_id": given.run_id} for given in each.given],
+            "verdict": each.verdict,
+        }
+        for each in results
+    ]
+    verdict = suite.decide([each.verdict for each in results])
+    found = {"schema": SCHEMA, "trace_id": trace_id, "verdict": verdict, "duration_ms": duration_ms, "runs": runs}
+    return json.dumps(found, indent=2, allow_nan=False) + "\n"
