@@ -38,7 +38,8 @@ def chat():
     answer = client.chat.completions.create(model="gpt-x", messages=messages)
     return {"reply": answer.choices[0].message.content, "id": str(uuid.uuid4())}
 """
-COMMAND: Final = ("-m", "gunicorn", "app:app", "--preload", "--workers", str(WORKERS))
+COMMAND: Final = ("-m", "gunicorn", "app:app", "--preload", "--workers", str(WORKERS), "--log-level", "critical")
+"""Nobody reads what it says meanwhile: a thousand workers' lines fill the pipe, and the server waits."""
 
 
 def _workers(server: Server) -> set[int]:
