@@ -10,6 +10,7 @@ import pytest
 
 from spanreplay.model.call import Recording
 from support.installing import install
+from support.ports import free_port
 from support.provider import Provider
 from support.replaying import LONG_S, Workplace
 from support.units import Server, await_true, path_of, response_of, serve
@@ -102,3 +103,47 @@ def test_p2_p4_a_server_that_waits_makes_no_order(asked: tuple[Workplace, list[R
     (process,) = [each for each in place.recordings() if "unit" not in each.root.env]
     (start,) = [call for call in process.calls if call.name == "start"]
     assert not any("Server.serve" in name or "_set_result" in name for name in start.meta["order"]["timers"])
+
+
+ASKS_ITSELF: Final = """
+import sys, threading, time
+import httpx, uvicorn
+from fastapi import FastAPI
+from openai import OpenAI
+
+app, client = FastAPI(), OpenAI()
+
+def ask(text):
+    made = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return made.choices[0].message.content
+
+@app.get("/ask/{text}")
+def answer(text: str):
+    return {"said": ask(text), "at": time.time()}
+
+server = uvicorn.Server(uvicorn.Config(app, port=int(sys.argv[1])))
+thread = threading.Thread(target=server.run)
+thread.start()
+while not server.started:
+    time.sleep(0.001)
+for text in ("one", "two"):
+    print(httpx.get(f"http://127.0.0.1:{sys.argv[1]}/ask/{text}", timeout=600).json())
+ask("three")
+server.should_exit = True
+thread.join()
+"""
+
+
+def test_p2_p4_a_program_that_asks_its_own_server(provider: Provider, tmp_path: Path) -> None:
+    """Each of its requests is a unit that replays alone; what the program itself does then waits for that."""
+    place = Workplace(tmp_path, provider.environ())
+    place.write("app.py", ASKS_ITSELF)
+    place.record("app.py", str(free_port()))
+    provider.stop()
+    units = {path_of(each): each for each in place.recordings() if "unit" in each.root.env}
+    for path in ("/ask/one", "/ask/two"):
+        replayed = place.replay("app.py", "1", source=units[path].run_id)
+        assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    place.write("app.py", ASKS_ITSELF.replace('"content": text', '"content": text + "!"'))
+    replayed = place.replay("app.py", "1", source=units["/ask/two"].run_id)
+    assert replayed.causes()[0] == ("changed_call", "llm:openai.chat.completions"), replayed.stderr

@@ -82,10 +82,24 @@ def is_replay_of_unit() -> bool:
     return run is not None and run.session is not None and find_unit(run.session.recording.root.env) is not None
 
 
+def hold_main() -> None:
+    """Where another thread than the main one serves, that one goes no further than the recording of the unit.
+
+    It may wait for its own server, or ask it: what it does then belongs to the run of the process.
+    """
+    run = active_run()
+    is_elsewhere = threading.current_thread() is not threading.main_thread()
+    if is_elsewhere and is_replay_of_unit() and run is not None and run.session is not None:
+        extent = run.session.extent
+        if extent is not None:
+            extent.is_beside_main = True
+
+
 def _find_replay_of_unit() -> Run | None:
     run = active_run()
     if run is None or run.session is None:
         raise AssertionError("only a replay plays a unit")
+    hold_main()
     if is_replay_of_unit():
         return run
     run.session.stop(UNITS_APART)

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.runtime.calls.open_call import plumbing
-from spanreplay.units.play import end_replay, is_replay, play
+from spanreplay.units.play import end_replay, hold_main, is_replay, play
 from spanreplay.units.servers.hosting import make_units
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def _supervise(wrapped: Any, supervisor: Any, args: Any, kwargs: Any) -> Any:
 async def _start(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
     if not is_replay():
         return await wrapped(*args, **kwargs)
+    hold_main()
     await server.lifespan.startup()
     server.should_exit = server.lifespan.should_exit
     server.started = not server.should_exit  # who runs a server in a thread waits for that
