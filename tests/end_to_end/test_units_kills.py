@@ -7,6 +7,8 @@ import random
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,7 @@ import httpx
 import pytest
 
 from spanreplay.model.call import Recording
-from spanreplay.recording.catalog import RunQuery
+from spanreplay.recording.catalog import RUNS_MAX, RunQuery
 from spanreplay.recording.spool import SpoolCatalog
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
@@ -117,16 +119,24 @@ def _answer_of(unit: Recording | None) -> str | None:
     return None if unit is None else str(response_of(unit)["body"]["text"])
 
 
+def _iter_units(catalog: SpoolCatalog) -> Iterator[str]:
+    """The run ids of all units; a search gives the newest thousand."""
+    seen: set[str] = set()
+    query = RunQuery(limit=RUNS_MAX)
+    while found := [each for each in catalog.search(query) if each.root.run_id not in seen]:
+        seen |= {each.root.run_id for each in found}
+        yield from (each.root.run_id for each in found if "unit" in each.root.env)
+        query = replace(query, until_ns=found[-1].root.start_ns)
+
+
 def _read_units(place: Workplace) -> tuple[dict[int, Recording], dict[int, Recording]]:
     """The units by the number of their question: whole ones, and those that did not end."""
     whole: dict[int, Recording] = {}
     killed: dict[int, Recording] = {}
     catalog = SpoolCatalog(place.path / ".spanreplay")
     try:
-        for summary in catalog.search(RunQuery(limit=1_000_000)):
-            if "unit" not in summary.root.env:
-                continue
-            unit = catalog.load(summary.root.run_id)
+        for run_id in _iter_units(catalog):
+            unit = catalog.load(run_id)
             texts = [text or "" for call in unit.calls for text in (call.request, call.response)]
             numbers = {int(each) for text in texts for each in re.findall(r"question-(\d+)\.", text)}
             assert len(numbers) <= 1, numbers
