@@ -56,13 +56,24 @@ def test_s29_u5_a_replay_that_polls_for_ever_ends_in_time(workplace: Workplace, 
     assert changed.stdout == "polling\n"
 
 
+def test_s29_a_replay_that_makes_no_call_any_more_ends(workplace: Workplace) -> None:
+    """Without `--timeout` too, where nobody sits at a terminal; one that goes on making calls is not touched."""
+    agent = workplace.write("agent.py", AGENT)
+    workplace.record(agent, "thread")
+    assert workplace.replay(agent, "thread", SPANREPLAY_REPLAY_IDLE="120").verdict["verdict"] == "identical"
+    changed = workplace.replay(agent, "thread", CHANGED="1", SPANREPLAY_REPLAY_IDLE="2")
+    assert changed.status == 3, changed.stderr
+    (stalled,) = [each for each in changed.verdict["divergences"] if each["kind"] == "order_stall"]
+    assert stalled["message"].startswith("the program has made no call for 2 s: call 2 (tool:ask, "), stalled["message"]
+
+
 def test_u5_a_timeout_that_is_none_is_refused(workplace: Workplace) -> None:
     """What a setting says is no number of seconds: the replay does not begin, and says so."""
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent, "thread")
-    for text in ("soon", "nan", "-1", "1e300"):
-        refused = workplace.replay(
-            agent, "thread", source=workplace.recordings()[0].run_id, SPANREPLAY_REPLAY_TIMEOUT=text
-        )
-        assert f"SPANREPLAY_REPLAY_TIMEOUT='{text}' is no number of seconds" in refused.stderr
-        assert refused.status == 1
+    source = workplace.recordings()[0].run_id
+    for name, texts in (("TIMEOUT", ("soon", "nan", "-1", "0", "1e300")), ("IDLE", ("soon", "-1"))):
+        for text in texts:
+            refused = workplace.replay(agent, "thread", source=source, **{f"SPANREPLAY_REPLAY_{name}": text})
+            assert f"SPANREPLAY_REPLAY_{name}='{text}' is no number of seconds" in refused.stderr
+            assert refused.status == 1

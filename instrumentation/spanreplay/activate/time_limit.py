@@ -1,4 +1,4 @@
-"""`spanreplay replay --timeout`: a replay that takes longer ends there, with a verdict.
+"""A replay that takes longer than `--timeout`, or makes no call for too long, ends there, with a verdict.
 
 A program that waits for ever by looking again and again (a queue that it polls, a loop that sleeps) never stands still,
 so that nothing else finds it stuck.
@@ -23,33 +23,56 @@ __all__ = ["EXIT_TIMED_OUT", "install"]
 
 EXIT_TIMED_OUT: Final = 124
 """As `timeout` of the shell has it."""
-_SETTING: Final = "SPANREPLAY_REPLAY_TIMEOUT"
+_WHOLE: Final = "SPANREPLAY_REPLAY_TIMEOUT"
+_IDLE: Final = "SPANREPLAY_REPLAY_IDLE"
 
 
 def install(session: Session, finish: Callable[[int], object]) -> None:
     """End this process after the seconds that its environment names; without any, do nothing. Raises: ConfigError."""
-    text = config.read_setting(_SETTING)
-    if text:
-        _thread.start_new_thread(_end_after, (_read(text), posix.getpid(), session, finish))
+    whole, idle = (_read(name, config.read_setting(name)) for name in (_WHOLE, _IDLE))
+    if whole:
+        _thread.start_new_thread(_end_after, (whole, posix.getpid(), session, finish))
+    elif idle:
+        _thread.start_new_thread(_end_when_idle, (idle, posix.getpid(), session, finish))
 
 
-def _read(text: str) -> float:
+def _read(name: str, text: str) -> float:
+    """The seconds of a setting; 0 without any, and for an idle time that is 0."""
+    if not text or (name == _IDLE and text == "0"):
+        return 0.0
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= threading.TIMEOUT_MAX:
-        raise ConfigError(f"{_SETTING}={text!r} is no number of seconds", hint="give one like 60")
+        raise ConfigError(f"{name}={text!r} is no number of seconds", hint="give one like 60")
     return seconds
 
 
-def _end_after(seconds: float, process: int, session: Session, finish: Callable[[int], object]) -> None:
+def _wait(seconds: float) -> None:
     never = _thread.allocate_lock()
     never.acquire()
     never.acquire(timeout=seconds)
+
+
+def _end_when_idle(seconds: float, process: int, session: Session, finish: Callable[[int], object]) -> None:
+    """End it where no call has come for so long."""
+    seen = -1
+    while (made := sum(session.counts.values())) != seen:
+        seen = made
+        _wait(seconds)
+    _end(f"the program has made no call for {seconds:g} s", process, session, finish)
+
+
+def _end_after(seconds: float, process: int, session: Session, finish: Callable[[int], object]) -> None:
+    _wait(seconds)
+    _end(f"the program had not ended after {seconds:g} s", process, session, finish)
+
+
+def _end(why: str, process: int, session: Session, finish: Callable[[int], object]) -> None:
     if posix.getpid() != process:
         return
-    guard.guarded("the time limit", session.stall_for_ever, f"the program had not ended after {seconds:g} s")
+    guard.guarded("the time limit", session.stall_for_ever, why)
     guard.guarded("the end of the replay", finish, EXIT_TIMED_OUT)
     for stream in (sys.stdout, sys.stderr):
         guard.guarded("standard output", stream.flush)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from spanreplay.replayer.resolve.plan import Plan
 
 REASONS_SAID_MAX: Final = 3
+_IDLE: Final = "SPANREPLAY_REPLAY_IDLE"
+_IDLE_S: Final = 600
+_TIMES: Final = 10
+"""Within that, and so many times what the run took, an application has started or a program come to its next call."""
 
 
 @dataclass(frozen=True)
@@ -292,6 +297,7 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
         complete = partial(_complete, source, found, agent, options)
         if plan.is_strict and not plan.stop_at and not completeness.is_complete:
             ctx.exit(show(refuse(found.recording)))
+        settings |= limit_idle(found.recording, plan, options)
         recorded = {} if options["port"] is None else served.find_request(found.recording)
         _warn_incomplete(completeness)
         is_searching = options["warm"] == earlier.AUTO
@@ -315,6 +321,20 @@ def _build_settings(plan: Plan, options: dict[str, Any]) -> dict[str, str]:
     if options["timeout_s"]:
         settings["SPANREPLAY_REPLAY_TIMEOUT"] = str(options["timeout_s"])
     return settings
+
+
+def limit_idle(recording: Recording, plan: Plan, options: dict[str, Any]) -> dict[str, str]:
+    """The setting that ends a replay which makes no call any more, where nobody is there who would end it.
+
+    Live calls, and who debugs, take the time that they take.
+    """
+    is_attended = plan.is_stepped or plan.is_break or bool(plan.dap) or options["port"] is not None
+    is_live = bool(options["live"]) or any(each.endswith("live") for each in options["on_change"])
+    is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if is_attended or is_live or is_at_terminal or config.read_setting(_IDLE):
+        return {}
+    took_s = max(0, recording.root.end_ns - recording.root.start_ns) / 1e9
+    return {_IDLE: f"{_IDLE_S + _TIMES * took_s:.0f}"}
 
 
 def _complete(source: str, found: Source, agent: Agent, options: dict[str, Any], verdict: Verdict) -> Verdict:

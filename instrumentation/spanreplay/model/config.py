@@ -136,6 +136,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("SPANREPLAY_REPLAY_GIVEN", "", "JSON file with the request that takes the place of the recorded one"),
     Setting("SPANREPLAY_REPLAY_ANSWER", "", "file that the answer to that request is written to, as JSON"),
     Setting("SPANREPLAY_REPLAY_TIMEOUT", "", "seconds after which a replay ends, with a verdict; default: never"),
+    Setting(
+        "SPANREPLAY_REPLAY_IDLE",
+        "",
+        "seconds without a call after which a replay ends, with a verdict; 0: never. "
+        "Default of `replay` without a terminal: 600, and ten times what the run took",
+    ),
     Setting("SPANREPLAY_REPLAY_PID", "", "process that replays; its children are refused"),
     Setting(
         "SPANREPLAY_REPLAY_STRICT_ENV",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jsonschema
 import pytest
 
 from spanreplay import report as report_package
+from spanreplay.cli.replay import limit_idle
+from spanreplay.replayer.resolve.plan import build_plan
 from support.provider import Provider
+from support.runs import make_recording
 from support.shell import AGENT, Shell, open_shell
 
 
@@ -169,3 +174,27 @@ def test_doctor_tells_what_is_recorded_and_what_is_in_the_way(recorded: tuple[Sh
     assert hindered.returncode == 1
     assert "OTEL_SDK_DISABLED" in hindered.stdout
     assert "problems found" in hindered.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({}, {"SPANREPLAY_REPLAY_IDLE": "690"}),
+        ({"live": ("tool:get_*",)}, {}),
+        ({"on_change": ("llm=live",)}, {}),
+        ({"on_change": ("serve",)}, {"SPANREPLAY_REPLAY_IDLE": "690"}),
+        ({"port": 0}, {}),
+        ({"is_stepped": True}, {}),
+        ({"is_terminal": True}, {}),
+        ({"setting": "5"}, {}),
+    ],
+)
+def test_s29_a_replay_that_nobody_watches_has_a_limit(
+    changed: dict[str, Any], wanted: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes and ten times what the run took; none for live calls, for who debugs, and beside another one."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: changed.get("is_terminal", False)))
+    monkeypatch.setenv("SPANREPLAY_REPLAY_IDLE", changed.get("setting", ""))
+    options = {"live": (), "on_change": (), "port": None, **changed}
+    plan = build_plan(is_stepped=changed.get("is_stepped", False))
+    assert limit_idle(make_recording(), plan, options) == wanted
