@@ -84,13 +84,41 @@ def _read_versions() -> dict[str, str]:
     return found
 
 
+_looked_at: dict[str, tuple[object, str, str]] = {}
+"""Name of a loaded module → what it was loaded by, its file, the file's hash; both '' if it is not the agent's."""
+
+
 def describe_code() -> dict[str, str]:
-    """The agent's own source files that are loaded: path → hash; at most CODE_FILES_MAX, large ones left out."""
-    return LoadedCode().look()
+    """The agent's own source files that are loaded: path → hash; at most CODE_FILES_MAX, large ones left out.
+
+    A file is read again only when its module has been loaded again: a test suite of a thousand runs reads it once.
+    """
+    global _looked_at
+    files: dict[str, str] = {}
+    looked_at: dict[str, tuple[object, str, str]] = {}
+    for name, module in list(sys.modules.items()):
+        loaded_by = _loaded_by(module)
+        known = _looked_at.get(name)
+        if known is None or known[0] is not loaded_by:
+            path = _agent_file_of(module)
+            if path and len(files) >= CODE_FILES_MAX:
+                continue
+            known = (loaded_by, path, hash_file(Path(path)) if path else "")
+        looked_at[name] = known
+        _, path, found = known
+        if found and len(files) < CODE_FILES_MAX:
+            files[ids.shorten(path)] = found
+    _looked_at = looked_at
+    return dict(sorted(files.items()))
+
+
+def _loaded_by(module: object) -> object:
+    """What changes when a module is loaded again, also by `importlib.reload`; a script has only itself."""
+    return (module.__dict__.get("__spec__") if isinstance(module, ModuleType) else None) or module
 
 
 class LoadedCode:
-    """The same for a process that asks often: each module is looked at once, also for processes forked from this one.
+    """The same for a process that forks: each module is looked at once, also for processes forked from this one.
 
     Touching every module of a process that was just forked copies most of its memory, which takes tens of milliseconds.
     """
@@ -106,8 +134,9 @@ class LoadedCode:
             added: dict[str, str] = {}
             for name in new:
                 path = _agent_file_of(sys.modules.get(name))
-                found = hash_file(Path(path)) if path else ""
-                if found and len(files) + len(added) < CODE_FILES_MAX:
+                has_room = len(files) + len(added) < CODE_FILES_MAX
+                found = hash_file(Path(path)) if path and has_room else ""
+                if found:
                     added[ids.shorten(path)] = found
             files = dict(sorted({**files, **added}.items()))
             self._known = (seen.union(new), files)  # at once: other threads may look too

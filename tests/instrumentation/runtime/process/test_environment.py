@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from spanreplay.runtime.process import environment
-from spanreplay.runtime.process.environment import LoadedCode
+from spanreplay.runtime.process.environment import LoadedCode, describe_code
 
 
 def test_code_is_what_it_was_when_its_module_was_first_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +30,32 @@ def test_code_is_what_it_was_when_its_module_was_first_seen(tmp_path: Path, monk
     assert "first_seen.py" in {path.rpartition("/")[2] for path in before}
     for name in ("first_seen", "seen_later"):
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_code_is_read_again_when_its_module_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that only changes runs as it was loaded; a module that is loaded again has another hash."""
+    monkeypatch.setattr(environment, "CODE_FILES_MAX", sys.maxsize)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "loaded_again.py"
+
+    def load(value: int, how: Callable[[], object]) -> str:
+        file.write_text(f"value = {value}\n")
+        how()
+        return next(found for path, found in describe_code().items() if path.endswith(file.name))
+
+    first = load(1, lambda: importlib.import_module("loaded_again"))
+    assert load(2, lambda: None) == first
+    second = load(2, lambda: importlib.reload(sys.modules["loaded_again"]))
+    assert second != first
+    monkeypatch.delitem(sys.modules, "loaded_again")
+    assert load(3, lambda: importlib.import_module("loaded_again")) not in (first, second)
+    monkeypatch.delitem(sys.modules, "loaded_again")
+
+
+def test_code_beyond_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of thousands of files pays for as many as are kept."""
+    monkeypatch.setattr(environment, "CODE_FILES_MAX", 0)
+    monkeypatch.setattr(environment, "_looked_at", {})
+    monkeypatch.setattr(environment, "hash_file", lambda path: pytest.fail(f"{path} was read"))
+    assert describe_code() == LoadedCode().look() == {}
