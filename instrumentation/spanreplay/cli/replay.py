@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from spanreplay.cli import served
 from spanreplay.cli.agent.child import describe_end, run_child
 from spanreplay.cli.agent.launch import (
     Agent,
@@ -298,20 +297,27 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
         if plan.is_strict and not plan.stop_at and not completeness.is_complete:
             ctx.exit(show(refuse(found.recording)))
         settings |= limit_idle(found.recording, plan, options)
-        recorded = {} if options["port"] is None else served.find_request(found.recording)
+        serve = None if options["port"] is None else _open_port(options["port"], found.recording)
         _warn_incomplete(completeness)
         is_searching = options["warm"] == earlier.AUTO
         aside = STDERR if is_searching or "-" in files.values() else None  # standard output holds the report alone
         judge = partial(_judge, agent, found, folder, aside)
-        if options["port"] is not None:
+        if serve is not None:
 
             def serve_one(told: Mapping[str, str]) -> Verdict:
                 return complete(judge({**settings, **told}, found.earlier))
 
-            ctx.exit(served.serve(options["port"], recorded, serve_one, show))
+            ctx.exit(serve(serve_one, show))
         search = partial(judge, settings)
         verdict = complete(earlier.find_needed(found.earlier, search) if is_searching else search(found.earlier))
     ctx.exit(show(verdict))
+
+
+def _open_port(port: int, recording: Recording) -> Callable[..., int]:
+    """`serve` for a recorded request. Loaded only then: it brings the modules of a recorded process."""
+    from spanreplay.cli import served
+
+    return partial(served.serve, port, served.find_request(recording))
 
 
 def _build_settings(plan: Plan, options: dict[str, Any]) -> dict[str, str]:
