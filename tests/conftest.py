@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -58,6 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(page, "spanreplay-status")
     elif part:
         config.pluginmanager.register(status.StatusPart(Path(part)), "spanreplay-status")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded by now out of garbage collections: with 12,000 tests in memory each takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
