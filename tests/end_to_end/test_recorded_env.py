@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from spanreplay.recording.spool import SpoolCatalog
+from support.nested_pytest import OURS
 from support.provider import Provider
 from support.replaying import Replayed, Workplace
 
@@ -479,7 +480,7 @@ def test_answer():
 def test_s62_a_suite_needs_no_key(server: Workplace, laptop: Workplace) -> None:
     """A test that was recorded with a key passes on a machine that has none."""
     server.write("test_agent.py", SUITE)
-    suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_agent.py")
+    suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *OURS, "test_agent.py")
     assert "1 passed" in _run(server, *suite, "--replay-mode=record")
     laptop.write("test_agent.py", SUITE)
     shutil.copytree(server.path, laptop.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".spanreplay"))

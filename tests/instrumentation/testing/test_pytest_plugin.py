@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from support.nested_pytest import OURS, OURS_AND_RUNNERS
 from support.provider import Provider
 
 pytest_plugins = ["pytester"]
@@ -22,7 +23,6 @@ def ask(prompt=PROMPT):
         answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": prompt}])
     return answer.choices[0].message.content
 """
-_NO_OTHERS = [part for name in ("phoenix", "langsmith_plugin", "mockllm") for part in ("-p", f"no:{name}")]
 TIMES = """
 TIMES = int(os.environ.get("TIMES", "2"))
 
@@ -33,12 +33,12 @@ def test_agent():
 """
 
 
-def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*_NO_OTHERS, *args, timeout=600)
+def _run(pytester: pytest.Pytester, *args: str, plugins: tuple[str, ...] = OURS) -> pytest.RunResult:
+    return pytester.runpytest_subprocess(*plugins, *args, timeout=600)
 
 
-def _record(pytester: pytest.Pytester, provider: Provider, *args: str) -> None:
-    result = _run(pytester, "--replay-mode=record", *args)
+def _record(pytester: pytest.Pytester, provider: Provider, *args: str, plugins: tuple[str, ...] = OURS) -> None:
+    result = _run(pytester, "--replay-mode=record", *args, plugins=plugins)
     assert result.ret == 0, result.stdout.str()
     result.stdout.fnmatch_lines(["spanreplay: --replay-mode=record"])
     provider.stop()
@@ -165,13 +165,13 @@ class TestGroup:
         assert len(await fan_out("second")) == 4
 """
     pytester.makepyfile(AGENT + tests)
-    _record(pytester, provider, "-n", "2")
+    _record(pytester, provider, "-n", "2", plugins=OURS_AND_RUNNERS)
     written = sorted(p.relative_to(pytester.path) for p in pytester.path.rglob("*.replay"))
     assert len(written) == 6
     before = {p: p.stat().st_mtime_ns for p in pytester.path.rglob("*.*") if "cache" not in str(p)}
-    _run(pytester).assert_outcomes(passed=6)
-    _run(pytester, "-n", "2").assert_outcomes(passed=6)
-    _run(pytester, "-k", "second").assert_outcomes(passed=1, deselected=5)
+    _run(pytester, plugins=OURS_AND_RUNNERS).assert_outcomes(passed=6)
+    _run(pytester, "-n", "2", plugins=OURS_AND_RUNNERS).assert_outcomes(passed=6)
+    _run(pytester, "-k", "second", plugins=OURS_AND_RUNNERS).assert_outcomes(passed=1, deselected=5)
     assert {p: p.stat().st_mtime_ns for p in pytester.path.rglob("*.*") if "cache" not in str(p)} == before
 
 
@@ -457,5 +457,5 @@ def test_plain():
     assert type(threading.Thread.__dict__["start"]).__name__ == "function"
 """
     )
-    _run(pytester, "-p", "no:asyncio", "-W", "error").assert_outcomes(passed=1)
+    _run(pytester, "-W", "error").assert_outcomes(passed=1)
     assert not (pytester.path / ".spanreplay").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.nested_pytest import OURS
 from support.provider import Provider
 
 pytest_plugins = ["pytester"]
@@ -71,13 +72,12 @@ def test_s5_one_test_plays_several_recordings_and_counts(
 ) -> None:
     """Each block of a test plays its own recording, each call of it once, and says how many were played."""
     pytester.makepyfile(TESTS)
-    others = [part for name in ("phoenix", "langsmith_plugin", "mockllm") for part in ("-p", f"no:{name}")]
     with monkeypatch.context() as patch:
         patch.setenv("RECORD", "1")
-        recorded = pytester.runpytest_subprocess(*others, "-s", "-k", "test_record", timeout=600)
+        recorded = pytester.runpytest_subprocess(*OURS, "-s", "-k", "test_record", timeout=600)
     recorded.assert_outcomes(passed=2, deselected=4)
     provider.stop()
-    replayed = pytester.runpytest_subprocess(*others, "-s", timeout=600)
+    replayed = pytester.runpytest_subprocess(*OURS, "-s", timeout=600)
     replayed.assert_outcomes(passed=4, skipped=2)
     said = [[line for line in each.outlines if "said " in line] for each in (recorded, replayed)]
     assert len(said[0]) == 2

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
+from support.nested_pytest import OURS
 from support.repository import commit
 
 pytest_plugins = ["pytester"]
 
-_NO_OTHERS = [part for name in ("phoenix", "langsmith_plugin", "mockllm") for part in ("-p", f"no:{name}")]
 AGENT = """
 import os, json
 from pathlib import Path
@@ -31,7 +31,7 @@ def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*_NO_OTHERS, *args, timeout=600)
+    return pytester.runpytest_subprocess(*OURS, *args, timeout=600)
 
 
 def _record(pytester: pytest.Pytester, *args: str) -> None:

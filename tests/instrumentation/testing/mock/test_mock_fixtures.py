@@ -7,14 +7,15 @@ from importlib.metadata import metadata
 
 import pytest
 
+from support.nested_pytest import OURS_AND_RUNNERS
+
 pytest_plugins = ["pytester"]
 
-_OURS_ONLY = [part for name in ("phoenix", "langsmith_plugin", "mockllm") for part in ("-p", f"no:{name}")]
 _FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def _run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*_OURS_ONLY, *args, timeout=600)
+    return pytester.runpytest_subprocess(*OURS_AND_RUNNERS, *args, timeout=600)
 
 
 def test_s10_readme_of_pytest_mockllm_runs_unchanged(pytester: pytest.Pytester) -> None:
