@@ -7,6 +7,9 @@ tools/agents.sh
 tools/browser.sh
 tools/postgres.sh
 tools/redis.sh
+# The tests start thousands of processes that import our packages. Where PYTHONDONTWRITEBYTECODE is set, as in images,
+# nobody else writes their bytecode, and each process would compile them anew.
+.venv/bin/python -m compileall -q instrumentation collector replay_service tests/support
 options=(-n auto --maxprocesses 8 --dist loadfile -q)
 if [[ $# -gt 0 ]]; then
     exec .venv/bin/python -m pytest "${options[@]}" "$@"
