@@ -10,6 +10,7 @@ agents=(tests/end_to_end/test_{async_processes,determinism,handed_work,hermetic,
     tests/end_to_end/test_{local_reads,loops,meetings,overlay,own_servers,plans,resume,returns,stepping,structured}.py
     tests/end_to_end/test_transports.py)
 passed=() failed=() missing=()
+export SPANREPLAY_TEST_MATRIX=1 # all cases where `make test` tries a sample
 
 run_version() {
     local version=$1 python=$2 venv=.venvs/py$1
@@ -17,6 +18,7 @@ run_version() {
     # The pip that comes with Python 3.10 tries versions for an hour where a newer one finds them at once
     "$venv/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip &&
         "$venv/bin/python" -m pip install -q --disable-pip-version-check -e '.[client,service,dev,test]' &&
+        "$venv/bin/python" -m compileall -q instrumentation collector replay_service tests/support &&
         "$venv/bin/python" -m pytest "${options[@]}" tests/instrumentation "${agents[@]}"
 }
 
@@ -30,7 +32,7 @@ for version in 3.10 3.11 3.12 3.13 3.14; do
 done
 
 say '── every generation of SDKs'
-SPANREPLAY_TEST_MATRIX=1 tools/agents.sh
+tools/agents.sh
 absent=()
 for requirements in tests/agents/requirements/*.txt; do
     name=$(basename "$requirements" .txt)
@@ -41,6 +43,10 @@ done
     tests/end_to_end/test_installed_agents.py \
     tests/end_to_end/test_frameworks_record_replay.py tests/instrumentation/seams/test_contract.py ||
     failed+=('the SDKs')
+
+say '── all of what make test samples'
+grep -rl --include='test_*.py' 'support\.sampling' tests | xargs .venv/bin/python -m pytest "${options[@]}" ||
+    failed+=('what make test samples')
 
 say '── every one of 200 requests, replayed alone, of each framework'
 SPANREPLAY_TEST_UNITS=200 .venv/bin/python -m pytest "${options[@]}" tests/end_to_end/test_units_load.py ||
@@ -66,7 +72,7 @@ say '── the charts and the Dockerfile under checkov'
 tools/checkov.sh || failed+=('checkov: fix what it names, or say in .checkov.yaml why it is meant to be so')
 
 say '── every kernel for every architecture'
-tools/kernels.sh && env -u TRITON_INTERPRET SPANREPLAY_TEST_MATRIX=1 .venvs/kernels/bin/python -m pytest \
+tools/kernels.sh && env -u TRITON_INTERPRET .venvs/kernels/bin/python -m pytest \
     "${options[@]}" tests/kernels/test_aot.py || failed+=('the kernels')
 
 say '── the engines that the plug-ins of the kernels are for'

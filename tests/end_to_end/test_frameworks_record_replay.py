@@ -10,6 +10,7 @@ import pytest
 from support.agents import AGENTS, ENVIRONMENTS, without_instrumentors
 from support.provider import Provider
 from support.replaying import Workplace
+from support.sampling import IS_WHOLE
 from support.spans import assert_same_spans
 
 RUNS: Final = {
@@ -90,12 +91,13 @@ def test_s8_fan_out_workflow_replays_the_same_events_fifty_times(
     """Eight events for four workers, 50 workflows: each replays its own sequence of events, whatever its timing."""
     there = _there(workplace, environment)
     agent = AGENTS / "llamaindex_agent.py"
-    recorded = there.record(agent, "workflows", ROUNDS="50")
+    rounds = 50 if IS_WHOLE or environment == "openai2" else 10
+    recorded = there.record(agent, "workflows", ROUNDS=str(rounds))
     provider.stop()
-    replayed = there.replay(agent, "workflows", ROUNDS="50")
+    replayed = there.replay(agent, "workflows", ROUNDS=str(rounds))
     assert replayed.stdout == recorded.stdout, replayed.stderr
     assert replayed.verdict["verdict"] == "identical", replayed.stderr
-    assert len({line.split(" ", 2)[2] for line in recorded.stdout.splitlines() if "Drawn" in line}) == 400
+    assert len({line.split(" ", 2)[2] for line in recorded.stdout.splitlines() if "Drawn" in line}) == 8 * rounds
 
 
 @pytest.mark.slow
