@@ -94,8 +94,9 @@ COMPUTE: Final = compile_row(
 LOCKS: Final = compile_row("fasteners filelock portalocker")
 """Distributions that have processes wait for each other, with files of their own."""
 LOGS: Final = compile_row("loguru structlog")
-"""Distributions that keep a log of what the agent does, as `logging` does."""
-PLUMBING: Final = (TELEMETRY, RUNNERS, TRANSPORTS, MODEL_SDKS, SERVERS, COMPUTE, LOCKS, LOGS)
+"""Distributions that keep a log of what the agent does, as `logging` does: the time that they show is their caller's,
+their files and threads are their own."""
+PLUMBING: Final = (TELEMETRY, RUNNERS, TRANSPORTS, MODEL_SDKS, SERVERS, COMPUTE, LOCKS)
 BOOKKEEPING: Final = (
     "agno/api/",
     "crewai/events/",
@@ -163,7 +164,7 @@ def find_row(distribution: str) -> int:
     """What the tables make of a distribution: FRAMEWORK, PASS or FOREIGN, and LIBRARY where none names it."""
     if FRAMEWORKS.fullmatch(distribution):
         return FRAMEWORK
-    if PASSES.fullmatch(distribution):
+    if PASSES.fullmatch(distribution) or LOGS.fullmatch(distribution):
         return PASS
     return FOREIGN if is_among(distribution, PLUMBING) else LIBRARY
 

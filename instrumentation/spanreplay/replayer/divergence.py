@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.replayer.addresses import is_same_text, with_addresses_of
+
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord
 
@@ -238,9 +240,12 @@ def _walk(a: Any, b: Any, path: str) -> Iterator[Diff]:
             yield from _walk(a.get(key, _ABSENT), b.get(key, _ABSENT), below)
     elif isinstance(a, list) and isinstance(b, list):
         yield from _walk_lists(a, b, path)
+    elif isinstance(a, str) and isinstance(b, str):
+        if not is_same_text(a, b):
+            at = _first_difference(a, with_addresses_of(a, b))
+            yield Diff(path or "$", _shorten(a, at), _shorten(b, at), at)
     elif type(a) is not type(b) or a != b:
-        at = _first_difference(a, b) if isinstance(a, str) and isinstance(b, str) else -1
-        yield Diff(path or "$", _shorten(a, at), _shorten(b, at), at)
+        yield Diff(path or "$", _shorten(a, -1), _shorten(b, -1), -1)
 
 
 def _walk_lists(a: list[Any], b: list[Any], path: str) -> Iterator[Diff]:

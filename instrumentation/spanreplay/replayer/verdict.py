@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanreplay.model.call import CallRecord
 from spanreplay.model.levels import FULL
 from spanreplay.model.serving_stack import LIVE_NOTE
+from spanreplay.replayer.addresses import hide_addresses, is_same_text
 from spanreplay.replayer.compare.blame import Blame
 from spanreplay.replayer.compare.changed_files import compare_files
 from spanreplay.replayer.compare.drift import find_changed_files, find_drift
@@ -248,12 +249,15 @@ def compare_stdout(recorded: Any, now: dict[str, Any], as_recorded: Callable[[st
         return {"compared": False, "equal": True, "recorded_bytes": 0, "bytes": now.get("bytes", 0), "diff": ""}
     text = str(now.get("text", ""))
     moved = as_recorded(text)
+    then = str(recorded.get("text", ""))
     is_equal = recorded.get("sha256") in (now.get("sha256"), "" if moved == text else digest_of(moved))
+    if not is_equal and digest_of(then) == recorded.get("sha256") and digest_of(text) == now.get("sha256"):
+        is_equal = is_same_text(then, moved)  # both are whole
     diff = ""
     if not is_equal:
         lines = difflib.unified_diff(
-            str(recorded.get("text", "")).splitlines(),
-            moved.splitlines(),
+            hide_addresses(then).splitlines(),
+            hide_addresses(moved).splitlines(),
             "recorded",
             "now",
             lineterm="",

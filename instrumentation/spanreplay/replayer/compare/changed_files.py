@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from spanreplay.model.code_state import BY_PROGRAM
+from spanreplay.replayer.addresses import is_same_text
 from spanreplay.replayer.divergence import Diff, Divergence, diff_json
 
 FILES_MAX: Final = 100
@@ -53,9 +54,11 @@ def _difference(path: str, then: Any, now: Any) -> tuple[str, tuple[Diff, ...]]:
         return f"{path} was {'removed' if 'gone' in then else 'left behind'} when this was recorded, and not now", ()
     if "text" not in then or "text" not in now:
         return f"{path} differs: {then.get('size')} bytes then, {now.get('size')} now", ()
+    if is_same_text(str(then["text"]), str(now["text"])):
+        return "", ()
     lines = zip_longest(str(then["text"]).splitlines(), str(now["text"]).splitlines())
     for number, (old, new) in enumerate(lines, 1):
-        if old != new:
+        if old is None or new is None or not is_same_text(old, new):
             where = f"{path} line {number}"
             if old is None or new is None:
                 return f"{where} {'is new' if old is None else 'is missing'}", (Diff(f"line {number}", old, new),)

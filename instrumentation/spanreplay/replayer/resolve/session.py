@@ -40,6 +40,7 @@ from spanreplay.replayer.resolve.recorded_env import RecordedEnv
 from spanreplay.replayer.resolve.repeats import Repeats
 from spanreplay.replayer.resolve.sent_tokens import SentTokens
 from spanreplay.replayer.resolve.streams import count_parts
+from spanreplay.replayer.restated import find_restated
 from spanreplay.replayer.schedule.gate import OrderGate
 from spanreplay.replayer.schedule.handovers import RecordedHandovers
 from spanreplay.replayer.schedule.pace import Steps
@@ -129,9 +130,9 @@ class Session:
         slot = (lane, crossing.boundary, crossing.index)
         self.findings.taint.saw(lane, crossing.seq)
         exact = index.find_exact(slot, key, crossing.spec.call_id)
-        if exact is None and self.relocation and crossing.restate(self.relocation.spec):
+        if exact is None:
+            exact = find_restated(index, self.relocation, crossing, slot)
             key = crossing.key_hex
-            exact = index.find_exact(slot, key, crossing.spec.call_id)
         moved = None if exact is not None else index.find_moved(slot, key)
         found = exact or (index.find_in_slot(slot) if moved is None else moved.call)
         self._resolved += 1

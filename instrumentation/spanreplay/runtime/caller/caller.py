@@ -216,6 +216,8 @@ def who_hands(frame: FrameType | None) -> int:
             return handed.by
         if origin == LIBRARY:
             last = LIBRARY
+        if _is_log(origin, frame):
+            break
         if origin != PASS and not _hands_over(frame.f_code.co_filename):
             break
         frame = frame.f_back
@@ -235,6 +237,11 @@ def runs_in_background(frame: FrameType | None, work: object) -> bool:
     if code is None or who_hands(frame) == AGENT:
         return False
     return classify(code.co_filename) != AGENT
+
+
+def _is_log(origin: int, frame: FrameType) -> bool:
+    """Whether a library that keeps a log for the agent works here: its files and threads are its own."""
+    return origin == PASS and is_among(frame.f_code.co_filename, (owners.LOGS,))
 
 
 _FILE_CARRIERS: Final = frozenset(
@@ -296,6 +303,8 @@ def who_opens(frame: FrameType | None) -> int:
             return AGENT
         if origin == FOREIGN and frame.f_code in entries:
             return handed.by
+        if _is_log(origin, frame):
+            return FOREIGN
         if origin != PASS and frame.f_code not in between and not _carries_files(filename):
             if filename in foreign:  # not where it depends on more than the file's name
                 _for_themselves.add(filename)
@@ -364,6 +373,8 @@ def who_looks(frame: FrameType | None) -> int:
             return AGENT if ids.is_agent_file(filename) else LIBRARY
         if origin == FOREIGN and code in entries:
             return handed.by
+        if _is_log(origin, frame):
+            return FOREIGN
         if origin != PASS and code not in between and not _carries_looks(filename):
             if filename in foreign:
                 _looks_for_itself.add(filename)
