@@ -25,6 +25,7 @@ from spanreplay.runtime import processes as family
 from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process import parent_run
+from spanreplay.runtime.process.outside_io import starts_program
 from spanreplay.runtime.process.stdout import OutputCapture
 from spanreplay.runtime.process.termination import Termination
 from spanreplay.runtime.run import Run, root_lane_of_active_run, set_process_run
@@ -33,6 +34,7 @@ from spanreplay.seams.concurrency import lanes_of_work, thread_polls
 from spanreplay.seams.concurrency import thread_waits as waits
 from spanreplay.seams.concurrency.carried import carried
 from spanreplay.seams.machine import reads_and_files
+from spanreplay.seams.machine.outside.forks import note_fork
 from spanreplay.seams.telemetry import providers
 
 if TYPE_CHECKING:
@@ -313,8 +315,7 @@ class Installation:
         if family.starting.is_now or self.is_dividing:
             return
         if os.getpid() == self._pid and self.run is not None and not self.run.is_ended:
-            self.run.forks += 1
-            self.run.hole(f"the process forked at {ids.find_caller(2)}: calls of the child are not in this run")
+            note_fork(self.run)
 
     def finish_start(self) -> None:
         """End a replay that had a start to make, and no unit: without a verdict."""
@@ -332,6 +333,8 @@ class Installation:
             self.session.is_forked = True
             return
         set_process_run(None)
+        if starts_program(sys._getframe(1)):
+            return
         parent = self.run
         # A process of multiprocessing's joins the run, and so do those that its forkserver forks
         if parent is not None and not parent.is_member and not family.starting.is_now:

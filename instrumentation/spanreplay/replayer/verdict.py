@@ -151,9 +151,13 @@ def _find_divergences(
     """Calls first, in the order in which they were found, then connections, files and what the process gave."""
     recording = session.recording
     divergences = _order_moves(session)
+    blocked = [_blocked(address, bool(divergences)) for address in session.sockets_denied]
     if not session.has_reached_frontier:
-        divergences += _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
-    divergences += [_blocked(address, bool(divergences)) for address in session.sockets_denied]
+        left = _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
+        # Who is denied a connection ends there
+        divergences += [*blocked, *(replace(each, is_downstream=True) for each in left)] if blocked else left
+    else:
+        divergences += blocked
     if not session.is_stopped and not session.has_gone_on:
         if run.written is not None:
             now = run.written.describe().get("files")

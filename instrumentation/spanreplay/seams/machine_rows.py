@@ -263,6 +263,15 @@ MACHINE: Final[tuple[Seam, ...]] = (
         omits="sockets that C code opens for itself; `SPANREPLAY_AUDIT=full` sees more",
     ),
     Seam(
+        "native-clients",
+        "python",
+        ("pycurl", "curl_cffi.curl", "curl_cffi.aio", "primp"),
+        "spanreplay.seams.machine.outside.native_clients",
+        "no calls; notes requests of pycurl, curl_cffi and primp, which make a run incomplete; a replay makes none",
+        lanes="none: its place is a line of code",
+        omits="other clients in native code: what they do is neither seen nor denied",
+    ),
+    Seam(
         "datagrams",
         "python",
         ("socket", "asyncio"),

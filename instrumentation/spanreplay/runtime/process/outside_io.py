@@ -94,6 +94,22 @@ def is_harmless_spawn(frame: FrameType | None) -> bool:
     return False
 
 
+_EXECUTES: Final = "_execute_child"
+"""The method in which every `subprocess` forks."""
+_FORK_FRAMES_MAX: Final = 12
+
+
+def starts_program(frame: FrameType | None) -> bool:
+    """Whether a fork that is made here is made for the sake of a program: the child does nothing for the agent."""
+    for _ in range(_FORK_FRAMES_MAX):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == _EXECUTES:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def is_importing(frame: FrameType | None) -> bool:
     """Whether code is being loaded here, for an `import` of the agent's or of nobody's."""
     for _ in range(FRAMES_MAX):

@@ -7,6 +7,7 @@ from the environment exports behind the redactor; its default export, and one to
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from opentelemetry import trace
 
 from spanreplay.model import config, ids
 from spanreplay.model.here import BOOT_PARTS, PACKAGE
+from spanreplay.runtime.process.outside_io import starts_program
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -58,7 +60,13 @@ def make_provider() -> TracerProvider:
     """A provider with the sampler and the resource that the environment names, which exports nothing."""
     from opentelemetry.sdk.trace import TracerProvider
 
-    return TracerProvider(shutdown_on_exit=False)
+    class Provider(TracerProvider):
+        def _handle_fork(self) -> None:
+            # It looks for the resource in threads, and gevent's would have other greenlets go on in the child
+            if not starts_program(sys._getframe(1)):
+                super()._handle_fork()
+
+    return Provider(shutdown_on_exit=False)
 
 
 def name_foreign() -> str:

@@ -1,0 +1,77 @@
+"""Seam: HTTP clients that open their connections in native code, where neither a patch nor an audit hook sees them.
+
+Nothing of theirs is recorded. While recording, a request outside of every boundary is noted as a leak, with its place,
+so that the run says why it can't be replayed; in a replay none is made, or it would act on the world a second time.
+One row of CLIENTS a class, or a module with functions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from spanreplay.model import guard
+from spanreplay.runtime.agent_patches import TypeMembers
+from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.outside_io import is_telemetry_stack
+from spanreplay.runtime.run import active_run
+from spanreplay.seams.machine.outside import leaks
+
+_getframe: Final = sys._getframe
+_VERBS: Final = ("request", "get", "head", "options", "delete", "post", "put", "patch")
+CLIENTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("pycurl", "Curl", ("perform",)),
+    ("pycurl", "CurlMulti", ("add_handle",)),
+    ("curl_cffi.curl", "Curl", ("perform",)),
+    ("curl_cffi.aio", "AsyncCurl", ("add_handle",)),
+    ("primp", "Client", _VERBS),
+    ("primp", "AsyncClient", _VERBS),
+    ("primp", "", _VERBS),
+)
+"""Module, class in it (or nothing), and what begins a request."""
+
+
+def _see(client: str) -> None:
+    """Note a request that is about to be made. Raises: ReplayMiss in a replay."""
+    run = active_run()
+    if run is None:
+        return
+    server = f"a server with {client}"
+    if run.session is None:
+        leaks.note("socket", client, server)
+        return
+    from spanreplay.replayer.sandbox.going_live import is_live
+
+    if not run.is_ended and not is_live(run) and not is_telemetry_stack(_getframe(1)):
+        raise run.session.deny_socket(server)
+
+
+def _watched(real: Callable[..., Any], client: str) -> Callable[..., Any]:
+    def request(*args: Any, **kwargs: Any) -> Any:
+        guard.guarded("watching a native client", _see, client)
+        return real(*args, **kwargs)
+
+    request.__name__ = request.__qualname__ = getattr(real, "__name__", "request")
+    request.__doc__ = real.__doc__
+    return request
+
+
+def install(module: Any, patches: Patches) -> None:
+    """Watch the clients of one module."""
+    package = module.__name__.partition(".")[0]
+    for name, owner_name, methods in CLIENTS:
+        owner = getattr(module, owner_name, None) if owner_name else module
+        if name != module.__name__ or owner is None:
+            continue
+        space: Any = owner
+        if isinstance(owner, type) and not owner.__flags__ & _HEAP_TYPE:
+            space = TypeMembers(owner)
+        for each in methods:
+            real = vars(owner).get(each)
+            if callable(real):
+                patches.replace(space, each, _watched(real, package))
+
+
+_HEAP_TYPE: Final = 1 << 9
+"""Whether the interpreter lets members of a class be set (`Py_TPFLAGS_HEAPTYPE`)."""
