@@ -108,7 +108,11 @@ def test_n14_native_code_in_a_live_call_writes_for_real(place: Workplace) -> Non
     assert (stubbed.status, written.exists()) == (0, False), stubbed.stderr
     live = place.replay(agent, options=["--live", "tool:ask"])
     assert (live.status, written.read_bytes()) == (0, b"x"), live.stderr
-    assert live.verdict["sandbox"] == {"files": "python", "why": "the plan lets calls go live"}
+    assert live.verdict["sandbox"] == {
+        "files": "python",
+        "network": "python",
+        "why": "the plan lets calls go live",
+    }
 
 
 def test_n14_switched_off_native_code_writes_for_real(place: Workplace) -> None:
@@ -119,7 +123,11 @@ def test_n14_switched_off_native_code_writes_for_real(place: Workplace) -> None:
     replayed = place.replay(agent, SPANREPLAY_SANDBOX="python")
     assert replayed.status == 0, replayed.stderr
     assert (place.path / "out.bin").exists()
-    assert replayed.verdict["sandbox"] == {"files": "python", "why": "SPANREPLAY_SANDBOX=python"}
+    assert replayed.verdict["sandbox"] == {
+        "files": "python",
+        "network": "python",
+        "why": "SPANREPLAY_SANDBOX=python",
+    }
 
 
 HANDLED = (

@@ -10,7 +10,8 @@ from typing import Final
 import pytest
 
 _ABI_MIN: Final = 2
-LIBRARY: Final = """
+NETWORK_ABI: Final = 4
+LIBRARY: Final = '''
 import ctypes, os
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -27,7 +28,17 @@ def write(path, content):
 
 def remove(path):
     _check(libc.unlink(path.encode()), path)
-"""
+
+def ask(port):
+    """Connect to a port of this machine past Python's sockets, and tell what its server says."""
+    descriptor = _check(libc.socket(2, 1, 0))
+    address = (2).to_bytes(2, "little") + port.to_bytes(2, "big") + bytes([127, 0, 0, 1]) + bytes(8)
+    try:
+        _check(libc.connect(descriptor, address, len(address)))
+        return os.read(descriptor, 100).decode()
+    finally:
+        os.close(descriptor)
+'''
 
 
 def _find_abi() -> int:
@@ -37,6 +48,7 @@ def _find_abi() -> int:
 
 
 needs_landlock = pytest.mark.skipif(_find_abi() < _ABI_MIN, reason="this kernel has no Landlock, or one before 5.19")
+needs_offline = pytest.mark.skipif(_find_abi() < NETWORK_ABI, reason="this kernel can't deny connections: before 6.7")
 
 
 def install_library(folder: Path) -> str:

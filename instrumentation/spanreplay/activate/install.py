@@ -24,7 +24,7 @@ from spanreplay.runtime import lanes
 from spanreplay.runtime import processes as family
 from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.process import parent_run
+from spanreplay.runtime.process import own_ports, parent_run
 from spanreplay.runtime.process.outside_io import starts_program
 from spanreplay.runtime.process.stdout import OutputCapture
 from spanreplay.runtime.process.termination import Termination
@@ -254,7 +254,9 @@ class Installation:
         if self.session is not None and self.run is not None:
             from spanreplay.replayer.sandbox import kernel_guard, native_writes, world
 
-            self.session.guard = kernel_guard.enter(self.session.plan)
+            asks_itself = own_ports.stated(self.session.recording.root.manifest)
+            ours = (_own_url(), config.read_setting("SPANREPLAY_ENDPOINT"))
+            self.session.guard = kernel_guard.enter(self.session.plan, asks_itself=asks_itself, endpoints=ours)
             self.world = world.install(self.session, self.run, self.patches)
             self.run.overlay = self.world.files
             self._denied = native_writes.watch(self.session, self.run, self.patches)

@@ -195,6 +195,7 @@ class Sandbox(TypedDict, total=False):
     """What keeps native code from changing files: kernel, with the folders left `free`, or python, and `why` so."""
 
     files: str
+    network: str
     free: list[str]
     why: str
 

@@ -1,4 +1,4 @@
-"""Which files the kernel keeps a replay from changing."""
+"""What the kernel keeps a replay from: changing files, connections."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ class Guard(NamedTuple):
 
     why: str = ""
     free: tuple[str, ...] = ()
+    is_offline: bool = False
+    """Whether it denies connections too."""
 
     def describe(self) -> dict[str, Any]:
         """As a verdict says it."""
         if self.why:
-            return {"files": "python", "why": self.why}
-        return {"files": "kernel", "free": list(self.free)}
+            return {"files": "python", "network": "python", "why": self.why}
+        network = "kernel" if self.is_offline else "python"
+        return {"files": "kernel", "network": network, "free": list(self.free)}

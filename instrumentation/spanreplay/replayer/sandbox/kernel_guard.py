@@ -1,4 +1,4 @@
-"""Has the kernel guard the files of a replay, where the whole process is one: native code opens them by itself.
+"""Has the kernel guard files and network of a replay, where the whole process is one: native code uses them by itself.
 
 What Python opens goes to the overlay, and what goes past it is denied (`overlay`, `hermetic`). A library in C, C++ or
 Rust asks neither. The guard can't be lifted, so it is for a process that ends with its replay, and does nothing live.
@@ -11,7 +11,9 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from typing import Final
+from urllib.parse import urlsplit
 
 from spanreplay.model import config
 from spanreplay.recording.spool.directory import prepare_directory
@@ -26,17 +28,29 @@ _TEMPORARY: Final = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 -- where C li
 _CHOOSES_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 
 
-def enter(plan: Plan) -> Guard:
-    """Have the kernel deny native code to change files, from now on; call it before the agent or a thread starts.
+def enter(plan: Plan, *, asks_itself: bool = False, endpoints: Iterable[str] = ()) -> Guard:
+    """Have the kernel deny native code to change files, and to connect; call it before the agent or a thread starts.
 
-    It stays so until the process ends, in processes that it starts too.
+    It stays so until the process ends, in processes that it starts too. A program that is a client of its own server
+    may connect: which port that is nobody knows yet. `endpoints` are the URLs of ours.
     """
     why = _why_not(plan)
     if why:
         return Guard(why)
     free = _free_folders()
-    why = landlock.restrict(free, [*_make_own_files(), *_redirections()])
-    return Guard(why) if why else Guard(free=free)
+    ports = None if asks_itself else [port for url in endpoints if (port := port_of(url))]
+    restricted = landlock.restrict(free, [*_make_own_files(), *_redirections()], ports)
+    return Guard(restricted.why) if restricted.why else Guard(free=free, is_offline=restricted.is_offline)
+
+
+def port_of(url: str) -> int:
+    """The port of a URL or of `host:port`; 0 if it has none."""
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    try:
+        port = parts.port
+    except ValueError:
+        return 0
+    return port or {"https": 443, "http": 80}.get(parts.scheme, 0)
 
 
 def _why_not(plan: Plan) -> str:

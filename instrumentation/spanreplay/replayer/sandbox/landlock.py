@@ -1,7 +1,8 @@
 """Linux Landlock: the kernel denies a thread, and whatever it starts, to change files outside of some folders.
 
-Only what changes files is handled: reading, executing and the network stay as they are. It needs no rights and can't
-be lifted. Of what changes files Landlock knows no right for modes, owners, times and extended attributes.
+It denies TCP connections too, where it is asked to. Reading and executing stay as they are, and so do datagrams and
+Unix sockets, which Landlock does not know; nor does it know rights for modes, owners, times and extended attributes. It
+needs no rights and can't be lifted.
 Source: Documentation/userspace-api/landlock.rst of Linux.
 """
 
@@ -11,7 +12,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 ABI_MIN: Final = 2
 """Linux 5.19. ABI 1 denies every move between two folders, those too that are free to be written."""
@@ -25,30 +26,44 @@ _TRUNCATE_ABI: Final = 3
 _MAKE_AND_REMOVE: Final = 0b1_1111_1111 << 4
 """REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, _DIR, _REG, _SOCK, _FIFO, _BLOCK, _SYM."""
 _REFER: Final = 1 << 13
+NETWORK_ABI: Final = 4
+"""Linux 6.7."""
+_NET_PORT: Final = 2
+_CONNECT_TCP: Final = 1 << 1
 
 
-def restrict(folders: Iterable[str], files: Iterable[str] = ()) -> str:
-    """Let this thread, and all that it starts from now on, change nothing but these; '' or why that can't be.
+class Restricted(NamedTuple):
+    """What the kernel denies from now on; `why` says why nothing."""
 
-    What is not there is left out. If it can't be, nothing is denied.
+    why: str = ""
+    is_offline: bool = False
+    """Whether TCP connections are among it."""
+
+
+def restrict(folders: Iterable[str], files: Iterable[str] = (), ports: Iterable[int] | None = None) -> Restricted:
+    """Let this thread, and all that it starts from now on, change nothing but these, and connect to these ports alone.
+
+    What is not there is left out. Without `ports` it may connect to all; so it may where the kernel can't deny it. If
+    nothing can be denied, nothing is.
     """
     if sys.platform != "linux":
-        return "this system has no Landlock"
+        return Restricted("this system has no Landlock")
     try:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
     except (ImportError, OSError):
-        return "this Python can't call the kernel: it has no ctypes"
+        return Restricted("this Python can't call the kernel: it has no ctypes")
     kernel = _Kernel(ctypes, libc)
     try:
         abi = kernel.call(_CREATE_RULESET, None, 0, _GET_ABI)
         if abi < ABI_MIN:
-            return f"this kernel's Landlock has ABI {abi}, older than {ABI_MIN}"
-        _restrict(kernel, abi, folders, files)
+            return Restricted(f"this kernel's Landlock has ABI {abi}, older than {ABI_MIN}")
+        allowed = ports if abi >= NETWORK_ABI else None
+        _restrict(kernel, abi, folders, files, allowed)
     except OSError as exc:
-        return f"this kernel, or the process's parent, does not allow Landlock: {exc.strerror}"
-    return ""
+        return Restricted(f"this kernel, or the process's parent, does not allow Landlock: {exc.strerror}")
+    return Restricted(is_offline=allowed is not None)
 
 
 class _Kernel:
@@ -76,15 +91,19 @@ class _Kernel:
         return int(result)
 
 
-def _restrict(kernel: _Kernel, abi: int, folders: Iterable[str], files: Iterable[str]) -> None:
+def _restrict(
+    kernel: _Kernel, abi: int, folders: Iterable[str], files: Iterable[str], ports: Iterable[int] | None
+) -> None:
     of_files = _WRITE_FILE | (_TRUNCATE if abi >= _TRUNCATE_ABI else 0)
     of_folders = of_files | _MAKE_AND_REMOVE | _REFER
-    handled = struct.pack("=Q", of_folders)
+    handled = struct.pack("=Q", of_folders) if ports is None else struct.pack("=QQ", of_folders, _CONNECT_TCP)
     ruleset = kernel.call(_CREATE_RULESET, handled, len(handled), 0)
     try:
         for paths, rights in ((folders, of_folders), (files, of_files)):
             for path in paths:
                 _add_rule(kernel, ruleset, path, rights)
+        for port in ports or ():
+            kernel.call(_ADD_RULE, ruleset, _NET_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
         kernel.gain_no_rights()
         kernel.call(_RESTRICT_SELF, ruleset, 0)
     finally:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from typing import Final
 
 PORTS_MAX: Final = 10_000
+_MEMBER: Final = "asks_itself"
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
 
@@ -39,6 +41,16 @@ def asks_own(host: str, port: int | None) -> bool:
 def was_asked(port: int) -> bool:
     """Whether this process is a client of its own server at a port."""
     return port in _asked
+
+
+def for_manifest() -> dict[str, bool]:
+    """The member of a manifest that says that this process is a client of its own server."""
+    return {_MEMBER: True} if _asked else {}
+
+
+def stated(manifest: Mapping[str, object]) -> bool:
+    """Whether a manifest says so."""
+    return manifest.get(_MEMBER) is True
 
 
 def is_here(name: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from spanreplay.replayer.resolve.continuation import Resume
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.replayer.sandbox import kernel_guard
-from support.native import needs_landlock
+from support.native import needs_landlock, needs_offline
 
 CHANGES = {
     "create": "open(there / 'new', 'w')",
@@ -53,7 +53,7 @@ from spanreplay.replayer.sandbox import landlock
 
 there, free = pathlib.Path("there").absolute(), pathlib.Path("free").absolute()
 held = open(there / "held", "w")
-why = landlock.restrict([str(free), "/dev", "/not/there"], [str(there / "report")])
+why = landlock.restrict([str(free), "/dev", "/not/there"], [str(there / "report")]).why
 assert not why, why
 """
 
@@ -107,7 +107,7 @@ def test_without_landlock_nothing_is_denied_and_it_is_said(tmp_path: Path) -> No
 @needs_landlock
 def test_without_rights_left_nothing_is_half_denied(tmp_path: Path) -> None:
     """Where the kernel refuses in the middle (a seventeenth time, its limit), what was so before stays so."""
-    again = "whys = [landlock.restrict([str(free)]) for _ in range(20)]\nprint(whys[0], '|', whys[-1])\n"
+    again = "whys = [landlock.restrict([str(free)]).why for _ in range(20)]\nprint(whys[0], '|', whys[-1])\n"
     done = run(tmp_path, PROGRAM + again + ALLOWED["create"])
     assert done.stdout.startswith(" | this kernel")
     assert done.returncode == 0, done.stderr
@@ -127,12 +127,78 @@ def test_without_rights_left_nothing_is_half_denied(tmp_path: Path) -> None:
 def test_n14_a_replay_that_may_write_for_real_is_not_guarded(plan: Plan, why: str, tmp_path: Path) -> None:
     """Where the plan lets anything happen for real, the kernel is not asked: it can't be told otherwise later."""
     guard = kernel_guard.enter(plan)
-    assert guard.describe() == {"files": "python", "why": why}
+    assert guard.describe() == {"files": "python", "network": "python", "why": why}
     (tmp_path / "written").write_text("x", encoding="utf-8")
 
 
 def test_n14_the_guard_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """SPANREPLAY_SANDBOX=python leaves native code alone, and the verdict says so."""
     monkeypatch.setenv("SPANREPLAY_SANDBOX", "python")
-    assert kernel_guard.enter(Plan()).describe() == {"files": "python", "why": "SPANREPLAY_SANDBOX=python"}
+    wanted = {"files": "python", "network": "python", "why": "SPANREPLAY_SANDBOX=python"}
+    assert kernel_guard.enter(Plan()).describe() == wanted
     (tmp_path / "written").write_text("x", encoding="utf-8")
+
+
+NETWORK = """
+import os, socket, subprocess, sys
+from spanreplay.replayer.sandbox import landlock
+
+servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+allowed, denied = (server.getsockname()[1] for server in servers)
+restricted = landlock.restrict(["/dev"], ports=[allowed])
+assert restricted == landlock.Restricted(is_offline=True), restricted
+socket.create_connection(("127.0.0.1", allowed)).close()
+for way in (
+    lambda: socket.create_connection(("127.0.0.1", denied)),
+    lambda: subprocess.run(
+        [sys.executable, "-c", f"import socket; socket.create_connection(('127.0.0.1', {denied}))"],
+        check=True, stderr=subprocess.DEVNULL,
+    ),
+):
+    try:
+        way()
+    except (PermissionError, subprocess.CalledProcessError):
+        continue
+    raise AssertionError("it has connected")
+socket.create_server(("127.0.0.1", 0)).close()
+a, b = socket.socketpair()
+a.send(b"x")
+datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagram.sendto(b"x", ("127.0.0.1", denied))
+"""
+
+
+@needs_offline
+def test_n14_the_kernel_denies_connections_to_all_ports_but_some(tmp_path: Path) -> None:
+    """In programs that are started, too; servers, pairs of sockets and datagrams stay as they are."""
+    done = run(tmp_path, NETWORK)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_landlock
+def test_n14_without_ports_the_network_stays_as_it_is(tmp_path: Path) -> None:
+    """A program that asks its own server, and a kernel that knows no right for connections."""
+    connects = "restricted = landlock.restrict(['/dev'])\nsocket.create_connection(('127.0.0.1', denied)).close()\n"
+    old = "landlock.NETWORK_ABI = 1000\n" + connects.replace("['/dev']", "['/dev'], ports=[]")
+    for source in (connects, old):
+        folder = tmp_path / str(len(source))
+        folder.mkdir()
+        done = run(folder, NETWORK.partition("restricted =")[0] + source + "assert not restricted.is_offline")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://collector:4318/v1/traces", 4318),
+        ("https://collector", 443),
+        ("http://collector", 80),
+        ("replay:50051", 50051),
+        ("replay", 0),
+        ("", 0),
+        ("http://collector:70000", 0),
+    ],
+)
+def test_n14_the_port_of_ours_is_the_addresss(url: str, port: int) -> None:
+    """0 where it has none."""
+    assert kernel_guard.port_of(url) == port

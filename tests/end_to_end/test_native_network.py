@@ -1,0 +1,100 @@
+"""Native code connects by itself, past every patch and audit hook: in a replay the kernel denies it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.native import install_library, needs_offline
+from support.replaying import Workplace
+
+AGENT: Final = """
+import sys
+import native
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask", effect="read")
+def ask(question):
+    return f"answer to {question}"
+
+ask("hello")
+print(native.ask(int(sys.argv[1])))
+"""
+ASKS_ITSELF: Final = """
+import socket, threading
+import native
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask", effect="read")
+def ask(question):
+    return f"answer to {question}"
+
+server = socket.create_server(("127.0.0.1", 0))
+port = server.getsockname()[1]
+
+def serve():
+    for _ in range(2):
+        asking, _ = server.accept()
+        asking.sendall(ask("hello").encode())
+        asking.close()
+
+thread = threading.Thread(target=serve)
+thread.start()
+print(socket.create_connection(("127.0.0.1", port)).recv(100).decode())
+print(native.ask(port))
+thread.join()
+"""
+
+
+@pytest.fixture
+def port_and_asked() -> Iterator[tuple[int, list[int]]]:
+    """A server outside of the program: its port, and an element for each connection that it had."""
+    asked: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    asking, _ = server.accept()
+                except OSError:
+                    return
+                asked.append(1)
+                asking.sendall(b"ordered")
+                asking.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], asked
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@needs_offline
+def test_n14_a_replay_makes_no_connection_of_native_code(port_and_asked: tuple[int, list[int]], tmp_path: Path) -> None:
+    """Nobody is asked a second time, whichever library it is; the program is told that it may not."""
+    port, asked = port_and_asked
+    place = Workplace(tmp_path, {"PYTHONPATH": install_library(tmp_path)})
+    agent = place.write("agent.py", AGENT)
+    assert place.record(agent, str(port)).stdout == "ordered\n"
+    assert asked == [1]
+    replayed = place.replay(agent, str(port))
+    assert asked == [1], "the server was asked by a replay"
+    assert replayed.status == 3, replayed.stderr
+    assert "Permission denied" in replayed.stderr
+    assert replayed.verdict["sandbox"]["network"] == "kernel"
+
+
+@needs_offline
+def test_n14_a_program_that_asks_its_own_server_does_so_in_its_replay(tmp_path: Path) -> None:
+    """The kernel can't tell its server from others: that it asks itself is in its recording."""
+    place = Workplace(tmp_path, {"PYTHONPATH": install_library(tmp_path)})
+    agent = place.write("agent.py", ASKS_ITSELF)
+    place.record(agent)
+    replayed = place.replay(agent)
+    assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    assert replayed.verdict["sandbox"]["network"] == "python"
