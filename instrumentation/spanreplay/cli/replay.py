@@ -345,11 +345,12 @@ def limit_idle(recording: Recording, plan: Plan, options: dict[str, Any]) -> dic
 
 def _complete(source: str, found: Source, agent: Agent, options: dict[str, Any], verdict: Verdict) -> Verdict:
     """Add what only this process can know: the code that changed, the command that goes on."""
-    from spanreplay.report.codeblame import add_code_causes
+    if verdict["verdict"] == "diverged":
+        from spanreplay.report.codeblame import add_code_causes
 
-    verdict = add_code_causes(verdict, Path.cwd())
-    if verdict["verdict"] == "diverged" and find_unit(found.recording.root.env) is not None:
-        verdict = _explain(source, verdict)
+        verdict = add_code_causes(verdict, Path.cwd())
+        if find_unit(found.recording.root.env) is not None:
+            verdict = _explain(source, verdict)
     return verdict if options["warm"] else earlier.name_command(verdict, source, found.recording, agent.argv)
 
 

@@ -1,23 +1,58 @@
-"""The table of report formats: a verdict goes in, text comes out."""
+"""The table of report formats: a verdict goes in, text comes out. A format is loaded when a report is written in it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from spanreplay.report import github, html, junit, sarif, text
-from spanreplay.report.json import dump
 from spanreplay.report.shape import Verdict
 
 __all__ = ["FORMATS", "render"]
 
+
+def _text(verdict: Verdict, _: str) -> str:
+    from spanreplay.report import text
+
+    return text.render(verdict).plain + "\n"
+
+
+def _json(verdict: Verdict, _: str) -> str:
+    from spanreplay.report.json import dump
+
+    return dump(verdict)
+
+
+def _junit(verdict: Verdict, _: str) -> str:
+    from spanreplay.report import junit
+
+    return junit.render(verdict)
+
+
+def _sarif(verdict: Verdict, folder: str) -> str:
+    from spanreplay.report import sarif
+
+    return sarif.render(verdict, folder)
+
+
+def _github(verdict: Verdict, folder: str) -> str:
+    from spanreplay.report import github
+
+    return github.render(verdict, folder)
+
+
+def _html(verdict: Verdict, _: str) -> str:
+    from spanreplay.report import html
+
+    return html.render(verdict)
+
+
 FORMATS: Final[dict[str, Callable[[Verdict, str], str]]] = {
-    "text": lambda verdict, _: text.render(verdict).plain + "\n",
-    "json": lambda verdict, _: dump(verdict),
-    "junit": lambda verdict, _: junit.render(verdict),
-    "sarif": sarif.render,
-    "github": github.render,
-    "html": lambda verdict, _: html.render(verdict),
+    "text": _text,
+    "json": _json,
+    "junit": _junit,
+    "sarif": _sarif,
+    "github": _github,
+    "html": _html,
 }
 
 
