@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from spanreplay.cli.agent.launch import check_not_isolated, find_agent
+from spanreplay.cli.agent.launch import as_kernel, check_not_isolated, find_agent
 from spanreplay.cli.export import ELSEWHERE
 from spanreplay.cli.one_start import Terms, replay_units
 from spanreplay.cli.replay import STDERR, report_verdict, work_folder
@@ -108,7 +108,8 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
             with work_folder() as folder, counting("replaying", len(group)) as told:
                 sources = _write_files(catalog, process, group, folder)
                 warm = _write_earlier(catalog, group, options["warm"], folder) if options["warm"] else {}
-                found, count = replay_units(sources, replace(terms, earlier=warm), folder, told)
+                started = as_kernel(agent, group[0].root.env)
+                found, count = replay_units(sources, replace(terms, agent=started, earlier=warm), folder, told)
                 found = _explain(catalog, found, group)
             starts += count
             for verdict in found:

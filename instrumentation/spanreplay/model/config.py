@@ -279,12 +279,19 @@ def read_app_name(argv0: str, environ: Mapping[str, str] = os.environ) -> str:
     named = read_stated_name(environ)
     if named:
         return named
-    if argv0 == "-m":  # `python -m uvicorn`, whose module nobody has looked up yet
-        return next((word for flag, word in pairwise(sys.orig_argv) if flag == "-m"), "python")
+    if argv0 == "-m":
+        return find_module(argv0) or "python"
     stem = Path(argv0).stem
     if stem == "__main__":
         stem = Path(argv0).parent.name
     return stem or "python"
+
+
+def find_module(argv0: str) -> str:
+    """The module of `python -m uvicorn`, which nobody has looked up yet; empty for anything else."""
+    if argv0 != "-m":
+        return ""
+    return next((word for flag, word in pairwise(sys.orig_argv) if flag == "-m"), "")
 
 
 def read_stated_name(environ: Mapping[str, str] = os.environ) -> str:

@@ -74,15 +74,17 @@ MODEL_SDKS: Final = compile_row(
 the same: litellm's proxy."""
 SERVERS: Final = compile_row(
     """
-    arq celery daphne dramatiq fastmcp granian gunicorn hypercorn ipykernel ipython jupyter jupyter-*
-    kombu billiard mcp robyn rq sanic tornado uvicorn waitress watchfiles watchdog werkzeug langgraph-api
-    langgraph-cli
+    arq celery daphne dramatiq fastmcp granian gunicorn hypercorn ipykernel ipython jupyter jupyter-* jupyterhub
+    jupyterlab jupyterlab-* kombu billiard mcp nbclient nbconvert notebook papermill robyn rq sanic tornado
+    uvicorn voila waitress watchfiles watchdog werkzeug langgraph-api langgraph-cli
     """
 )
 """Distributions that run somebody else's code, for each request, job or cell."""
 LAUNCHERS: Final = compile_row("django fastapi fastapi-* flask litestar quart starlette")
 """Web frameworks whose commands start an application under a server: what they do for a request is the request's, as
 any library's, and the program that was started is the application."""
+PROMPTS: Final = compile_row("asttokens executing jedi parso prompt-toolkit pure-eval stack-data")
+"""Distributions that help who types code: they complete it, and show where it failed."""
 COMPUTE: Final = compile_row(
     """
     accelerate cffi cupy* cython dask faiss-* jax jaxlib joblib matplotlib numba numpy nvidia-* onnxruntime pip polars
@@ -96,7 +98,7 @@ LOCKS: Final = compile_row("fasteners filelock portalocker")
 LOGS: Final = compile_row("loguru structlog")
 """Distributions that keep a log of what the agent does, as `logging` does: the time that they show is their caller's,
 their files and threads are their own."""
-PLUMBING: Final = (TELEMETRY, RUNNERS, TRANSPORTS, MODEL_SDKS, SERVERS, COMPUTE, LOCKS)
+PLUMBING: Final = (TELEMETRY, RUNNERS, TRANSPORTS, MODEL_SDKS, SERVERS, PROMPTS, COMPUTE, LOCKS)
 BOOKKEEPING: Final = (
     "agno/api/",
     "crewai/events/",
@@ -108,6 +110,8 @@ BOOKKEEPING: Final = (
     "haystack/telemetry/",
 )
 """Parts of FRAMEWORKS that keep accounts of their own, in files of the user's home; none of it gets into a prompt."""
+ASKED: Final = ("IPython/core/interactiveshell", "IPython/core/magic", "IPython/utils/")
+"""Parts of SERVERS that only carry out what a cell wants: magics, programs that it starts."""
 
 
 class _Named:
@@ -155,8 +159,11 @@ class Owners:
             return FOREIGN
         if not distribution or distribution == self.started:
             return AGENT
-        if installed.split_site(filename)[1].startswith(BOOKKEEPING):
+        below = installed.split_site(filename)[1]
+        if below.startswith(BOOKKEEPING):
             return FOREIGN
+        if below.startswith(ASKED):
+            return PASS
         return find_row(distribution)
 
 

@@ -234,6 +234,43 @@ UNITS: Final[tuple[Seam, ...]] = (
         omits="progress and log notifications; other transports: a request over HTTP is a unit of its server",
     ),
     Seam(
+        "Jupyter",
+        "ipykernel",
+        (
+            "ipykernel.ipkernel",
+            "ipykernel.kernelapp",
+            "ipykernel.kernelbase",
+            "ipykernel.iostream",
+            "ipykernel.zmqshell",
+        ),
+        "spanreplay.units.workers._ipykernel",
+        "each cell that a notebook executes as a run of its own: its source, what it prints and displays, its error",
+        kind="`compute`",
+        effect="`read` for the source, `write` for what is displayed",
+        lanes="`unit`",
+        versions=">=6.20",
+        omits="standard error; what programs write to the standard streams by themselves; widgets' messages",
+    ),
+    Seam(
+        "IPython",
+        "ipython",
+        (
+            "IPython.core.interactiveshell",
+            "IPython.core.displayhook",
+            "IPython.core.displaypub",
+            "IPython.terminal.interactiveshell",
+            "IPython.utils._process_posix",
+            "IPython.utils.timing",
+        ),
+        "spanreplay.units.workers._ipython",
+        "each cell that is given to its shell as a run of its own, in a terminal and embedded in a program",
+        kind="`compute`",
+        effect="`read` for the source, `write` for what is displayed",
+        lanes="`unit`",
+        versions=">=8",
+        omits="standard error",
+    ),
+    Seam(
         "LangGraph server",
         "langgraph-api",
         ("langgraph_api.worker", "langgraph_api.route", "langgraph_api.api.runs"),
@@ -256,7 +293,7 @@ def serves() -> bool:
 
 COMMANDS: Final = frozenset(
     {"chainlit", "fastapi", "flask", "gradio", "huey_consumer", "langgraph", "langgraph_cli", "streamlit"}
-    | {"waitress-serve"}
+    | {"ipykernel_launcher", "ipython", "ipython3", "jupyter", "nbclient", "nbconvert", "papermill", "waitress-serve"}
 )
 """Programs that start one of these servers and are not named after it."""
 _VARIABLE: Final = "AWS_LAMBDA_RUNTIME_API"
@@ -268,4 +305,8 @@ def starts_server(argv: list[str] | None = None) -> bool:
     if _VARIABLE in os.environ:
         return True
     name = PurePath(find_start(argv)[1]).name.partition(".")[0]
-    return name in COMMANDS or any(name == row.triggers[0].partition(".")[0] for row in UNITS)
+    return (
+        name in COMMANDS
+        or name.startswith("jupyter-")
+        or any(name == row.triggers[0].partition(".")[0] for row in UNITS)
+    )

@@ -29,6 +29,7 @@ from spanreplay.units.under_way import UnderWay, open_under_way
 
 __all__ = [
     "Ended",
+    "await_input",
     "await_job",
     "describe_exception",
     "is_replay",
@@ -41,6 +42,7 @@ __all__ = [
     "record_job_async",
     "replay_job",
     "replay_job_async",
+    "take_input",
 ]
 
 T = TypeVar("T")
@@ -197,9 +199,20 @@ async def await_job() -> Mapping[str, Any]:
     try:
         await await_start(run)
         with inside_lane(Lane(LANE)):
-            return await call_async(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input_async)
+            return await await_input()
     except ReplayMiss:
         end_replay()  # the session knows
+
+
+async def await_input() -> Mapping[str, Any]:
+    """The input of the recorded job in whose lane this is. Raises: ReplayMiss."""
+    return await call_async(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input_async)
+
+
+def take_input() -> Mapping[str, Any]:
+    """The same where nobody awaits. Raises: ReplayMiss."""
+    given: Mapping[str, Any] = call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input)
+    return given
 
 
 async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[[T], Ended]) -> NoReturn:
@@ -228,7 +241,7 @@ def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any
         factory.end_start(run)
         factory.divide()
         with inside_lane(Lane(LANE)):
-            given = call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input)
+            given = take_input()
             try:
                 output = describe(work(given)).output
             except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- what the worker would have got

@@ -23,6 +23,7 @@ from spanreplay.runtime.lanes import Lane, inside_lane, is_within
 from spanreplay.runtime.order.steps import PACE
 from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge
+from spanreplay.runtime.process.noted_effects import first_environs
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
 from spanreplay.runtime.reads import SOURCES
 from spanreplay.seams.machine.reads_and_files import begin_files
@@ -100,6 +101,7 @@ async def await_start(process: Run) -> None:
 def _note_started(process: Run) -> None:
     if process.session is not None and process.session.extent is not None:
         process.session.extent.has_started = True
+        first_environs.pop(process, None)  # a unit inherits what the start has set
         begin_files(process)
 
 

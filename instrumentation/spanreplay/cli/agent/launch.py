@@ -8,19 +8,22 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.here import BOOT_PARTS, PACKAGE
+from spanreplay.runtime.process.environment import MODULE
 
 BOOT: Final = Path(PACKAGE, *BOOT_PARTS).resolve()
 _PYTHON_NAME: Final = re.compile(r"(?:python|pypy)[0-9.]*\Z")
 HASH_SEED_MAX: Final = 2**32 - 1
 _SHEBANG_BYTES_MAX: Final = 512
 _TAKES_VALUE: Final = frozenset("WXcm")
+KERNELS: Final = ("ipykernel_launcher", "ipykernel")
+"""Modules that are started as a kernel of Jupyter."""
 _EXPORTERS: Final = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
 
 
@@ -143,12 +146,26 @@ def build_environ(
     return result
 
 
+def as_kernel(agent: Agent, environment: Mapping[str, Any]) -> Agent:
+    """The kernel that a cell was recorded in, where the command is that of a notebook which starts one; pure."""
+    module, argv = environment.get(MODULE), environment.get("argv")
+    if module not in KERNELS or not isinstance(argv, list) or not agent.python:
+        return agent
+    named = next((at for at, word in enumerate(agent.argv) if word in KERNELS), None)
+    if named is None:
+        return replace(agent, argv=(agent.python, "-m", str(module), *map(str, argv[1:])), python_flags="")
+    return replace(agent, argv=(*agent.argv, *map(str, argv[1:]))) if named == len(agent.argv) - 1 else agent
+
+
 def find_recorded_agent(command: Sequence[str], recording: Recording) -> Agent:
     """The command that was written, else that of the recording. Raises: ConfigError."""
+    environment = recording.root.env
     if command:
-        return find_agent(command)
-    argv = recording.root.env.get("argv")
+        return as_kernel(find_agent(command), environment)
+    argv = environment.get("argv")
     words = [str(word) for word in argv] if isinstance(argv, list) else []
+    if environment.get(MODULE) in KERNELS:
+        return find_agent((sys.executable, "-m", str(environment[MODULE]), *words[1:]))
     script = Path(words[0]) if words else Path()
     if script.suffix != ".py" or script.name == "__main__.py" or not script.is_file():
         raise ConfigError(

@@ -8,6 +8,7 @@ says that the agent had put an object of its own in the place of `sys.stdout`: i
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from spanreplay.runtime.calls.spec import REPLACED_MEMBERS, Printed
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 MEMBER: Final = "printed"
+listeners: Final[list[Callable[[str], object]]] = []
+"""Told each text that the process writes to standard output, where it is written."""
 
 
 def note(text: str, is_replaced: bool) -> None:
     """Standard output was written to: every call that the writing code is inside of has printed it."""
+    for listen in listeners:
+        listen(text)
     run = active_run()
     crossing = None if run is None else current_crossing(run.root_lane)
     while crossing is not None:

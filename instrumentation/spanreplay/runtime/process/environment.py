@@ -10,11 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from spanreplay.model import ids
+from spanreplay.model import config, ids
 from spanreplay.model.here import PACKAGE
 
 _PACKED_REFS_BYTES_MAX: Final = 4 * 1024 * 1024
 RANDOM: Final = "random"
+MODULE: Final = "module"
+"""Member of an environment: what `python -m` was given, which is not among the arguments of the program."""
 CODE_FILES_MAX: Final = 200
 _CODE_BYTES_MAX: Final = 1024 * 1024
 _PACKAGES: Final = (
@@ -36,8 +38,10 @@ def describe_environment(argv: list[str]) -> dict[str, Any]:
     Of the eight moving parts, sampler, prompt, retrieval, tools, model version and history are recorded on each
     call; the clock by the calls' times; the serving stack by the response's fingerprint and headers.
     """
+    module = config.find_module(argv[0] if argv else "")
     return {
         "argv": argv,
+        **({MODULE: module} if module else {}),
         "cwd": Path.cwd().name,
         "folders": find_folders(argv),
         "python": platform.python_version(),
