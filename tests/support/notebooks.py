@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any, Final
 from spanreplay.model.call import Recording
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import await_true
 from support.workers import input_of, units_of
 
 KERNEL: Final = ("-m", "ipykernel_launcher")
@@ -65,54 +62,43 @@ def cells_of(place: Workplace) -> list[Recording]:
 
 
 class Kernel:
-    """A recorded kernel, and its client."""
+    """A recorded kernel, as its manager and one client have it."""
 
-    def __init__(self, process: subprocess.Popen[str], client: Any) -> None:
-        self.process = process
+    def __init__(self, manager: Any, client: Any) -> None:
+        self.manager = manager
         self.client = client
+        self.shown: list[dict[str, Any]] = []
+        """Messages to all clients about what was executed, without those that say that the kernel is busy."""
 
     def execute(self, source: str, **options: Any) -> Mapping[str, Any]:
-        """Execute a cell to its end; the reply. Its outputs are in `client`."""
+        """Execute a cell to its end; the reply."""
         reply: dict[str, Any] = self.client.execute_interactive(
-            source, timeout=TIMEOUT_S, output_hook=lambda _: None, **{"allow_stdin": False, **options}
+            source, timeout=TIMEOUT_S, output_hook=self._keep, **{"allow_stdin": False, **options}
         )
         content: dict[str, Any] = reply["content"]
         return content
 
-    def stop(self) -> None:
-        """End it as its manager does."""
-        self.client.shutdown()
-        self.process.communicate(timeout=TIMEOUT_S)
+    def _keep(self, message: dict[str, Any]) -> None:
+        if message["msg_type"] != "status":
+            self.shown.append(message)
 
 
 @contextmanager
-def a_kernel(place: Workplace, *command: str, **environ: str) -> Iterator[Kernel]:
-    """A recorded kernel with a client; killed at the end if it still runs."""
-    from jupyter_client.blocking.client import BlockingKernelClient
-    from jupyter_client.connect import write_connection_file
+def a_kernel(place: Workplace, **environ: str) -> Iterator[Kernel]:
+    """A kernel whose `kernel.json` has it recorded; ended as a server of notebooks does."""
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import KernelManager
 
-    file = place.path / "kernel.json"
-    write_connection_file(str(file))
-    words = command or (str(place.python), *KERNEL)
-    process = place.spawn([*words, "-f", str(file)], **environ)
-    client: Any = BlockingKernelClient(connection_file=str(file))
+    recorder = str(place.python.parent / "opentelemetry-instrument")
+    argv = [recorder, str(place.python), *KERNEL, "-f", "{connection_file}"]
+    manager = KernelManager(connection_file=str(place.path / "kernel.json"))
+    manager._kernel_spec = KernelSpec(argv=argv, language="python", display_name="recorded")
+    manager.start_kernel(cwd=str(place.path), env={**place.environ, **environ})
+    client = manager.client()
     try:
-        client.load_connection_file()
         client.start_channels()
         client.wait_for_ready(timeout=TIMEOUT_S)
-        yield Kernel(process, client)
+        yield Kernel(manager, client)
     finally:
         client.stop_channels()
-        if process.poll() is None:
-            process.kill()
-            process.communicate(timeout=TIMEOUT_S)
-
-
-def interrupt(kernel: Kernel) -> None:
-    """As the button of a notebook does."""
-    kernel.process.send_signal(signal.SIGINT)
-
-
-def await_calls(provider: Provider, count: int) -> None:
-    """Wait until a provider was asked so often."""
-    await_true(lambda: len(provider.requests) >= count)
+        manager.shutdown_kernel(now=not manager.is_alive())

@@ -24,7 +24,8 @@ from spanreplay.runtime import lanes
 from spanreplay.runtime import processes as family
 from spanreplay.runtime.patch_groups import PatchGroups, describe_missing
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.process import own_ports, parent_run
+from spanreplay.runtime.process import parent_run
+from spanreplay.runtime.process.last_error import find_last_error
 from spanreplay.runtime.process.outside_io import starts_program
 from spanreplay.runtime.process.stdout import OutputCapture
 from spanreplay.runtime.process.termination import Termination
@@ -254,9 +255,7 @@ class Installation:
         if self.session is not None and self.run is not None:
             from spanreplay.replayer.sandbox import kernel_guard, native_writes, world
 
-            asks_itself = own_ports.stated(self.session.recording.root.manifest)
-            ours = (_own_url(), config.read_setting("SPANREPLAY_ENDPOINT"))
-            self.session.guard = kernel_guard.enter(self.session.plan, asks_itself=asks_itself, endpoints=ours)
+            self.session.guard = kernel_guard.enter(self.session.plan, self.session.recording.root.manifest, _own_url())
             self.world = world.install(self.session, self.run, self.patches)
             self.run.overlay = self.world.files
             self._denied = native_writes.watch(self.session, self.run, self.patches)
@@ -447,7 +446,7 @@ class Installation:
 
     def _find_status(self) -> int | None:
         """The exit status, as far as it can be known here; None if it can't."""
-        if getattr(sys, "last_value", None) is not None:
+        if find_last_error() is not None:
             return 1
         if self._exit_status is None and may_raise_exit():
             return None

@@ -13,6 +13,7 @@ from spanreplay.model.escape import shorten
 from spanreplay.model.owners import SERVERS, is_among
 from spanreplay.recording.catalog import FORKED_FROM
 from spanreplay.recording.spool.directory import spool_directory
+from spanreplay.runtime.process.last_error import find_last_error
 from spanreplay.units import factory
 from spanreplay.units._table import starts_server
 
@@ -112,7 +113,7 @@ def say(run: Run, status: int | None, data_dir: Path, report: ShipReport | None,
         _write(f"spanreplay: {describe_forks(run.forks)}")
         return
     if not run.has_calls:
-        raised = getattr(sys, "last_value", None)
+        raised = find_last_error()
         said = describe_no_call(status, "" if raised is None else type(raised).__name__, run.ended_by)
         _write(f"spanreplay: {said}", flushes=not run.ended_by)
         return

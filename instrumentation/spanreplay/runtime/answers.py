@@ -91,6 +91,9 @@ class Index(Protocol):
     def find_next(self, lane: str) -> CallRecord | None:
         """The earliest call of a lane that nobody has asked for."""
 
+    def find_left(self, lane: str) -> CallRecord | None:
+        """The first call in a lane, or below it, that nobody has asked for and nobody will."""
+
 
 class EarlierUnit(Protocol):
     """A unit that is replayed before the judged one."""

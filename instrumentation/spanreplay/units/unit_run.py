@@ -56,6 +56,8 @@ class UnitRun(Run):
         self._seq = clock
         self._outcome: Outcome | None = None
         self._held = 0
+        self.has_cancelled_call = False
+        """Whether a call was given up, as when a person interrupts what waits for it."""
         self.on_end: Callable[[UnitRun], object] | None = None
         """Called once, when the run has ended."""
         self.sampled: Sampled | None = None
@@ -100,6 +102,7 @@ class UnitRun(Run):
     def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
         """A call has ended; with the last one the run does, if the unit has."""
         super().closed(crossing, outcome)
+        self.has_cancelled_call = self.has_cancelled_call or outcome is Outcome.CANCELLED
         if self.sampled is not None and outcome is Outcome.ERROR:
             self.sampled.has_failed_call = True
         self._end_if_over()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from spanreplay.model.attributes import UNIT, UNITS_BEFORE
 from spanreplay.replayer.divergence import Divergence
 
 __all__ = ["hint_at_earlier_units"]
+
+_UNDEFINED: Final = re.compile(r"name '\w+' is not defined")
+"""What a cell of a notebook raises where a cell before it would have defined something."""
 
 
 def _count_before(environment: Mapping[str, Any]) -> int:
@@ -32,6 +36,10 @@ def hint_at_earlier_units(
         return list(divergences)
     units = "1 unit" if before == 1 else f"{before} units"
     more = " more" if replayed else ""
-    hint = f"{units}{more} of its process came before, and what they left in memory is not here"
+    left = "it" if before == 1 else "they"
+    hint = f"{units}{more} of its process came before, and what {left} left in memory is not here"
     first, *rest = divergences
+    name = next((found[0] for each in first.diff if (found := _UNDEFINED.search(str(each.now)))), "")
+    if name:
+        hint = f"{name} without them: {hint}" if before > 1 else f"{name} without it: {hint}"
     return [replace(first, hint="; ".join(filter(None, (first.hint, hint)))), *rest]

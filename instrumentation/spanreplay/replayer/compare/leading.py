@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -13,6 +12,7 @@ from spanreplay.model import ids
 from spanreplay.model.call import Kind
 from spanreplay.model.errors import ReplayMiss, Suspended
 from spanreplay.replayer.divergence import Divergence
+from spanreplay.runtime.process.last_error import find_last_error
 
 __all__ = ["RAISED", "Raised", "find_raised", "put_first"]
 
@@ -39,8 +39,8 @@ class Raised:
 
 def find_raised(redact: Callable[[str], str]) -> Raised | None:
     """The exception that the interpreter has printed before it ended; None if there is none, or it is the replay's."""
-    exception = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if not isinstance(exception, BaseException) or isinstance(exception, (ReplayMiss, Suspended)):
+    exception = find_last_error()
+    if exception is None or isinstance(exception, (ReplayMiss, Suspended)):
         return None
     code, line = _find_line(exception.__traceback__)
     try:

@@ -11,7 +11,8 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from spanreplay.replayer.resolve.guard import Guard
 from spanreplay.replayer.resolve.plan import Plan
 from spanreplay.replayer.sandbox import landlock
 from spanreplay.replayer.sandbox.world import own_files
+from spanreplay.runtime.process import own_ports
 
 _KERNELS_OWN: Final = ("/dev", "/proc")
 """No files of anybody's: devices, shared memory, and what libraries say of their own threads."""
@@ -28,17 +30,18 @@ _TEMPORARY: Final = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 -- where C li
 _CHOOSES_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 
 
-def enter(plan: Plan, *, asks_itself: bool = False, endpoints: Iterable[str] = ()) -> Guard:
+def enter(plan: Plan, manifest: Mapping[str, object] = MappingProxyType({}), own_url: str = "") -> Guard:
     """Have the kernel deny native code to change files, and to connect; call it before the agent or a thread starts.
 
-    It stays so until the process ends, in processes that it starts too. A program that is a client of its own server
-    may connect: which port that is nobody knows yet. `endpoints` are the URLs of ours.
+    It stays so until the process ends, in processes that it starts too. A program that is a client of its own server,
+    as its recorded manifest says, may connect: which port that is nobody knows yet. `own_url` is our collector's.
     """
     why = _why_not(plan)
     if why:
         return Guard(why)
     free = _free_folders()
-    ports = None if asks_itself else [port for url in endpoints if (port := port_of(url))]
+    ours = (own_url, config.read_setting("SPANREPLAY_ENDPOINT"))
+    ports = None if own_ports.stated(manifest) else [port for url in ours if (port := port_of(url))]
     restricted = landlock.restrict(free, [*_make_own_files(), *_redirections()], ports)
     return Guard(restricted.why) if restricted.why else Guard(free=free, is_offline=restricted.is_offline)
 

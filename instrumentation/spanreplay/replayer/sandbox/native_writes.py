@@ -14,6 +14,7 @@ from spanreplay.replayer.divergence import Divergence
 from spanreplay.replayer.resolve.session import Session
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.patches import Patches
+from spanreplay.runtime.process.last_error import find_last_error
 from spanreplay.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class NativeWrites:
         """The agent has ended with this status: note what it ended by, if it was denied a file."""
         recorded = self._session.recording.root.manifest.get("exit")
         is_other = not self._session.divergences and bool(status) and recorded not in (None, status)
-        self._note(getattr(sys, "last_value", None) or self._last, is_nameless=is_other)
+        self._note(find_last_error() or self._last, is_nameless=is_other)
 
     def _note(self, exc: BaseException | None, *, is_nameless: bool = False) -> None:
         """Note what an exception says; `is_nameless` if it counts without the name of a file too."""

@@ -18,15 +18,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from spanreplay.model import config, guard
-from spanreplay.model.call import Outcome
+from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.runtime.calls import printed
+from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units.jobs import Ended, record_job, record_job_async
+from spanreplay.units.unit_run import UnitRun
 
-__all__ = ["Cell", "find_notebook", "here", "note_text", "notes_here", "run_cell", "run_cell_async"]
+__all__ = [
+    "BETWEEN",
+    "INTERRUPT",
+    "WHY_BETWEEN",
+    "Cell",
+    "describe",
+    "find_notebook",
+    "here",
+    "note_text",
+    "notes_here",
+    "run_cell",
+    "run_cell_async",
+]
 
 SOURCE, NUMBER, ID = "source", "execution_count", "cell_id"
+_PART: Final = "a cell"
 _TYPE: Final = "output_type"
 _STDOUT: Final = "stdout"
 _SUFFIX: Final = ".ipynb"
@@ -36,7 +51,9 @@ _NAME: Final = "notebook"
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
 _MEDIA: Final = re.compile(r"(?:image|audio|video)/(?!svg)|application/pdf")
 """Types of what is shown and not read: compared by its hash."""
-_INTERRUPTED: Final = frozenset({"KeyboardInterrupt", "CancelledError"})
+INTERRUPT, BETWEEN = "interrupt", "interrupted"
+"""Calls: a cell that awaits is interrupted; one was interrupted, and no call of it was given up for that."""
+WHY_BETWEEN: Final = "the cell was interrupted between its calls: where it was is not recorded"
 _cells: Final[dict[tuple[str, str], Cell]] = {}
 """Run and root lane → the cell that is executed there."""
 
@@ -53,6 +70,7 @@ class Cell:
         """What the cell has raised."""
         self.is_showing = False
         """Whether a shell prints a value or an error of the cell, which is in its outputs already."""
+        self._is_cancelled = False
         self._place: tuple[str, str] | None = None
 
     def __enter__(self) -> Cell:
@@ -98,9 +116,27 @@ class Cell:
             told["beyond"] = {"characters": self._beyond_characters, "sha256": self._beyond.hexdigest()}
         if self.error is None:
             return Ended(told)
-        name = type(self.error).__name__
-        told["error"] = {"ename": name, "evalue": _mask(str(self.error))}
-        return Ended(told, Outcome.CANCELLED if name in _INTERRUPTED else Outcome.ERROR)
+        told["error"] = {"ename": type(self.error).__name__, "evalue": _mask(str(self.error))}
+        is_interrupted = self._is_cancelled or isinstance(self.error, KeyboardInterrupt)
+        return Ended(told, Outcome.CANCELLED if is_interrupted else Outcome.ERROR)
+
+    def interrupt(self) -> None:
+        """A person interrupts a cell that awaits, which is cancelled next: in a replay too."""
+        self._is_cancelled = True
+        if isinstance(active_run(), UnitRun):
+            call_sync(lambda: describe(INTERRUPT), lambda: None)
+
+    def note_end(self) -> None:
+        """The cell has ended. Where one was interrupted between its calls, nobody knows."""
+        run = active_run()
+        if isinstance(self.error, KeyboardInterrupt) and isinstance(run, UnitRun) and not run.has_cancelled_call:
+            call_sync(lambda: describe(BETWEEN), lambda: None)
+            run.hole(WHY_BETWEEN)
+
+
+def describe(name: str) -> Leaf:
+    """The call that says how a cell was interrupted."""
+    return Leaf(Kind.COMPUTE.value, name, Effect.READ.value, {}, prints=False)
 
 
 def _describe_output(output: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,6 +200,7 @@ def run_cell(given: Mapping[str, Any], shell: Any, session: str, work: Callable[
     def execute() -> Cell:
         with cell:
             told.append(work())
+            guard.guarded(_PART, cell.note_end)
         return cell
 
     record_job(find_notebook(shell), lambda: given, execute, Cell.describe, user=_find_user(), session=session)
@@ -178,6 +215,7 @@ async def run_cell_async(given: Mapping[str, Any], shell: Any, session: str, wor
     async def execute() -> Cell:
         with cell:
             told.append(await work())
+            guard.guarded(_PART, cell.note_end)
         return cell
 
     name, user = find_notebook(shell), _find_user()

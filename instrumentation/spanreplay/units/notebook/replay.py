@@ -9,12 +9,14 @@ from typing import Any, NoReturn
 
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.caller.running import within_unit
+from spanreplay.runtime.calls.function_calls import call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import factory
 from spanreplay.units.asgi import await_left
 from spanreplay.units.jobs import await_input, note_output, take_input
-from spanreplay.units.notebook.cell import Cell
+from spanreplay.units.notebook.cell import BETWEEN, INTERRUPT, WHY_BETWEEN, Cell, describe
+from spanreplay.units.notebook.interruption import await_calls, has_call, interrupting
 from spanreplay.units.play import UNITS_APART, end_replay, iter_units
 from spanreplay.units.start import await_start
 from spanreplay.units.stated import GIVEN, find_unit
@@ -42,7 +44,10 @@ def play_cells(work: Callable[[Mapping[str, Any]], Cell]) -> NoReturn:
         factory.end_start(run)
         for lane in iter_units(run, GIVEN):
             with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):
-                _end(run, work(take_input()))
+                given = take_input()
+                with interrupting(run, lane):
+                    cell = work(given)
+                _end(run, lane, cell)
     end_replay()
 
 
@@ -61,11 +66,36 @@ async def play_cells_async(work: Work) -> NoReturn:
 async def _play(run: Run, lane: Lane, work: Work) -> None:
     before = asyncio.all_tasks()
     with contextlib.suppress(ReplayMiss), inside_lane(lane):
-        _end(run, await work(await await_input()))
+        given = await await_input()
+        with interrupting(run, lane.path):
+            cell = await (_interrupt(lane, work, given) if has_call(run, lane.path, INTERRUPT) else work(given))
+        _end(run, lane.path, cell)
         await await_left(run, before)
 
 
-def _end(run: Run, cell: Cell) -> None:
+async def _interrupt(lane: Lane, work: Work, given: Mapping[str, Any]) -> Cell:
+    """A cell that awaits, cancelled when it was."""
+
+    async def execute() -> Cell:
+        with inside_lane(lane):
+            return await work(given)
+
+    working = asyncio.create_task(execute())
+    await await_calls(lane.path, INTERRUPT)
+    await call_async(lambda: describe(INTERRUPT), _not_live)
+    working.cancel()
+    return await working
+
+
+async def _not_live() -> None:
+    raise ReplayMiss("nobody interrupts a replay")
+
+
+def _end(run: Run, lane: str, cell: Cell) -> None:
+    """Compare what a cell has displayed. Raises: ReplayMiss where that is not known."""
+    if has_call(run, lane, BETWEEN) and run.session is not None:
+        call_sync(lambda: describe(BETWEEN), lambda: None)
+        raise run.session.at_hole(WHY_BETWEEN)
     note_output(cell.describe().output)
     if run.session is not None and run.session.extent is not None:
         run.session.extent.is_over = True

@@ -20,7 +20,7 @@ from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import is_replay
 from spanreplay.units.notebook import stand_in
-from spanreplay.units.notebook.cell import ID, NUMBER, SOURCE, Cell, note_text, notes_here, run_cell_async
+from spanreplay.units.notebook.cell import ID, NUMBER, SOURCE, Cell, here, note_text, notes_here, run_cell_async
 from spanreplay.units.notebook.replay import check_cell, play_cells_async
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def install(module: Any, patches: Patches) -> None:
     """Patch one of ipykernel's modules."""
     if module.__name__ == "ipykernel.ipkernel":
         patches.wrap(module.IPythonKernel, "do_execute", _execute)
+        patches.wrap(module.IPythonKernel, "_cancel_on_sigint", _watch)
     elif module.__name__ == "ipykernel.iostream":
         patches.wrap(module.OutStream, "write", _write)
     elif module.__name__ == "ipykernel.zmqshell":
@@ -55,6 +56,30 @@ async def _execute(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
 
     session = getattr(kernel.session, "session", "")
     return await run_cell_async(given, kernel.shell, session, lambda: wrapped(*args, **kwargs))
+
+
+class _Interruptible:
+    """The task of a cell that awaits, which an interruption cancels: said before it does."""
+
+    def __init__(self, task: Any, cell: Cell) -> None:
+        self._task = task
+        self._cell = cell
+
+    def cancel(self, *args: Any, **kwargs: Any) -> Any:
+        """Cancel the task."""
+        guard.guarded(_PART, self._cell.interrupt)
+        return self._task.cancel(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
+def _watch(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
+    """A cell that awaits begins: a person may interrupt it from now on."""
+    cell = here()
+    if cell is None or len(args) != 1:
+        return wrapped(*args, **kwargs)
+    return wrapped(_Interruptible(args[0], cell), **kwargs)
 
 
 def _is_cell(asked: inspect.BoundArguments) -> bool:

@@ -18,6 +18,7 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.agent_patches import asks, read, recorded_run
 from spanreplay.runtime.calls import printed
 from spanreplay.runtime.calls.function_calls import call_sync
+from spanreplay.runtime.process.last_error import note_shown
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.processes import starting
 from spanreplay.runtime.reads import source
@@ -106,7 +107,8 @@ async def _run_source(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
         cell.error = error
 
     if error is not None:
-        notes_here(note)
+        note_shown(error)
+    notes_here(note)  # without an error too: the last to end is the cell itself
     return result
 
 
