@@ -202,3 +202,44 @@ await asyncio.gather(think("slow question-2"), tick())"""
     for unit, status in zip(units[1:], (0, 0, 4, 0), strict=True):
         warm = place.replay(*KERNEL, source=unit.run_id, options=("--warm", "all"))
         assert warm.status == status, warm.stderr
+
+
+def test_p2_p4_a_task_that_a_cell_starts_goes_on_while_others_are_executed(provider: Provider, tmp_path: Path) -> None:
+    """What it asks later is no part of later cells; each of them replays after the one that started it."""
+    place = make_place(tmp_path, provider)
+    starting = """told = asyncio.Event()
+
+async def work():
+    first = await think("question-1")
+    await told.wait()
+    return first + await think("question-1 later")
+
+task = asyncio.create_task(work())
+await asyncio.sleep(0)"""
+    asking, waking = 'ask("question-2")', "told.set()\nawait asyncio.sleep(0)"
+    sources = (ASKING, starting, asking, waking, "print(task.result())")
+    with a_kernel(place) as kernel:
+        for number, source in enumerate(sources):
+            await_true(lambda n=number: n != 4 or kernel.evaluate("task.done()") == "True")  # type: ignore[misc]  # bound now
+            assert kernel.execute(source)["status"] == "ok"
+            await_true(lambda n=number: len(provider.requests) >= (0, 1, 2, 3, 3)[n])  # type: ignore[misc]  # bound now
+    provider.stop()
+    units = cells_of(place)
+    assert all(unit.completeness().is_complete for unit in units)
+    for unit in units[1:]:
+        warm = place.replay(*KERNEL, source=unit.run_id, options=("--warm", "all"))
+        assert warm.status == 0, warm.stderr
+
+
+def test_p3_p4_a_suite_replays_cells_that_stand_for_themselves_from_one_start(
+    provider: Provider, tmp_path: Path
+) -> None:
+    """Each in a fork of a kernel that has started; with --warm all also those that need others."""
+    place = make_place(tmp_path, provider)
+    write_notebook(place, "report.ipynb", (ALONE, f'{ASKING}\nawait think("question-2")', 'ask("question-3")'))
+    assert place.run("record", "--", "jupyter", *EXECUTE, "report.ipynb").returncode == 0
+    provider.stop()
+    for options, status in (((), 3), (("--warm", "all"), 0)):
+        done = place.run("suite", "--app", "report.ipynb", *options, "--", str(place.python), *KERNEL)
+        assert done.returncode == status, done.stderr
+        assert "1 start of the application" in done.stderr

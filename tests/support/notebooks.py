@@ -78,6 +78,11 @@ class Kernel:
         content: dict[str, Any] = reply["content"]
         return content
 
+    def evaluate(self, expression: str) -> str:
+        """What an expression is in the kernel, as a front end asks for itself."""
+        told = self.execute("pass", silent=True, user_expressions={"it": expression})["user_expressions"]["it"]
+        return str(told["data"]["text/plain"])
+
     def _keep(self, message: dict[str, Any]) -> None:
         if message["msg_type"] != "status":
             self.shown.append(message)

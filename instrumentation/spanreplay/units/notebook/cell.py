@@ -192,8 +192,8 @@ def notes_here(note: Callable[[Cell], object]) -> None:
         guard.guarded("what a cell displays", note, cell)
 
 
-def run_cell(given: Mapping[str, Any], shell: Any, session: str, work: Callable[[], Any]) -> Any:
-    """Execute a cell as a unit; gives what `work` gives."""
+def run_cell(given: Mapping[str, Any], work: Callable[[], Any]) -> Any:
+    """Execute a cell as a unit of its program; gives what `work` gives."""
     cell = Cell()
     told: list[Any] = []
 
@@ -203,12 +203,12 @@ def run_cell(given: Mapping[str, Any], shell: Any, session: str, work: Callable[
             guard.guarded(_PART, cell.note_end)
         return cell
 
-    record_job(find_notebook(shell), lambda: given, execute, Cell.describe, user=_find_user(), session=session)
+    record_job("", lambda: given, execute, Cell.describe)
     return told[0]
 
 
 async def run_cell_async(given: Mapping[str, Any], shell: Any, session: str, work: Callable[[], Awaitable[Any]]) -> Any:
-    """The same for a cell that is awaited."""
+    """The same for a cell of a notebook, which is awaited."""
     cell = Cell()
     told: list[Any] = []
 

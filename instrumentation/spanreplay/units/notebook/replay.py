@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.caller.running import within_unit
@@ -23,6 +23,8 @@ from spanreplay.units.stated import GIVEN, find_unit
 
 __all__ = ["check_cell", "play_cells", "play_cells_async"]
 
+_OUTPUT: Final = "compute:output"
+_PAUSE_S_MAX: Final = 60.0
 Work = Callable[[Mapping[str, Any]], Awaitable[Cell]]
 
 
@@ -56,11 +58,24 @@ async def play_cells_async(work: Work) -> NoReturn:
     run = _find_replay()
     with contextlib.suppress(ReplayMiss):  # the session knows
         await await_start(run)
+        before = ""
         for lane in iter_units(run, GIVEN):
+            await asyncio.sleep(_find_pause_s(run, before, lane))  # tasks that earlier cells have started go on
+            before = lane
             with within_unit():
                 task = asyncio.create_task(_play(run, Lane(lane), work))  # in a context of its own
             await task
     end_replay()
+
+
+def _find_pause_s(run: Run, before: str, lane: str) -> float:
+    """How long a kernel had nothing to execute before the cell with this root lane; 0 for the first."""
+    if run.session is None or not before:
+        return 0.0
+    ended, begun = run.session.index.at(before, _OUTPUT, 0), run.session.index.at(lane, GIVEN, 0)
+    if ended is None or begun is None:
+        return 0.0
+    return min(max(0, begun.start_ns - ended.end_ns) / 1_000_000_000, _PAUSE_S_MAX)
 
 
 async def _play(run: Run, lane: Lane, work: Work) -> None:

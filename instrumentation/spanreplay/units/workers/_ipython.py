@@ -80,7 +80,7 @@ def _run(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
     if not asked.get("store_history") or not str(code).strip():
         return wrapped(*args, **kwargs)
     given = {SOURCE: code, NUMBER: shell.execution_count}
-    return run_cell(given, shell, "", lambda: wrapped(*args, **kwargs))
+    return run_cell(given, lambda: wrapped(*args, **kwargs))
 
 
 def _work(shell: Any, given: Mapping[str, Any]) -> Cell:
