@@ -63,7 +63,8 @@ class _Asked(threading.local):
 
 _CARRIERS: Final = (owners.PASSES,)
 """They ask for the date because their caller wants it, and measure for themselves: how long a statement took to
-compile, which is compiled once in a process."""
+compile, which is compiled once in a process; how old a connection in their pool is."""
+_POOL: Final = f"{os.sep}pool{os.sep}"
 _asked: Final = _Asked()
 """Who was found to ask in this thread; the read follows at once."""
 
@@ -118,7 +119,7 @@ def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted
             return _read(source, real, shifted, is_secret=is_secret)
         if filename in foreign or not asks(frame):
             return real()
-        if is_stopwatch and is_among(filename, _CARRIERS):
+        if (is_stopwatch or _POOL in filename) and is_among(filename, _CARRIERS):
             _asked.by_library = True
         return read(source, real, shifted)
 

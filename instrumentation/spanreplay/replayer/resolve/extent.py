@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.model.levels import level_of_recording
 from spanreplay.replayer.compare.findings import place
+from spanreplay.replayer.pooled_connections import open_instead, without_opened
 from spanreplay.replayer.resolve.background import Background
 from spanreplay.runtime.calls.returning import RETURNED
 from spanreplay.runtime.lanes import UNIT_LANE, is_earlier, is_within
 
 if TYPE_CHECKING:
-    from spanreplay.model.call import Recording
+    from spanreplay.model.call import CallRecord, Recording
     from spanreplay.replayer.resolve.shared_state import SharedState
     from spanreplay.replayer.resolve.warm_up import WarmUp
     from spanreplay.runtime.calls.open_call import Crossing
@@ -104,12 +105,19 @@ class Extent:
         raise ReplayMiss(f"this is not a call of the unit that is replayed: {place(crossing)}")
 
     def serve_stray(self, crossing: Crossing) -> bool:
-        """Answer a task of the unit that does what another unit's did when recorded: it was there already then."""
+        """Answer what another unit did when recorded, and this one does now: a connection or task was there then."""
         lane = crossing.lane.path
+        if self.has_started and is_within(lane, self.lane) and open_instead(self._session, crossing):
+            return True
         is_known = lane == self.lane or any(call.lane == lane for call in self._session.recording.calls)
         if is_known or is_earlier(lane):
             return False
         return is_within(lane, self.lane) and self.background.serve_stray(self._session, crossing)
+
+    def awaited(self, left: list[CallRecord]) -> list[CallRecord]:
+        """Of recorded calls that nobody asked for, those that are expected."""
+        left = [call for call in left if self.is_awaited(call.lane)]
+        return without_opened(left, self._session.recording.calls, self._session.index.used)
 
     def is_beyond(self, crossing: Crossing) -> bool:
         """Whether a call is none of the unit's, so that the recording can't have it."""

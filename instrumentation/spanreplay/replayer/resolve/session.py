@@ -493,7 +493,7 @@ class Session:
         with self._lock:
             left = [c for c in self.recording.calls if c.seq not in self.index.used]
             if self.extent is not None:
-                left = [c for c in left if self.extent.is_awaited(c.lane)]
+                left = self.extent.awaited(left)
             missing = [c for c in left if c.seq not in self.index.covered]
             if has_any_workers(self.recording):  # nor do such processes say now what they have made
                 missing = [c for c in missing if not is_of_process(c.lane)]
