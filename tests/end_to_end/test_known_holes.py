@@ -29,6 +29,7 @@ print(quote(2))
 EFFECTS: Final = {
     "socket": "dial()",
     "program": "os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)",
+    "fork_exec": "import multiprocessing.util as u; os.waitpid(u.spawnv_passfds(b'/bin/true', [b'true'], ()), 0)",
     "native code": "ctypes.CDLL(None).getppid()",
 }
 

@@ -256,7 +256,7 @@ MACHINE: Final[tuple[Seam, ...]] = (
     Seam(
         "leaks",
         "python",
-        ("socket", "os", "time", "ctypes"),
+        ("socket", "os", "time", "ctypes", "_posixsubprocess"),
         "spanreplay.seams.machine.outside.watch",
         "no calls; notes I/O outside of every boundary, by call site",
         lanes="none: its place is a line of code",

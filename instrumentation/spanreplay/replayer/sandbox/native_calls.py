@@ -10,19 +10,17 @@ import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final
 
-from spanreplay.model import ids
 from spanreplay.runtime.caller.caller import FRAMES_MAX, PASS, is_agent, is_ours, origin_of
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.process.outside_io import describe_library, loader_of
+from spanreplay.runtime.process.outside_io import describe_library, is_known_start, loader_of
 
 EVENTS: Final = ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function")
 _C_LIBRARIES: Final = ("libc.so.6", "libc.musl-x86_64.so.1", "libc.musl-aarch64.so.1", "libc.so", "libSystem.B.dylib")
 _OF_PYTHON: Final = ("Py", "_Py")
 """How the interpreter's own functions begin; what they run is heard."""
-_MULTIPROCESSING: Final = f"{os.sep}multiprocessing{os.sep}"
 
 OnProgram = Callable[[Any, FrameType], None]
 """Gets the program that `fork_exec` is to start, and its caller; raises to deny it."""
@@ -118,7 +116,7 @@ def hear_fork_exec(patches: Patches, on_program: OnProgram) -> None:
 
     def fork_exec(*args: Any) -> Any:
         frame = sys._getframe(1)
-        if not _is_announced(frame.f_code) and not _is_of_multiprocessing(frame):
+        if not is_known_start(frame):
             on_program(args[1] if len(args) > 1 else "", frame)
         return real(*args)
 
@@ -126,23 +124,3 @@ def hear_fork_exec(patches: Patches, on_program: OnProgram) -> None:
     subprocess = sys.modules.get("subprocess")
     if hasattr(subprocess, "_fork_exec"):
         patches.replace(subprocess, "_fork_exec", fork_exec)
-
-
-def _is_announced(code: CodeType) -> bool:
-    """Whether it is `subprocess.Popen` that starts a program; it raises an audit event before."""
-    return code.co_name == "_execute_child" and ids.is_stdlib_file(code.co_filename)
-
-
-def _is_of_multiprocessing(frame: FrameType | None) -> bool:
-    """Whether it is `multiprocessing` that starts a Python, for itself."""
-    if frame is None or frame.f_code.co_name != "spawnv_passfds" or not _is_below_multiprocessing(frame):
-        return False
-    at = frame.f_back
-    while at is not None and is_ours(at.f_code.co_filename):  # the seam
-        at = at.f_back
-    return at is not None and _is_below_multiprocessing(at)
-
-
-def _is_below_multiprocessing(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return ids.is_stdlib_file(name) and _MULTIPROCESSING in name

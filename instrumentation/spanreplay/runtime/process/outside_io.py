@@ -94,6 +94,7 @@ def is_harmless_spawn(frame: FrameType | None) -> bool:
     return False
 
 
+_MULTIPROCESSING: Final = f"{os.sep}multiprocessing{os.sep}"
 _EXECUTES: Final = "_execute_child"
 """The method in which every `subprocess` forks."""
 _FORK_FRAMES_MAX: Final = 12
@@ -108,6 +109,27 @@ def starts_program(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def is_known_start(frame: FrameType) -> bool:
+    """Whether it is the standard library that calls `fork_exec` here, which announces nothing by itself.
+
+    `subprocess.Popen` has raised an audit event before; `multiprocessing` starts a Python for itself.
+    """
+    code = frame.f_code
+    if code.co_name == _EXECUTES and ids.is_stdlib_file(code.co_filename):
+        return True
+    if code.co_name != "spawnv_passfds" or not _is_below_multiprocessing(frame):
+        return False
+    at = frame.f_back
+    while at is not None and at.f_code.co_filename.startswith(PACKAGE):  # the seam
+        at = at.f_back
+    return at is not None and _is_below_multiprocessing(at)
+
+
+def _is_below_multiprocessing(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return ids.is_stdlib_file(name) and _MULTIPROCESSING in name
 
 
 def is_importing(frame: FrameType | None) -> bool:

@@ -20,6 +20,7 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import (
     describe_library,
     describe_program,
+    is_known_start,
 )
 from spanreplay.runtime.process.own_ports import asks_own
 from spanreplay.seams.machine.outside import leaks
@@ -41,6 +42,8 @@ class Point:
     owner: str = ""
     of_agent_only: bool = False
     """Whether it counts only where the agent's own code calls it, not a library."""
+    is_known: Callable[[Any], bool] | None = None
+    """Whether a call from this frame is recorded, or heard, elsewhere."""
 
 
 def describe_address(address: Any) -> str:
@@ -85,6 +88,7 @@ POINTS: Final = (
         for name in ("posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp")
     ),
     *(Point("os", name, "process", _spawned(1)) for name in ("spawnv", "spawnve", "spawnvp", "spawnl", "spawnlp")),
+    Point("_posixsubprocess", "fork_exec", "process", _spawned(0), is_known=is_known_start),
     Point("os", "getrandom", "random", _name("random bytes"), of_agent_only=True),
     Point("time", "clock_gettime", "clock", _name("the clock"), of_agent_only=True),
     Point("time", "clock_gettime_ns", "clock", _name("the clock"), of_agent_only=True),
@@ -97,6 +101,8 @@ def _watch(patches: Patches, owner: Any, name: str, point: Point) -> None:
 
     def see(frame: Any, args: tuple[Any, ...]) -> None:
         if leaks.leaking_run() is None or (point.of_agent_only and not is_agent(frame)):
+            return
+        if point.is_known is not None and point.is_known(frame):
             return
         detail = point.describe(args)
         if detail:
