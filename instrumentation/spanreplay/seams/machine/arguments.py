@@ -225,7 +225,7 @@ INSIDE: Final[Mapping[str, str]] = {
     "own-servers": "requests to the agent's own process",
     "mcp-transports": "the session's requests are recorded above it",
     "blockbuster": "it changes nothing but whose calls may block",
-    "leaks": _MISSES,
+    **dict.fromkeys(("leaks", "native-clients"), _MISSES),
     "native-files": "writes are compared by the content of the file; those of DuckDB by its statements",
 }  # fmt: skip
 """Seams that nothing leaves by, and why."""
