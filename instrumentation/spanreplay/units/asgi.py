@@ -24,6 +24,7 @@ from spanreplay.model.call import Effect, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_async
 from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import caller, factory, given
 from spanreplay.units.asgi_messages import (
@@ -122,6 +123,7 @@ class _Recorded:
         self._has_body = any(bytes(name).lower() in OF_BODIES for name, _ in headers)
         encodings = [bytes(value).decode("latin-1") for name, value in headers if bytes(name).lower() == ENCODING]
         self._body.encoding = ", ".join(encodings)
+        note_units((scope.get("server") or (None, None))[1])
         described = describe_scope(scope)
         caller.look_at_caller(self._run, headers, lambda: described)
         read_in(REQUEST, described)

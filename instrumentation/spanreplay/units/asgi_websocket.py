@@ -22,6 +22,7 @@ from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.units import caller
 from spanreplay.units.asgi_messages import (
     BASE64,
@@ -100,6 +101,7 @@ class RecordedSession:
 
     def note_request(self, scope: Scope) -> None:
         """The session begins."""
+        note_units((scope.get("server") or (None, None))[1])
         described = describe_scope(scope)
         caller.look_at_caller(self._run, scope.get("headers") or (), lambda: described)
         call_sync(lambda: _read_leaf(REQUEST), lambda: described)

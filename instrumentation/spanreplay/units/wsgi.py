@@ -20,6 +20,7 @@ from typing import Any, Final
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.runtime.lanes import inside_lane
+from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.units import caller, factory
 from spanreplay.units.http_exchange import DISCONNECT, PART, REQUEST, ReceivedBody, Response, read_in
 from spanreplay.units.unit_run import UnitRun
@@ -154,6 +155,7 @@ class _Recorded:
 
     def note_request(self) -> None:
         """The request begins."""
+        note_units(self._environ.get("SERVER_PORT"))
         described = describe_environ(self._environ, os.environ)
         told = {name: self._environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in caller.find_names()}
         named = [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in told.items() if value]

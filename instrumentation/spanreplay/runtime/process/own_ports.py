@@ -16,6 +16,10 @@ _LOCAL_NAMES: Final = frozenset({"", "localhost", "localhost.localdomain", "ip6-
 _ports: set[int] = set()
 _asked: set[int] = set()
 """Those of them that this process has asked itself."""
+_of_units: set[int] = set()
+"""Those whose requests are runs of their own: who asks there is another run."""
+_native: set[int] = set()
+"""Ports that a server below the interpreter listens at: asking it is a call like any other, where calls are known."""
 
 
 def note_served(port: int) -> None:
@@ -29,9 +33,34 @@ def is_own(host: str, port: int | None) -> bool:
     return bool(_ports) and port in _ports and host.strip("[]").lower() in _LOOPBACK
 
 
+def note_native(port: int) -> None:
+    """A server below the interpreter listens at a port; of more than PORTS_MAX none is kept."""
+    if len(_native) < PORTS_MAX:
+        _native.add(port)
+
+
+def connects_to_own(host: str, port: int | None) -> bool:
+    """`asks_own` for a connection of which nobody knows what it asks."""
+    if port in _native and host.strip("[]").lower() in _LOOPBACK:
+        _asked.add(port)
+        return True
+    return asks_own(host, port)
+
+
+def note_units(port: object) -> None:
+    """A request that came in at a port is a run of its own, and so are all others there."""
+    if isinstance(port, str) and port.isdecimal():
+        port = int(port)
+    if isinstance(port, int) and port in _ports:
+        _of_units.add(port)
+
+
 def asks_own(host: str, port: int | None) -> bool:
-    """`is_own` for a request that is about to be made there; `was_asked` knows of it from now on."""
-    if not is_own(host, port):
+    """`is_own` for a request that is about to be made there; `was_asked` knows of it from now on.
+
+    Not where requests are runs of their own: to the one that asks, the answer comes from outside.
+    """
+    if port in _of_units or not is_own(host, port):
         return False
     if port is not None:
         _asked.add(port)
@@ -81,3 +110,5 @@ def forget() -> None:
     """Know of no server any more: another agent may run in this process now, or this is a forked one."""
     _ports.clear()
     _asked.clear()
+    _of_units.clear()
+    _native.clear()

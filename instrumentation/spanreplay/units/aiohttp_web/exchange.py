@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.runtime.lanes import Lane, inside_lane
+from spanreplay.runtime.process.own_ports import note_units
 from spanreplay.runtime.run import active_run
 from spanreplay.units import caller, factory
 from spanreplay.units.aiohttp_web.values import IS_BODY_HERE, describe_request, encode_headers
@@ -202,6 +203,8 @@ class RecordedExchange(Exchange):
 
     def note_request(self, request: Any) -> None:
         """The request begins."""
+        address = None if request.transport is None else request.transport.get_extra_info("sockname")
+        note_units(address[1] if isinstance(address, tuple) else None)
         described = describe_request(request)
         self._body.encoding = request._message.headers.get("Content-Encoding", "")
         caller.look_at_caller(self._run, request._message.raw_headers, lambda: described)

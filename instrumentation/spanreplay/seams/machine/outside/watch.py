@@ -22,7 +22,7 @@ from spanreplay.runtime.process.outside_io import (
     describe_program,
     is_known_start,
 )
-from spanreplay.runtime.process.own_ports import asks_own
+from spanreplay.runtime.process.own_ports import connects_to_own
 from spanreplay.seams.machine.outside import leaks
 from spanreplay.seams.machine.sockets.socket_askers import is_stream
 
@@ -49,7 +49,7 @@ class Point:
 def describe_address(address: Any) -> str:
     """`host:port`, or the path of a socket; '' for a server of this process."""
     if isinstance(address, tuple) and len(address) >= 2:
-        if asks_own(str(address[0]), address[1]):
+        if connects_to_own(str(address[0]), address[1]):
             return ""
         return f"{address[0]}:{address[1]}"
     return os.fsdecode(address) if isinstance(address, (str, bytes)) else str(type(address).__name__)

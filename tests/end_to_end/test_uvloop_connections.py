@@ -1,0 +1,81 @@
+"""Connections that uvloop makes by itself, as Redis' and PostgreSQL's clients do in a service: a hole that is named."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from support.replaying import Workplace
+
+AGENT: Final = """
+import asyncio, sys
+import uvloop
+import spanreplay
+
+@spanreplay.boundary("tool", name="ask", effect="read")
+def ask(question):
+    return f"answer to {question}"
+
+async def through_a_stream(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"hello")
+    print((await reader.read(100)).decode())
+    writer.close()
+
+async def through_a_socket(port):
+    sock = __import__("socket").socket()
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, ("127.0.0.1", port))
+    await loop.sock_sendall(sock, b"hello")
+    print((await loop.sock_recv(sock, 100)).decode())
+    sock.close()
+
+async def main():
+    ask("first")
+    await globals()[sys.argv[1]](int(sys.argv[2]))
+
+uvloop.run(main())
+"""
+
+
+@pytest.fixture
+def port_and_asked() -> Iterator[tuple[int, list[bytes]]]:
+    """A server outside of the program: its port, and what it was asked."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    asking, _ = server.accept()
+                except OSError:
+                    return
+                with asking:
+                    asked.append(asking.recv(100))
+                    asking.sendall(b"noted")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], asked
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("way", ["through_a_stream", "through_a_socket"])
+def test_s57_n4_a_connection_of_uvloops_is_a_hole(
+    way: str, port_and_asked: tuple[int, list[bytes]], workplace: Workplace
+) -> None:
+    """The recording says where it is; the unchanged program is incomplete, not diverged, and nobody is asked again."""
+    port, asked = port_and_asked
+    agent = workplace.write("agent.py", AGENT)
+    assert workplace.record(agent, way, str(port)).stdout == "noted\n"
+    (reason,) = workplace.recording().completeness().reasons
+    assert f"{way} opened a socket to 127.0.0.1:{port} outside of every boundary" in reason
+    replayed = workplace.replay(agent, way, str(port))
+    assert replayed.status == 4, replayed.stderr
+    assert asked == [b"hello"]
