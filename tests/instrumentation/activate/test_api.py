@@ -217,7 +217,7 @@ def test_api_network_is_denied_inside_only(folder: Path) -> None:
         with pytest.raises(ReplayMiss, match=f"127.0.0.1:{provider.port}"), replay(recorded.run_id) as session:
             probe.connect(("127.0.0.1", provider.port))
         kinds = [d["kind"] for d in session.verdict()["divergences"]]
-        assert kinds == ["missing_call", "effect_blocked"]
+        assert kinds == ["effect_blocked", "missing_call"]
         probe.connect(("127.0.0.1", provider.port))
 
 
