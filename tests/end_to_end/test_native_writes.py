@@ -229,6 +229,30 @@ def test_n14_native_code_in_a_folder_of_the_overlay_is_the_cause(place: Workplac
     assert message.startswith("native code can't find out.bin: only Python code sees the files that a replay writes")
 
 
+IN_A_STATEMENT = (
+    CALL
+    + """
+import duckdb
+with open("made.csv", "w") as made:
+    made.write("number\\n5\\n")
+print(duckdb.sql("select * from 'made.csv'").fetchall())
+print(ask("again"))
+"""
+)
+
+
+@needs_landlock
+def test_a_file_that_a_statement_names_and_native_code_can_t_find_is_the_cause(place: Workplace) -> None:
+    """DuckDB has words of its own for a file that is not there."""
+    pytest.importorskip("duckdb")
+    agent = place.write("agent.py", IN_A_STATEMENT)
+    place.record(agent)
+    (place.path / "made.csv").unlink()
+    replayed = place.replay(agent)
+    message = replayed.verdict["divergences"][0]["message"]
+    assert message.startswith("native code can't find made.csv: only Python code sees the files that a replay writes")
+
+
 OF_PYTHON = (
     CALL
     + """

@@ -27,7 +27,7 @@ _DENIED: Final = re.compile(
     r"permission denied|\berr(?:or|no)\W{1,3}13\b|unable to open database file|readonly database", re.IGNORECASE
 )
 """How C, Rust and SQLite say EACCES."""
-_ABSENT: Final = re.compile(r"no such file|\berr(?:or|no)\W{1,3}2\b", re.IGNORECASE)
+_ABSENT: Final = re.compile(r"no such file|no files? found|\berr(?:or|no)\W{1,3}2\b", re.IGNORECASE)
 _QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w/])(/[^\s'\"`,;:()]+)")
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]
 _NATIVE_SOURCES: Final = (".pyx", ".pxi", ".pxd")

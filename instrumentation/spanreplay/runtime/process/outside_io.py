@@ -116,6 +116,8 @@ def is_known_start(frame: FrameType) -> bool:
 
     `subprocess.Popen` has raised an audit event before; `multiprocessing` starts a Python for itself.
     """
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:  # what watches it
+        frame = frame.f_back
     code = frame.f_code
     if code.co_name == _EXECUTES and ids.is_stdlib_file(code.co_filename):
         return True
