@@ -12,9 +12,20 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
-from support.units import CHAT, await_true, find_own_number, prepare, response_of, serve
+from support.units import CHAT, FLASK, await_true, find_own_number, prepare, response_of, serve
 
 COUNT: Final = 16
+TAKES_OVER: Final = """
+import socket
+
+from gunicorn.workers.sync import SyncWorker
+
+
+class Worker(SyncWorker):
+    def init_process(self):
+        self.sockets = [socket.socket(s.FAMILY, socket.SOCK_STREAM, fileno=s.sock.detach()) for s in self.sockets]
+        super().init_process()
+"""
 WORKERS: Final = ("uvicorn_worker.UvicornWorker", "uvicorn.workers.UvicornWorker")
 
 
@@ -54,3 +65,17 @@ def test_p2_p4_requests_under_uvicorns_worker_of_gunicorn_are_runs_that_replay_a
     changed = place.replay(*command, source=units[0].run_id)
     assert changed.status == 3, changed.stderr
     assert changed.causes() == [("changed_call", "http:response")]
+
+
+def test_a_worker_that_takes_its_sockets_over_replays(provider: Provider, tmp_path: Path) -> None:
+    """As gevent's does, which makes them anew out of gunicorn's own."""
+    app = f'{FLASK}\n@app.get("/chat")\ndef chat():\n    return {{"reply": ask("hello")}}\n'
+    place: Workplace = prepare(tmp_path, provider, app)
+    place.write("taking.py", TAKES_OVER)
+    command = ("-m", "gunicorn", "app:app", "-k", "taking.Worker")
+    with serve(place, command=command, at="--bind 127.0.0.1:{port}") as server:
+        assert httpx.get(f"{server.url}/chat", timeout=TIMEOUT_S).status_code == 200
+        server.stop()
+    (unit,) = server.units()
+    replayed = place.replay(*command, source=unit.run_id)
+    assert replayed.status == 0, replayed.stderr

@@ -44,13 +44,24 @@ def _spawn(wrapped: Any, arbiter: Any, args: Any, kwargs: Any) -> Any:
     return wrapped(*args, **kwargs)
 
 
+class _Listener(socket.socket):
+    """A socket without a port, in the place of gunicorn's own: some workers do nothing without one, or take it over."""
+
+    FAMILY = socket.AF_INET
+
+    @property
+    def sock(self) -> socket.socket:
+        """What gunicorn's object holds."""
+        return self
+
+
 def _run(wrapped: Any, arbiter: Any, args: Any, kwargs: Any) -> Any:
     """Do in this process what the recorded one of several workers did."""
     if not is_replay():
         return wrapped(*args, **kwargs)
     config = arbiter.cfg
     config.on_starting(arbiter)
-    sockets = [socket.socket()]  # without a port: some workers do nothing without one
+    sockets = [_Listener()]
     worker = arbiter.worker_class(1, os.getppid(), sockets, arbiter.app, arbiter.timeout / 2.0, config, arbiter.log)
     config.pre_fork(arbiter, worker)
     config.post_fork(arbiter, worker)
