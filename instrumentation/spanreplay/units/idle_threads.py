@@ -56,8 +56,18 @@ def find_kept() -> Kept:
     """What the threads of this process keep for themselves. Looks through all objects: tens of milliseconds."""
     own = {id(each) for name, each in _globals() if _is_pools(name)}
     # Not isinstance: it asks an object for its class, and a lazy one would be made for that
-    found = [each for each in gc.get_objects() if issubclass(type(each), threading.local) and id(each) not in own]
+    found = [each for each in _all_objects() if issubclass(type(each), threading.local) and id(each) not in own]
     return [(each, count) for each in found if not _is_pools(type(each).__module__) and (count := _count(each))]
+
+
+def _all_objects() -> list[object]:
+    """Those too that a program which forks has taken out of garbage collections."""
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    found = gc.get_objects()
+    if is_frozen:
+        gc.freeze()
+    return found
 
 
 def find_lost(before: Kept) -> str:
