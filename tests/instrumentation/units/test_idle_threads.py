@@ -11,10 +11,18 @@ import pytest
 from spanreplay.units.idle_threads import find_kept
 
 
+def _freeze(*, is_frozen: bool) -> None:
+    if is_frozen:
+        gc.freeze()
+    else:
+        gc.unfreeze()
+
+
 @pytest.fixture(params=["as they are", "frozen"])
 def local(request: pytest.FixtureRequest) -> Iterator[threading.local]:
     """A local in which a thread that still runs keeps something."""
-    found, is_kept, is_over = threading.local(), threading.Event(), threading.Event()
+    found = threading.local()
+    is_kept, is_over = threading.Event(), threading.Event()
 
     def keep() -> None:
         found.connection = object()
@@ -25,9 +33,9 @@ def local(request: pytest.FixtureRequest) -> Iterator[threading.local]:
     thread.start()
     is_kept.wait()
     was_frozen = gc.get_freeze_count() > 0
-    (gc.freeze if request.param == "frozen" else gc.unfreeze)()
+    _freeze(is_frozen=request.param == "frozen")
     yield found
-    (gc.freeze if was_frozen else gc.unfreeze)()
+    _freeze(is_frozen=was_frozen)
     is_over.set()
     thread.join()
 
