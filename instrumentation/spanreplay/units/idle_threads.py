@@ -60,7 +60,7 @@ def find_kept() -> Kept:
     return [(each, count) for each in found if not _is_pools(type(each).__module__) and (count := _count(each))]
 
 
-def _all_objects() -> list[object]:
+def _all_objects() -> list[Any]:
     """Those too that a program which forks has taken out of garbage collections."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
