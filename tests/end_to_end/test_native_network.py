@@ -87,6 +87,7 @@ def test_n14_a_replay_makes_no_connection_of_native_code(port_and_asked: tuple[i
     assert replayed.status == 3, replayed.stderr
     assert "Permission denied" in replayed.stderr
     assert replayed.verdict["sandbox"]["network"] == "kernel"
+    assert "SPANREPLAY_SANDBOX=python" in replayed.verdict["divergences"][0]["hint"]
 
 
 @needs_offline

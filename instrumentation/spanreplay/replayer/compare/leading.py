@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,10 @@ RAISED: Final = "raised"
 MESSAGE_CHARACTERS_MAX: Final = 200
 _LINE_CHARACTERS_MAX: Final = 80
 _FRAMES_MAX: Final = 1_000
+_CAUSES_MAX: Final = 20
+_REFUSED: Final = f"os error {errno.EACCES}"
+"""How libraries in Rust say it."""
+HINT: Final = "a replay lets native code make no connection; SPANREPLAY_SANDBOX=python lets it"
 _READS: Final = (f"{Kind.CLOCK.value}:", f"{Kind.RANDOM.value}:")
 _AT_THE_END: Final = frozenset({"missing_call", "file_changed", RAISED})
 """Kinds that are only known when the agent has ended: they can't have made it raise."""
@@ -35,6 +40,8 @@ class Raised:
     message: str
     code: str
     line: str
+    is_refused: bool = False
+    """Whether the kernel has refused something that has no name of a file, as a connection."""
 
 
 def find_raised(redact: Callable[[str], str]) -> Raised | None:
@@ -48,7 +55,22 @@ def find_raised(redact: Callable[[str], str]) -> Raised | None:
     except Exception:  # noqa: BLE001 -- the agent's own class may raise anything
         message = ""
     message = redact(message).strip().partition("\n")[0][:MESSAGE_CHARACTERS_MAX]
-    return Raised(type(exception).__name__, message, code, redact(line)[:_LINE_CHARACTERS_MAX])
+    shown = redact(line)[:_LINE_CHARACTERS_MAX]
+    return Raised(type(exception).__name__, message, code, shown, _is_refused(exception))
+
+
+def _is_refused(exception: BaseException) -> bool:
+    """Whether it, or what it came of, says so: in Python's words, or in those of native code."""
+    each: BaseException | None = exception
+    for _ in range(_CAUSES_MAX):
+        if each is None:
+            break
+        if isinstance(each, OSError) and each.errno == errno.EACCES and each.filename is None:
+            return True
+        if any(isinstance(argument, str) and _REFUSED in argument for argument in each.args):
+            return True
+        each = each.__cause__ or each.__context__
+    return False
 
 
 def _find_line(traceback: TracebackType | None) -> tuple[str, str]:
@@ -65,12 +87,19 @@ def _find_line(traceback: TracebackType | None) -> tuple[str, str]:
     return found
 
 
-def put_first(divergences: list[Divergence], raised: Raised | None, calls: int) -> list[Divergence]:
-    """The divergences, the one to look at first; `calls` is how many calls the agent made before it ended."""
+def put_first(
+    divergences: list[Divergence], raised: Raised | None, calls: int, *, is_offline: bool = False
+) -> list[Divergence]:
+    """The divergences, the one to look at first; `calls` is how many calls the agent made before it ended.
+
+    `is_offline`: whether the kernel denies connections.
+    """
     found = _reads_last(divergences)
     if raised is None:
         return found
     ended = _describe(raised, calls)
+    if is_offline and raised.is_refused:
+        ended = replace(ended, hint=HINT)
     if any(not d.is_downstream and _may_have_raised(d) for d in found):
         return [*found, replace(ended, is_downstream=True)]
     return [ended, *(replace(d, is_downstream=True) for d in found)]
