@@ -89,7 +89,7 @@ def test_p4_a_cell_needs_what_earlier_cells_left_and_its_verdict_names_the_way(
         assert "identical after warming up with 1 earlier unit" in done.stderr
 
 
-def test_p5_a_module_that_a_notebook_imports_has_changed_its_prompt(provider: Provider, tmp_path: Path) -> None:
+def test_p4_a_module_that_a_notebook_imports_has_changed_its_prompt(provider: Provider, tmp_path: Path) -> None:
     """The one cause is named."""
     place = make_place(tmp_path, provider)
     place.write("shop.py", f'{ASKING}\ndef answer():\n    return ask("sell 1,000")\n')
