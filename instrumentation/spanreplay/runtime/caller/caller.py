@@ -115,7 +115,11 @@ def is_agent(frame: FrameType | None) -> bool:
 
 
 def who_asks(frame: FrameType | None) -> int:
-    """AGENT (a framework, too) or LIBRARY, whose code asks in this frame or lets it ask; else FOREIGN."""
+    """AGENT (a framework, too) or LIBRARY, whose code asks in this frame or lets it ask; else FOREIGN.
+
+    What a framework or library writes to a log is its own: a server tells how long it took, where that was long.
+    """
+    is_log = False
     for _ in range(FRAMES_MAX):
         if frame is None:
             return FOREIGN
@@ -123,7 +127,10 @@ def who_asks(frame: FrameType | None) -> int:
         if origin == FOREIGN and frame.f_code in entries:
             return handed.by
         if origin != PASS and frame.f_code not in between:
+            if is_log and not ids.is_agent_file(frame.f_code.co_filename):
+                return FOREIGN
             return FOREIGN if origin == LIBRARY and handed.is_background else origin
+        is_log = is_log or _is_log(origin, frame)
         frame = frame.f_back
     return FOREIGN
 
