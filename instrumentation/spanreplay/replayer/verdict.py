@@ -77,8 +77,7 @@ def build_verdict(
     drift = [*session.relocation.describe(), *find_drift(recording.root.env, here)]
     if divergences:
         made = session.counts["served"] + session.counts["live"]
-        is_offline = session.guard is not None and session.guard.is_offline
-        divergences = put_first(divergences, raised, made, is_offline=is_offline)
+        divergences = put_first(divergences, raised, made, is_offline=bool(session.guard and session.guard.is_offline))
         divergences = _blame(session, run, environment, drift).explain(divergences)
         divergences = hint_at_earlier_units(divergences, recording.root.env, warm_up.get("warm_up"))
     counts = {
