@@ -9,24 +9,11 @@ from typing import Final
 
 import pytest
 
-from support.notebooks import cells_of, make_place
+from support.notebooks import ASKING, cells_of, make_place
 from support.provider import Provider
 from support.replaying import TIMEOUT_S
 from support.workers import input_of, output_of
 
-ASKING: Final = """
-import asyncio, time
-from openai import AsyncOpenAI, OpenAI
-
-def ask(text):
-    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
-    return made.choices[0].message.content
-
-async def think(text):
-    asked = [{"role": "user", "content": text}]
-    made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=asked)
-    return made.choices[0].message.content
-"""
 EVERYWHERE: Final = (
     "reply = ask('question-1')",
     "print(reply, WARM, time.time()); reply.upper()",

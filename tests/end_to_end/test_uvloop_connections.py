@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
 from support.replaying import Workplace
+from support.tcp_server import answering
 
 AGENT: Final = """
 import asyncio, sys
@@ -46,24 +45,8 @@ uvloop.run(main())
 @pytest.fixture
 def port_and_asked() -> Iterator[tuple[int, list[bytes]]]:
     """A server outside of the program: its port, and what it was asked."""
-    asked: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    asking, _ = server.accept()
-                except OSError:
-                    return
-                with asking:
-                    asked.append(asking.recv(100))
-                    asking.sendall(b"noted")
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1], asked
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    with answering(b"noted", reads=True) as served:
+        yield served
 
 
 @pytest.mark.parametrize("way", ["through_a_stream", "through_a_socket"])

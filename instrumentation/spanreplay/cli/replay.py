@@ -68,13 +68,19 @@ def _from_catalog(catalog: Catalog, run: str, folder: Path, *, is_at_service: bo
     if is_at_service:
         return Source(recording.run_id, recording, is_at_service=True, earlier=units)
     # One file that the child reads at once: nothing that happens to the directory changes the replay.
+    path = write_file(catalog, recording, folder)
+    return Source(str(path), recording, earlier=earlier.export(catalog, units, folder))
+
+
+def write_file(catalog: Catalog, recording: Recording, folder: Path) -> Path:
+    """A run as a file that a replay finds; with that of a unit lies the run of its process. Raises: SourceError."""
     path = folder / f"{recording.run_id}.replay"
     path.write_bytes(catalog.export(recording.run_id))
     unit = find_unit(recording.root.env)
     if unit is not None:
         with suppress(SourceError):  # the replay says what is not here
             (folder / f"{unit.process}.replay").write_bytes(catalog.export(unit.process))
-    return Source(str(path), recording, earlier=earlier.export(catalog, units, folder))
+    return path
 
 
 def open_source(source: str, folder: Path, warm: int = 0) -> Source:

@@ -7,7 +7,6 @@ import shlex
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ from spanreplay.cli.agent.launch import Agent, check_not_isolated, find_agent
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.export import ELSEWHERE
 from spanreplay.cli.ls import read_trace, search
-from spanreplay.cli.replay import STDERR, Source, report_verdict, run_agent, work_folder
+from spanreplay.cli.replay import STDERR, Source, report_verdict, run_agent, work_folder, write_file
 from spanreplay.cli.reports import check_files
 from spanreplay.cli.runs import runs
 from spanreplay.cli.runs.shared_work import explain_in_catalog
@@ -26,7 +25,7 @@ from spanreplay.cli.runs.trace_links import Link, answer_of, find_links, sort_ca
 from spanreplay.cli.terminal import echo, say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
-from spanreplay.model.errors import RunNotFound, SourceError, SpanreplayError
+from spanreplay.model.errors import RunNotFound, SpanreplayError
 from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery
 from spanreplay.recording.whole_file import write_atomically
 from spanreplay.replayer.resolve.plan import build_plan
@@ -36,7 +35,6 @@ from spanreplay.report.codeblame import add_code_causes
 from spanreplay.report.shape import EXIT_STATUS
 from spanreplay.report.trace import Caller, Given, Result
 from spanreplay.units.given import Answer
-from spanreplay.units.stated import find_unit
 
 _TEXT_MAX: Final = 20_000
 """Characters of an answer that is given to another run: a plan is a variable of its process, and has 128 KiB."""
@@ -195,7 +193,7 @@ class _Replays:
             "SPANREPLAY_REPLAY_WARM": "",
         }
         try:
-            source = self._write(run)
+            source = Source(str(write_file(self._catalog, run, self._folder)), run)
             verdict, status = run_agent(service.agent, source, told, folder, stdout=self._stdout, cwd=service.folder)
             verdict = settle(verdict, status, run.completeness())
             verdict = explain_in_catalog(add_code_causes(verdict, service.folder), self._catalog)
@@ -229,16 +227,6 @@ class _Replays:
             self._changed.setdefault(link.caller.run_id, []).append(
                 Given(link.place, link.call.number, run.run_id, text)
             )
-
-    def _write(self, run: Recording) -> Source:
-        """A run as a file that a replay finds, with the run of its process beside it."""
-        path = self._folder / f"{run.run_id}.replay"
-        path.write_bytes(self._catalog.export(run.run_id))
-        unit = find_unit(run.root.env)
-        if unit is not None:
-            with suppress(SourceError):  # the replay says what is not here
-                (self._folder / f"{unit.process}.replay").write_bytes(self._catalog.export(unit.process))
-        return Source(str(path), run)
 
 
 def _write_json(file: str | None, trace_id: str, results: Sequence[Result], duration_ms: int) -> None:

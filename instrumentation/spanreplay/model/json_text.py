@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from json import encoder
 from typing import Any, Final
 
@@ -26,6 +26,19 @@ def _make_dump(*, is_ascii: bool) -> Callable[[Any], str]:
         return "".join(write(value, 0))
 
     return dump
+
+
+def iter_texts(value: object, without: Container[str] = ()) -> Iterator[str]:
+    """The texts in a JSON value, unescaped, in their order; keys are none, and members `without` are left out."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            left.extend(member for name, member in reversed(each.items()) if name not in without)
+        elif isinstance(each, list):
+            left.extend(reversed(each))
 
 
 _decoder: Final = json.JSONDecoder()

@@ -20,7 +20,7 @@ from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss, Unserializable
 from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
-from spanreplay.runtime.run import active_run
+from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import caller, factory
 from spanreplay.units.play import UNITS_APART, end_replay
 from spanreplay.units.start import await_start
@@ -188,14 +188,20 @@ async def _no_input_async() -> Mapping[str, Any]:
     raise ReplayMiss("a job can't come in live")
 
 
-async def await_job() -> Mapping[str, Any]:
-    """The input of the recorded job, for a worker on a loop that has started; ends a replay that has no such job."""
+def find_replay_of_job() -> Run:
+    """The run of the replay of a job or cell; ends that of a process whose jobs are runs of their own."""
     run = active_run()
     if run is None or run.session is None:
         raise AssertionError("only a replay plays a job")
     if find_unit(run.session.recording.root.env) is None:
         run.session.stop(UNITS_APART)
         end_replay()
+    return run
+
+
+async def await_job() -> Mapping[str, Any]:
+    """The input of the recorded job, for a worker on a loop that has started; ends a replay that has no such job."""
+    run = find_replay_of_job()
     try:
         await await_start(run)
         with inside_lane(Lane(LANE)):
@@ -231,12 +237,7 @@ async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[
 
 def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any], Ended]) -> NoReturn:
     """Give the recorded job to a worker that has started, compare what comes back, and end the process."""
-    run = active_run()
-    if run is None or run.session is None:
-        raise AssertionError("only a replay plays a job")
-    if find_unit(run.session.recording.root.env) is None:
-        run.session.stop(UNITS_APART)
-        end_replay()
+    run = find_replay_of_job()
     with contextlib.suppress(ReplayMiss):  # the session knows
         factory.end_start(run)
         factory.divide()
@@ -247,6 +248,6 @@ def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any
             except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- what the worker would have got
                 output = {"raised": describe_exception(exc)}
             note_output(output)
-            if run.session.extent is not None:
+            if run.session is not None and run.session.extent is not None:
                 run.session.extent.is_over = True
     end_replay()

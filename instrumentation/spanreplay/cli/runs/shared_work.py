@@ -19,6 +19,7 @@ from urllib.parse import unquote_plus
 
 from spanreplay.model.call import CallRecord, Kind, Recording, RootRecord
 from spanreplay.model.errors import SourceError
+from spanreplay.model.json_text import iter_texts
 from spanreplay.recording.catalog import RUNS_MAX, Catalog, RunQuery
 from spanreplay.report.shape import Divergence, Verdict, first_cause
 from spanreplay.units.stated import GIVEN, LANE, find_unit
@@ -114,9 +115,13 @@ def _read_values(unit: Recording) -> frozenset[str]:
 
 
 def _iter_values(value: Any) -> Iterator[str]:
-    for text in _iter_strings(value):
+    for text in iter_texts(value, _NO_VALUES):
         inner = _parse(text)
-        parts = _iter_strings(inner) if isinstance(inner, (dict, list)) else (text, *map(unquote_plus, _split(text)))
+        parts = (
+            iter_texts(inner, _NO_VALUES)
+            if isinstance(inner, (dict, list))
+            else (text, *map(unquote_plus, _split(text)))
+        )
         yield from (part.strip() for part in parts if len(part.strip()) >= _VALUE_CHARACTERS_MIN)
 
 
@@ -132,21 +137,8 @@ def _parse(text: str) -> Any:
         return text
 
 
-def _iter_strings(value: Any) -> Iterator[str]:
-    """The strings of a value, without keys; those of members that say nothing of what is asked are left out."""
-    left = [value]
-    while left:
-        each = left.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, dict):
-            left += [member for name, member in each.items() if name not in _NO_VALUES]
-        elif isinstance(each, list):
-            left += each
-
-
 def _join(value: Any) -> str:
-    return "\n".join(_iter_strings(_parse(value) if isinstance(value, str) else value))
+    return "\n".join(iter_texts(_parse(value) if isinstance(value, str) else value, _NO_VALUES))
 
 
 def _is_in(value: str, text: str) -> bool:

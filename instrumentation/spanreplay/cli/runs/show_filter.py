@@ -16,6 +16,7 @@ from spanreplay.cli.runs.runs import parse_json
 from spanreplay.model.call import CallRecord, Outcome
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.escape import window
+from spanreplay.model.json_text import iter_texts
 
 __all__ = ["Chosen", "Wanted", "choose", "is_failed"]
 
@@ -74,26 +75,13 @@ def _texts(call: CallRecord) -> Iterator[tuple[str, str]]:
     """What can be looked through: as people read it, then as the JSON that it is stored as."""
     request, response = parse_json(call.request), parse_json(call.response)
     yield "name", call.name
-    for text in _strings(request):
+    for text in iter_texts(request):
         yield "request", text
     yield "response", chunk_text(response)
-    for text in _strings(response):
+    for text in iter_texts(response):
         yield "response", text
     yield "request", call.request
     yield "response", call.response
-
-
-def _strings(value: object) -> Iterator[str]:
-    """The texts in a JSON value, unescaped."""
-    left = [value]
-    while left:
-        each = left.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, dict):
-            left.extend(reversed(each.values()))
-        elif isinstance(each, list):
-            left.extend(reversed(each))
 
 
 def _find(pattern: re.Pattern[str], call: CallRecord) -> str | None:

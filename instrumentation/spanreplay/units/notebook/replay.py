@@ -11,15 +11,15 @@ from spanreplay.model.errors import ReplayMiss
 from spanreplay.runtime.caller.running import within_unit
 from spanreplay.runtime.calls.function_calls import call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
-from spanreplay.runtime.run import Run, active_run
+from spanreplay.runtime.run import Run
 from spanreplay.units import factory
 from spanreplay.units.asgi import await_left
-from spanreplay.units.jobs import await_input, note_output, take_input
+from spanreplay.units.jobs import await_input, find_replay_of_job, note_output, take_input
 from spanreplay.units.notebook.cell import BETWEEN, INTERRUPT, WHY_BETWEEN, Cell, describe
 from spanreplay.units.notebook.interruption import await_calls, has_call, interrupting
-from spanreplay.units.play import UNITS_APART, end_replay, iter_units
+from spanreplay.units.play import end_replay, iter_units
 from spanreplay.units.start import await_start
-from spanreplay.units.stated import GIVEN, find_unit
+from spanreplay.units.stated import GIVEN
 
 __all__ = ["check_cell", "play_cells", "play_cells_async"]
 
@@ -28,20 +28,9 @@ _PAUSE_S_MAX: Final = 60.0
 Work = Callable[[Mapping[str, Any]], Awaitable[Cell]]
 
 
-def _find_replay() -> Run:
-    """The run of the replay of a cell; ends that of a process whose cells are runs of their own."""
-    run = active_run()
-    if run is None or run.session is None:
-        raise AssertionError("only a replay plays a cell")
-    if find_unit(run.session.recording.root.env) is None:
-        run.session.stop(UNITS_APART)
-        end_replay()
-    return run
-
-
 def play_cells(work: Callable[[Mapping[str, Any]], Cell]) -> NoReturn:
     """Give the recorded cells to a shell that has started, compare what they display, and end the process."""
-    run = _find_replay()
+    run = find_replay_of_job()
     with contextlib.suppress(ReplayMiss):  # the session knows
         factory.end_start(run)
         for lane in iter_units(run, GIVEN):
@@ -55,7 +44,7 @@ def play_cells(work: Callable[[Mapping[str, Any]], Cell]) -> NoReturn:
 
 async def play_cells_async(work: Work) -> NoReturn:
     """The same for a shell whose cells are executed on a loop."""
-    run = _find_replay()
+    run = find_replay_of_job()
     with contextlib.suppress(ReplayMiss):  # the session knows
         await await_start(run)
         before = ""

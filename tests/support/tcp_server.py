@@ -1,0 +1,31 @@
+"""A server outside of the program that is recorded: it answers every connection with one text."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def answering(text: bytes, *, reads: bool) -> Iterator[tuple[int, list[bytes]]]:
+    """Its port, and what it was asked in each connection; nothing where it does not read."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    asking, _ = server.accept()
+                except OSError:
+                    return
+                with asking:
+                    asked.append(asking.recv(100) if reads else b"")
+                    asking.sendall(text)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], asked
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
