@@ -38,6 +38,8 @@ class Denied(NamedTuple):
 
     message: str
     code: str
+    is_connection: bool = False
+    """Whether it was a connection and no file, as far as the exception tells."""
 
 
 def find_denied(
@@ -51,9 +53,15 @@ def find_denied(
             return Denied(said, _place(each.__traceback__))
     for each in _chain(exc):
         if is_nameless and _DENIED.search(_text(each)) and _is_native(each):
-            said = f"native code failed with {type(each).__name__}: this replay lets it change no file"
-            return Denied(said, _place(each.__traceback__))
+            is_connection = session.guard is not None and session.guard.is_offline and _tells_of_connection(each)
+            what = "make no connection" if is_connection else "change no file"
+            said = f"native code failed with {type(each).__name__}: this replay lets it {what}"
+            return Denied(said, _place(each.__traceback__), is_connection)
     return None
+
+
+def _tells_of_connection(exc: BaseException) -> bool:
+    return "connect" in f"{type(exc).__name__} {_text(exc)}".lower()
 
 
 class _Reader:

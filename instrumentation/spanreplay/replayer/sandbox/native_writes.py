@@ -26,6 +26,12 @@ HINT: Final = (
     "SPANREPLAY_SANDBOX=python lets native code write for real"
 )
 
+CONNECTS: Final = "socket:native"
+HINT_OF_CONNECTIONS: Final = (
+    "declare the function that asks the server a boundary, or let its call go live in the plan; "
+    "SPANREPLAY_SANDBOX=python lets native code connect for real"
+)
+
 
 class NativeWrites:
     """Looks at exceptions for files that this process was denied."""
@@ -77,11 +83,11 @@ class NativeWrites:
         self._session.add_divergence(
             Divergence(
                 kind="effect_blocked",
-                boundary=BOUNDARY,
+                boundary=CONNECTS if found.is_connection else BOUNDARY,
                 message=found.message + (f" ({found.code})" if found.code else ""),
                 lane=current_lane(self._run.root_lane).path,
                 code=found.code,
-                hint=HINT,
+                hint=HINT_OF_CONNECTIONS if found.is_connection else HINT,
             )
         )
 
