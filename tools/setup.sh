@@ -42,11 +42,10 @@ make_venv() {
 install() {
     local pip=(.venv/bin/python -m pip install -q --disable-pip-version-check)
     say "installing spanreplay[all,dev,test] into .venv (some minutes the first time)"
+    "${pip[@]}" --upgrade pip # those of Debian 12 and Python 3.10 try versions for an hour where a newer one finds them at once
     # The pinned set is what was tested; a Python for which it has no wheels gets the newest that fits.
     "${pip[@]}" -c tools/constraints.txt -e '.[all,dev,test]' && return
     say "the tested versions do not fit this Python; taking the newest"
-    # The pip that comes with Python 3.10 tries versions for an hour where a newer one finds them at once
-    "${pip[@]}" --upgrade pip
     "${pip[@]}" -e '.[all,dev,test]'
 }
 
