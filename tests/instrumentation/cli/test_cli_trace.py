@@ -52,6 +52,13 @@ def test_p6_a_run_belongs_to_the_call_that_asked_for_it() -> None:
     assert [run.run_id for run in sort_called_first([first, *called], links)] == [make_run_id(n) for n in (2, 3, 4, 1)]
 
 
+def test_p6_equal_calls_of_one_time_lead_to_a_run_each() -> None:
+    """In the order in which they began."""
+    first = _make(1, (0, 100), "/", (f"{URL}/same", 10, 60), (f"{URL}/same", 12, 60))
+    called = [_make(2, (20, 50), "/same"), _make(3, (25, 50), "/same")]
+    assert _show(find_links([first, *called])) == {make_run_id(2): (first.run_id, 2), make_run_id(3): (first.run_id, 3)}
+
+
 @pytest.mark.parametrize(
     "called",
     [
