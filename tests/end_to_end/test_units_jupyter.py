@@ -190,7 +190,7 @@ await asyncio.gather(think("slow question-2"), tick())"""
             kernel.client.execute(source, stop_on_error=False)
             await_true(lambda n=number: len(provider.requests) == n)  # type: ignore[misc]  # bound now
             await_true(lambda n=number: n < 3 or any(call.kind == "llm" for call in cells_of(place)[3].calls))  # type: ignore[misc]  # bound now
-            kernel.manager.interrupt_kernel()
+            (kernel.interrupt_blocked if number == 1 else kernel.manager.interrupt_kernel)()
             assert kernel.client.get_shell_msg(timeout=TIMEOUT_S)["content"]["status"] == "error"
         assert kernel.execute("1 + 1")["status"] == "ok"
     provider.stop()

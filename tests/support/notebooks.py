@@ -11,6 +11,7 @@ from typing import Any, Final
 from spanreplay.model.call import Recording
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
+from support.units import await_true
 from support.workers import input_of, units_of
 
 KERNEL: Final = ("-m", "ipykernel_launcher")
@@ -82,6 +83,19 @@ class Kernel:
         """What an expression is in the kernel, as a front end asks for itself."""
         told = self.execute("pass", silent=True, user_expressions={"it": expression})["user_expressions"]["it"]
         return str(told["data"]["text/plain"])
+
+    def interrupt_blocked(self) -> None:
+        """Interrupt a cell in a blocking system call, once it is in it: just before, a signal of Python waits for its end."""
+        switches: list[str] = []
+
+        def is_blocked() -> bool:
+            status = Path(f"/proc/{self.manager.provisioner.pid}/status").read_text(encoding="ascii")
+            told = dict(line.split(":\t", 1) for line in status.splitlines())
+            switches.append(told["voluntary_ctxt_switches"])
+            return told["State"].startswith("S") and switches[-2:-1] == switches[-1:]
+
+        await_true(is_blocked)
+        self.manager.interrupt_kernel()
 
     def _keep(self, message: dict[str, Any]) -> None:
         if message["msg_type"] != "status":

@@ -8,39 +8,50 @@ in the current Context, and no collection comes while we set.
 
 from __future__ import annotations
 
+import _thread
 import contextvars
+import functools
 import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import get_ident
+from operator import methodcaller
 from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_collector = [0]
-"""The thread that collects garbage now; 0: none does. There is one collection at a time."""
+
+
+class _Collecting(_thread._local):
+    """Whether this thread collects garbage now.
+
+    The collector reads the attribute of the phase's name, and that sets it, without a line of Python: a signal's
+    exception that is raised in a callback of the collector is lost, such as the KeyboardInterrupt of Ctrl-C.
+    """
+
+    is_on = False
+    start = property(methodcaller("__setattr__", "is_on", True))
+    stop = property(methodcaller("__setattr__", "is_on", False))
+
+
+_collecting: Final = _Collecting()
 _setting: Final[list[None]] = []
 """One entry for each variable that is being set while no garbage is collected; a list's ends are changed at once."""
 
 
-def _note_collection(phase: str, _: dict[str, int]) -> None:
-    _collector[0] = get_ident() if phase == "start" else 0
-
-
 def is_collecting() -> bool:
     """Whether the calling code is run by a collection, where nothing may be set in the current Context."""
-    return _collector[0] != 0 and _collector[0] == get_ident()
+    return _collecting.is_on
 
 
 def call_in_own_context(function: Callable[..., _R], *args: Any) -> _R:
     """What a collection runs, in a copy of the current Context, where it may set what it wants."""
-    collector, _collector[0] = _collector[0], 0
+    before, _collecting.is_on = _collecting.is_on, False
     try:
         return contextvars.copy_context().run(function, *args)
     finally:
-        _collector[0] = collector
+        _collecting.is_on = before
 
 
 def _set_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> contextvars.Token[_T] | None:
@@ -51,12 +62,13 @@ def _set_in_own_without_collecting(variable: contextvars.ContextVar[_T], value: 
     # No other thread comes between a look at the list and the call after it: they take turns after calls
     if not _setting and not gc.isenabled():
         return variable.set(value)  # the user's own choice
-    _setting.append(None)
-    gc.disable()
     try:
+        _setting.append(None)  # in the block: after an interrupt here the collector is not left switched off
+        gc.disable()
         return variable.set(value)
     finally:
-        _setting.pop()
+        if _setting:
+            _setting.pop()
         if not _setting:
             gc.enable()
 
@@ -67,12 +79,13 @@ def _reset_without_collecting(variable: contextvars.ContextVar[_T], token: conte
     if not _setting and not gc.isenabled():
         _reset_plainly(variable, token)
         return
-    _setting.append(None)
-    gc.disable()
     try:
+        _setting.append(None)
+        gc.disable()
         _reset_plainly(variable, token)
     finally:
-        _setting.pop()
+        if _setting:
+            _setting.pop()
         if not _setting:
             gc.enable()
 
@@ -106,7 +119,7 @@ def _enable_in_child() -> None:
 
 
 if sys.version_info < (3, 12):
-    gc.callbacks.append(_note_collection)
+    gc.callbacks.append(functools.partial(getattr, _collecting))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_enable_in_child)
     set_variable, reset_variable = _set_without_collecting, _reset_without_collecting

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import gc
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -120,3 +121,20 @@ def test_n1_a_process_that_is_forked_meanwhile_collects_garbage() -> None:
     set_variable(Forking(), "x")  # type: ignore[arg-type]  # another thread forks while it sets
     assert statuses == [0]
     assert gc.isenabled()
+
+
+INTERRUPTED = """
+import _thread, gc, signal
+import spanreplay.runtime.context_variables
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    list(map(gc.collect, map(bool, map(_thread.interrupt_main, [signal.SIGINT]))))  # no line of Python comes between
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_n1_an_interrupt_that_comes_as_a_collection_begins_is_not_lost() -> None:
+    """What a callback of the collector raises is: none of ours is written in Python."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
