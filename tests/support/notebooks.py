@@ -85,7 +85,7 @@ class Kernel:
         return str(told["data"]["text/plain"])
 
     def interrupt_blocked(self) -> None:
-        """Interrupt a cell in a blocking system call, once it is in it: just before, a signal of Python waits for its end."""
+        """Interrupt a cell that is in a blocking system call: a signal that comes just before waits for its end."""
         switches: list[str] = []
 
         def is_blocked() -> bool:
