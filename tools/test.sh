@@ -3,6 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh
+if [[ $# -eq 0 ]]; then
+    tools/kernels.sh & # most of the time goes into waiting for downloads
+    kernels=$!
+fi
 tools/agents.sh
 tools/browser.sh
 tools/postgres.sh
@@ -10,18 +14,20 @@ tools/redis.sh
 # The tests start thousands of processes that import our packages. Where PYTHONDONTWRITEBYTECODE is set, as in images,
 # nobody else writes their bytecode, and each process would compile them anew.
 .venv/bin/python -m compileall -q instrumentation collector replay_service tests/support
-options=(-n auto --maxprocesses 8 --dist loadfile -q)
+options=(--dist loadfile -q)
+# One more than there are processors: a worker waits for most of a test, for processes that it has started.
+workers=$(.venv/bin/python -c 'import os; print(min(8, 1 + len(os.sched_getaffinity(0))))')
 if [[ $# -gt 0 ]]; then
-    exec .venv/bin/python -m pytest "${options[@]}" "$@"
+    exec .venv/bin/python -m pytest -n "$workers" "${options[@]}" "$@"
 fi
 # The kernels' tests first, in an environment of their own with torch; the page is written from both runs.
 parts=()
-if tools/kernels.sh; then
+if wait "$kernels"; then
     parts=(--status-part=.venvs/kernels/status.json)
-    .venvs/kernels/bin/python -m pytest "${options[@]}" "${parts[@]}" tests/kernels
+    .venvs/kernels/bin/python -m pytest -n auto --maxprocesses 8 "${options[@]}" "${parts[@]}" tests/kernels
 else
     printf 'torch and triton cannot be had here: the tests of the kernels are left out\n' >&2
 fi
 # With a blank in place of `=` pytest would take an existing page for a folder of tests.
 options+=(--ignore=tests/kernels --status-file=docs/STATUS.md)
-exec .venv/bin/python -m pytest "${options[@]}" ${parts[@]+"${parts[@]}"}
+exec .venv/bin/python -m pytest -n "$workers" "${options[@]}" ${parts[@]+"${parts[@]}"}

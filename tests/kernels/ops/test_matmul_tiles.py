@@ -12,6 +12,7 @@ from spanreplay_kernels.ops.matmul import matmul_triton, tile_for
 from spanreplay_kernels.plans.arch import ARCHS, CPU, Arch, Mma
 from spanreplay_kernels.plans.launch import Launch, captured
 from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
+from support.sampling import sampled
 
 GPUS = [arch for arch in ARCHS.values() if arch is not CPU]
 SEGMENT_K_MIN = 512
@@ -28,8 +29,9 @@ def launches_of(rows: int, n: int, k: int, dtype: torch.dtype, arch: Arch) -> tu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("may_use_tma", [True, False], ids=["copy engine", "pointers"])
-@pytest.mark.parametrize("K", [64, 1024], ids=["one segment", "two segments"])
+@pytest.mark.parametrize(
+    ("K", "may_use_tma"), sampled([(64, True), (1024, True), (1024, False), (64, False)], 2), ids=str
+)
 def test_k1_a_thousand_rows_have_the_bits_of_one(K: int, may_use_tma: bool, device: str) -> None:
     """The persistent kernel of many rows gives each row what one row, a few and some hundred are given."""
     N, M = 1408, 1100
