@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "suite": ("suite", "Replay many units of an application that is started once"),
     "trace": ("trace", "Replay one request through all services that it went through"),
     "resume": ("resume", "Resume a run that is waiting for a human, or was killed"),
+    "diff": ("compare.diff", "Show how two recorded runs differ, and where they part"),
     "mutate": ("mutate", "Find out which recorded fields the outcome depends on"),
     "drift": ("drift", "Find models that answer equal requests in another way"),
     "report": ("report", "Show a replay's verdict in another format"),
@@ -39,7 +40,7 @@ COMMANDS: Final = {
     "ship": ("ship", "Send local recordings to the collector"),
     "completion": ("completion", "Print the shell's completion script"),
 }
-"""Command → module below `spanreplay.cli` (its function has the module's name) and its line of help."""
+"""Command → module below `spanreplay.cli` (its function has the module's last name) and its line of help."""
 
 KNOWN_HELP: Final = {
     "up": "Run collector, replay service and Phoenix here",
@@ -96,7 +97,9 @@ class LazyGroup(click.Group):
         """The command of that name, imported now."""
         if cmd_name in COMMANDS:
             module = COMMANDS[cmd_name][0]
-            command = getattr(import_module(f"spanreplay.cli.{module}"), f"{module.rstrip('_')}_command")
+            command = getattr(
+                import_module(f"spanreplay.cli.{module}"), f"{module.rpartition('.')[2].rstrip('_')}_command"
+            )
             assert isinstance(command, click.Command)
             return command
         point = _plugins().get(cmd_name)
