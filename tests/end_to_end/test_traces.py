@@ -187,7 +187,8 @@ def test_p4_p6_all_runs_of_a_trace_replay_from_one_command(services: dict[str, W
     assert status == 3, stderr
     runs = report["runs"]
     assert [each["verdict"]["divergences"][0]["boundary"] for each in runs[:2]] == ["http:response"] * 2
-    assert runs[2]["given"] == [{"call": number, "run_id": runs[number - 2]["verdict"]["run_id"]} for number in (2, 3)]
+    called = {number: runs[number - 2]["verdict"]["run_id"] for number in (2, 3)}
+    assert runs[2]["given"] == [{"call": at, "run_id": run_id, "changed": ["body"]} for at, run_id in called.items()]
     first, *_, last = runs[2]["verdict"]["divergences"]
     assert first["cause"].startswith("set by the plan")
     assert last["boundary"] == "http:response"
@@ -204,6 +205,24 @@ def test_p4_a_caller_has_the_recorded_answer_of_a_service_that_gives_none(
     assert status == 3, stderr
     assert [each["verdict"]["verdict"] for each in report["runs"]] == ["diverged", "diverged", "identical"]
     assert "call 2 of front has its recorded answer" in stderr
+
+
+def test_p4_a_called_service_whose_own_calls_do_not_fit_is_named(
+    services: dict[str, Workplace], provider: Provider
+) -> None:
+    """Asked for something else now, it asks its model for something else: that call has diverged, and says why."""
+    _record(services, provider)
+    services["front"].write("app.py", FRONT.replace('f"/{text}-{number}"', 'f"/{text}-{number * number}"'))
+    status, report, stderr = _replay_trace(services)
+    assert status == 3, stderr
+    first, second, front = report["runs"]
+    assert [each["asked"] for each in report["runs"]] == [[], ["path"], []]
+    assert (first["verdict"]["verdict"], front["given"]) == ("identical", [])
+    found, *_ = second["verdict"]["divergences"]
+    assert (found["kind"], found["boundary"]) == ("changed_call", "llm:openai.chat.completions")
+    assert "call 3 of front asks for something else now: path" in [each["evidence"] for each in found["causes"]]
+    assert "call 3 of front has its recorded answer: there is none of now" in stderr
+    assert front["verdict"]["divergences"][0]["boundary"].startswith("http:GET ")
 
 
 def test_p4_a_trace_says_what_it_needs(services: dict[str, Workplace], provider: Provider) -> None:

@@ -478,7 +478,7 @@ class Installation:
         if self.send_verdict is not None:
             self.send_verdict(json.dumps(verdict))
         elif path:
-            guard.guarded("the answer", given.write_answer)
+            guard.guarded("the answer", given.write_out, self.session.directions.asked)
             Path(path).write_text(json.dumps(verdict), encoding="utf-8")
         else:
             guard.write_stderr(f"spanreplay: {verdict['verdict']} ({verdict['counts']})")

@@ -16,7 +16,8 @@ from spanreplay.cli.terminal import say
 from spanreplay.model import config
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SpanreplayError
-from spanreplay.report.shape import EXIT_STATUS, Cause, Divergence, Verdict
+from spanreplay.report.sent import name_cause
+from spanreplay.report.shape import EXIT_STATUS, Verdict
 from spanreplay.units.given import Answer, Given
 from spanreplay.units.http_exchange import FIRST_CALL
 
@@ -121,7 +122,7 @@ class _Request(BaseHTTPRequestHandler):
         changed = _find_changes(given, server.recorded)
         say(f"{given.method} {given.target}{f' ({changed})' if changed else ''}")
         try:
-            verdict = _name_cause(server.judge(settings), changed)
+            verdict = name_cause(server.judge(settings), f"the request has its {changed}" if changed else "", "serve")
         except SpanreplayError as exc:
             server.status = EXIT_STATUS["error"]
             say(f"error: {exc}")
@@ -174,20 +175,3 @@ def _find_changes(given: Given, recorded: Mapping[str, Any]) -> str:
         if is_other
     ]
     return f"{', '.join(changed)} as sent, not as recorded" if changed else ""
-
-
-def _name_cause(verdict: Verdict, changed: str) -> Verdict:
-    """The verdict; where it diverged, what was sent stands before all that only came along with it."""
-    divergences = verdict.get("divergences") or []
-    if not changed or not divergences:
-        return verdict
-    sent: Cause = {
-        "kind": "argument",
-        "evidence": f"the request has its {changed}",
-        "strength": "beside",
-        "ref": "serve",
-    }
-    known = divergences[0].get("causes") or []
-    causes = [*(each for each in known if each.get("strength") != "beside"), sent]
-    first: Divergence = {**divergences[0], "causes": causes, "cause": str(causes[0].get("evidence", ""))}
-    return {**verdict, "divergences": [first, *divergences[1:]]}

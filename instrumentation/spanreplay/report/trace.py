@@ -30,11 +30,10 @@ class Caller:
 class Given:
     """An answer that takes the place of the recorded one: what the run that gave that answers now."""
 
-    place: int
-    """Which of the calls of kind http it is for, from 1."""
     call: int
     run_id: str
-    text: str
+    changed: Sequence[str]
+    """What differs from the recorded answer, in words."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,20 @@ class Result:
     caller: Caller | None
     """None for the run that the trace begins with here."""
     given: Sequence[Given] = ()
+    asked: Sequence[str] = ()
+    """What differs between the recorded request and the one that its caller makes now, in words."""
 
 
 def describe(result: Result) -> str:
     """One run in one line."""
     app, caller = result.verdict.get("app", ""), result.caller
     where = f"{app}, called by call {caller.call} of {caller.app}" if caller is not None else app
-    told = [f"call {each.call} was given what run {each.run_id} answers now" for each in result.given]
-    return "  ".join([suite.describe(result.verdict), f"({'; '.join([where, *told])})"])
+    asked = [f"asked for something else: {', '.join(result.asked)}"] if result.asked else []
+    told = [
+        f"call {each.call} was given what run {each.run_id} answers now: {', '.join(each.changed)}"
+        for each in result.given
+    ]
+    return "  ".join([suite.describe(result.verdict), f"({'; '.join([where, *asked, *told])})"])
 
 
 def describe_all(results: Sequence[Result], duration_ms: int) -> str:
@@ -68,7 +73,10 @@ def render_json(trace_id: str, results: Sequence[Result], duration_ms: int) -> s
     runs = [
         {
             "caller": None if each.caller is None else {"run_id": each.caller.run_id, "call": each.caller.call},
-            "given": [{"call": given.call, "run_id": given.run_id} for given in each.given],
+            "asked": [*each.asked],
+            "given": [
+                {"call": given.call, "run_id": given.run_id, "changed": [*given.changed]} for given in each.given
+            ],
             "verdict": each.verdict,
         }
         for each in results

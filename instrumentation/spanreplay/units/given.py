@@ -17,7 +17,7 @@ from urllib.parse import unquote, unquote_to_bytes
 from spanreplay.model import config
 from spanreplay.units.asgi_messages import PARTS, Body
 
-__all__ = ["Answer", "Given", "has_body", "keep_answer", "load", "put_body", "put_request", "write_answer"]
+__all__ = ["Answer", "Given", "has_body", "keep_answer", "load", "put_body", "put_request", "read_asked", "write_out"]
 
 _OF_CLIENT: Final = frozenset(
     {
@@ -40,16 +40,19 @@ class Given:
 
     method: str
     target: str
-    """Path and query as they stand in the request's line."""
+    """Path and query as they stand in the request's line; empty: the recorded ones."""
     headers: Sequence[tuple[str, str]]
     """Names in small letters."""
     body: bytes | None
     """None: the recorded one."""
+    without: Sequence[str] = ()
+    """Headers that are left out, in small letters."""
 
     def to_json(self) -> str:
         """For `load`."""
         body = None if self.body is None else base64.b64encode(self.body).decode("ascii")
-        return json.dumps({"method": self.method, "target": self.target, "headers": [*self.headers], "body": body})
+        found = {"method": self.method, "target": self.target, "headers": [*self.headers], "body": body}
+        return json.dumps({**found, "without": [*self.without]})
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Answer:
 
     @classmethod
     def read(cls, path: Path) -> Answer | None:
-        """What `write_answer` has written; None if the application has not answered."""
+        """What `write_out` has written; None if the application has not answered."""
         content = path.read_bytes() if path.exists() else b""
         if not content:  # whoever guards a replay's files may have made it
             return None
@@ -86,7 +89,8 @@ def load() -> None:
         found = json.loads(Path(path).read_bytes())
         body = None if found["body"] is None else base64.b64decode(found["body"])
         headers = [(str(name), str(value)) for name, value in found["headers"]]
-        _State.given = Given(str(found["method"]), str(found["target"]), headers, body)
+        without = [str(name) for name in found["without"]]
+        _State.given = Given(str(found["method"]), str(found["target"]), headers, body, without)
 
 
 def has_body() -> bool:
@@ -94,26 +98,37 @@ def has_body() -> bool:
     return _State.given is not None and _State.given.body is not None
 
 
+def read_asked(path: Path) -> dict[int, Mapping[str, Any]]:
+    """Number of the recorded call → the request of now, as `write_out` has written them."""
+    content = path.read_bytes() if path.exists() else b""
+    return {int(call): request for call, request in json.loads(content or b"{}").items()}
+
+
 def put_request(described: Mapping[str, Any]) -> dict[str, Any]:
     """The recorded request with what is given in its place."""
     given = _State.given
     if given is None:
         return dict(described)
-    raw_path, mark, query = given.target.partition("?")
-    changed = {"method": given.method, "path": unquote(raw_path), "query_string": query}
-    if "raw_path" in described:
-        changed["raw_path"] = raw_path
-    if not mark and "query_string" not in described:
-        del changed["query_string"]
+    changed = {"method": given.method, **(_put_target(described, given.target) if given.target else {})}
     found = {**described, **changed, "headers": _merge(described.get("headers") or (), given)}
-    if isinstance(described.get(_ENVIRON), Mapping):
+    if given.target and isinstance(described.get(_ENVIRON), Mapping):
         found[_ENVIRON] = _put_environ(described[_ENVIRON], str(described.get("root_path", "")), given)
     return found
 
 
+def _put_target(described: Mapping[str, Any], target: str) -> dict[str, str]:
+    raw_path, mark, query = target.partition("?")
+    changed = {"path": unquote(raw_path), "query_string": query}
+    if "raw_path" in described:
+        changed["raw_path"] = raw_path
+    if not mark and "query_string" not in described:
+        del changed["query_string"]
+    return changed
+
+
 def _merge(recorded: Sequence[Mapping[str, str]], given: Given) -> list[dict[str, str]]:
     sent = {name for name, _ in given.headers} - _OF_CLIENT
-    replaced = sent if given.body is None else sent | _OF_BODY
+    replaced = sent | {*given.without} | (_OF_BODY if given.body is not None else set())
     kept = [dict(each) for each in recorded if not {name.lower() for name in each} & replaced]
     added = [{name: value} for name, value in given.headers if name in sent]
     return [*kept, *added, *([] if given.body is None else [{_LENGTH: str(len(given.body))}])]
@@ -143,8 +158,14 @@ def keep_answer(status: int | None, headers: Sequence[Mapping[str, str]], body: 
         _State.answer = Answer(status, pairs, body.whole)
 
 
-def write_answer() -> None:
-    """Write what was kept to where the settings say. Raises: OSError."""
+def write_out(asked: Mapping[int, str]) -> None:
+    """Write what was kept, and the requests to other services that differ, to where the settings say. Raises: OSError.
+
+    `asked`: number of the recorded call → the request of now, redacted, as JSON.
+    """
+    place = config.read_setting("SPANREPLAY_REPLAY_ASKED")
+    if place:
+        Path(place).write_text(json.dumps({str(call): json.loads(text) for call, text in asked.items()}), "utf-8")
     path, answer = config.read_setting("SPANREPLAY_REPLAY_ANSWER"), _State.answer
     if path and answer is not None:
         content = base64.b64encode(answer.body).decode("ascii")

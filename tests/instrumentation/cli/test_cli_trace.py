@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from dataclasses import replace
@@ -11,9 +12,15 @@ from typing import Any, Final
 import click
 import pytest
 
+from spanreplay.cli.runs.exchanges import NewAnswer, Sent, compare_answers, compare_requests
 from spanreplay.cli.runs.trace_links import answer_of, find_links, sort_called_first
 from spanreplay.cli.trace import read_services
 from spanreplay.model.call import CallRecord, Recording
+from spanreplay.model.errors import ConfigError
+from spanreplay.replayer.resolve.plan import Plan, read_plan
+from spanreplay.runtime.edits.apply_patch import patch_response
+from spanreplay.runtime.edits.selector import parse_selector
+from spanreplay.units.given import Answer, Given
 from support.runs import make_call, make_recording, make_run_id
 
 URL: Final = "http://stock:8000"
@@ -48,7 +55,7 @@ def test_p6_a_run_belongs_to_the_call_that_asked_for_it() -> None:
     links = find_links([*called, first])
     calls = {2: 2, 3: 3, 4: 4}
     assert _show(links) == {make_run_id(run): (first.run_id, call) for run, call in calls.items()}
-    assert [links[make_run_id(run)].place for run in calls] == [2, 3, 4]
+    assert [str(links[make_run_id(run)].selector) for run in calls] == ["http:*[2]", "http:*[3]", "http:*[4]"]
     assert [run.run_id for run in sort_called_first([first, *called], links)] == [make_run_id(n) for n in (2, 3, 4, 1)]
 
 
@@ -89,15 +96,17 @@ def test_p6_a_chain_of_calls_is_replayed_from_its_end() -> None:
 @pytest.mark.parametrize(
     ("request_text", "answer"),
     [
-        ('{"arguments":{"status":200,"body":{"text":"yes"}}}', (200, "yes")),
-        ('{"arguments":{"status":204}}', (204, "")),
-        ('{"arguments":{"status":200,"body":{"base64":"AAE="}}}', None),
+        ('{"arguments":{"status":200,"body":{"text":"yes"}}}', Answer(200, [], b"yes")),
+        ('{"arguments":{"status":204}}', Answer(204, [], b"")),
+        ('{"arguments":{"status":200,"body":{"base64":"AAE="}}}', Answer(200, [], b"\x00\x01")),
+        ('{"arguments":{"status":200,"headers":[{"a":"b"}],"body":{"text":""}}}', Answer(200, [("a", "b")], b"")),
+        ('{"arguments":{"status":200,"body":{"bytes":17,"sha256":"ab"}}}', None),
         ('{"arguments":{"body":{"text":"yes"}}}', None),
         ("not JSON", None),
     ],
 )
-def test_p6_the_recorded_answer_is_its_status_and_text(request_text: str, answer: object) -> None:
-    """None where it has no text."""
+def test_p6_the_recorded_answer_is_status_headers_and_body(request_text: str, answer: object) -> None:
+    """None where the body is not kept."""
     run = make_recording(calls=0)
     call: CallRecord = make_call(run.run_id, 1, kind="http", name="response", request=request_text)
     assert answer_of(Recording(run.root, (call,))) == answer
@@ -134,3 +143,85 @@ def test_p4_a_command_that_is_missing_or_wrong_is_named(commands: list[str], fol
     with pytest.raises(click.UsageError) as caught:
         read_services([_make(1, (0, 1), "/"), _make(2, (0, 1), "/")], commands, folders)
     assert caught.value.message == why
+
+
+# ── what differs between two services ───────────────────────────────────────────────────────────────
+ASKED: Final[dict[str, Any]] = {
+    "method": "POST", "url": f"{URL}/price?cut=1", "headers": {"x-tenant": "t-1"}, "body": {"count": 2}
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("now", "changed", "given"),
+    [
+        ({"body": {"count": 3}}, ["body"], Given("POST", "", [], b'{"count":3}')),
+        ({"url": f"{URL}/cost?cut=1"}, ["path"], Given("POST", "/cost?cut=1", [], None)),
+        ({"url": f"{URL}/price"}, ["query"], Given("POST", "/price", [], None)),
+        ({"method": "PUT"}, ["method"], Given("PUT", "", [], None)),
+        ({"headers": {"x-tenant": "t-2"}}, ["header x-tenant"], Given("POST", "", [("x-tenant", "t-2")], None)),
+        ({"headers": {}}, ["header x-tenant"], Given("POST", "", [], None, ("x-tenant",))),
+    ],
+)
+def test_p4_what_a_caller_asks_for_now_is_given(now: dict[str, Any], changed: list[str], given: Given) -> None:
+    """What is as recorded is not given: there the recording knows more, since it can show what redaction hides."""
+    assert compare_requests(ASKED, {**ASKED, **now}) == Sent(given, changed)
+
+
+def test_p4_a_request_as_recorded_is_not_given() -> None:
+    """Nor one to another host, or with a hidden header of another value; one that is too large says so."""
+    assert compare_requests(ASKED, ASKED) is None
+    assert compare_requests(ASKED, {**ASKED, "url": "http://elsewhere/price?cut=1"}) is None
+    assert compare_requests(ASKED, {**ASKED, "headers": {**ASKED["headers"], "x-key": "rdx-abc"}}) is None
+    large = {name: value for name, value in ASKED.items() if name != "body"}
+    assert compare_requests(ASKED, {**large, "body_bytes": 17_000_000}) == "its body is too large to be kept"
+
+
+@pytest.mark.parametrize(
+    ("now", "changed", "value"),
+    [
+        (Answer(500, [("a", "1")], b"yes"), ["status 500 instead of 200"], (500, [], [], None)),
+        (Answer(200, [("A", "2")], b"yes"), ["header a"], (200, [["a", "2"]], [], None)),
+        (Answer(200, [], b"yes"), ["header a"], (200, [], ["a"], None)),
+        (Answer(200, [("a", "1")], b"no"), ["body"], (200, [], [], "no")),
+        (Answer(200, [("a", "1")], b"\xff"), ["body"], (200, [], [], {"b64": "/w=="})),
+        (Answer(200, [("a", "1"), ("content-encoding", "gzip")], gzip.compress(b"no")), ["body"], (200, [], [], "no")),
+    ],
+)
+def test_p4_an_answer_of_now_has_what_differs(
+    now: Answer, changed: list[str], value: tuple[int, list[list[str]], list[str], Any]
+) -> None:
+    """Status, headers and body, each where it is another one; a body as the caller's client gives it, unpacked."""
+    found = compare_answers(Answer(200, [("a", "1")], b"yes"), now, [])
+    assert found == NewAnswer(dict(zip(("status", "headers", "without", "body"), value, strict=True)), changed)
+
+
+def test_p4_an_answer_as_recorded_is_not_given() -> None:
+    """What redaction hides is as recorded, unless the verdict says where it differs."""
+    recorded = Answer(200, [("set-cookie", "id=rdx-abc"), ("date", "then")], b"rdx-abc")
+    now = Answer(200, [("set-cookie", "id=secret"), ("date", "now")], b"secret")
+    assert compare_answers(recorded, now, ["arguments.status"]) is None
+    found = compare_answers(recorded, now, ["arguments.body.text"])
+    assert found is not None
+    assert found.changed == ["body"]
+
+
+def test_p4_an_answer_takes_the_place_of_the_recorded_one_whole() -> None:
+    """With its outcome; a plan carries it through a file."""
+    answer = NewAnswer({"status": 500, "headers": [["a", "2"]], "without": ["b"], "body": "no"}, ["body"])
+    plan = Plan().answered([answer.to_patch(parse_selector("http[1]"), "r1")])
+    (patch,) = read_plan(plan.to_json()).patches
+    assert patch == plan.patches[0]
+    recorded = {"status": 200, "reason": "OK", "headers": [["A", "1"], ["B", "1"], ["c", "1"]], "chunks": [[7, "yes"]]}
+    text, outcome = patch_response(json.dumps({**recorded, "end": "closed"}), "ok", [patch])
+    headers = [["c", "1"], ["a", "2"]]
+    now = {"status": 500, "reason": "Internal Server Error", "headers": headers, "chunks": [[7, "no"]]}
+    assert json.loads(text) == {**now, "end": "complete"}
+    assert outcome == "error"
+
+
+def test_p4_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
+    """A variable of a process has no room for answers."""
+    (tmp_path / "plan.json").write_text(Plan(on_change="serve").to_json())
+    assert read_plan(f"@{tmp_path / 'plan.json'}") == Plan(on_change="serve")
+    with pytest.raises(ConfigError, match="can't be read: No such file"):
+        read_plan(f"@{tmp_path / 'other.json'}")

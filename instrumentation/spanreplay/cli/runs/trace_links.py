@@ -14,7 +14,11 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from spanreplay.model.call import CallRecord, Kind, Recording
+from spanreplay.runtime.edits.selector import Selector
+from spanreplay.units.asgi_messages import BASE64, TEXT, cut_body
+from spanreplay.units.given import Answer
 from spanreplay.units.http_exchange import FIRST_CALL, RESPONSE
+from spanreplay.units.stated import LANE, find_unit
 
 __all__ = ["Link", "answer_of", "find_links", "sort_called_first"]
 
@@ -29,10 +33,13 @@ class Link:
     call: CallRecord
 
     @property
-    def place(self) -> int:
-        """Which of the caller's calls of kind http it is, from 1."""
-        https = [each for each in self.caller.calls if each.kind == Kind.HTTP.value]
-        return https.index(self.call) + 1
+    def selector(self) -> Selector:
+        """The pattern of a plan that means this call, whatever the start of the caller's process has called."""
+        is_unit = find_unit(self.caller.root.env) is not None
+        boundary, lane = f"{Kind.HTTP.value}:*", f"{LANE}*" if is_unit else ""
+        https = [c for c in self.caller.calls if c.kind == Kind.HTTP.value and (not lane or c.lane.startswith(LANE))]
+        place = https.index(self.call) + 1
+        return Selector(boundary, lane, place, place)
 
 
 @dataclass(frozen=True)
@@ -68,15 +75,17 @@ def sort_called_first(runs: Sequence[Recording], links: Mapping[str, Link]) -> l
     return sorted(runs, key=lambda run: (-depth(run), run.root.start_ns))
 
 
-def answer_of(run: Recording) -> tuple[int, str] | None:
-    """Status and text of the answer that a run of a request gave; None without one, or where it is no text."""
+def answer_of(run: Recording) -> Answer | None:
+    """The answer that a run of a request gave, its body unpacked; None without one, or where its body is not kept."""
     call = next((each for each in run.calls if each.boundary == _ANSWER), None)
     given = {} if call is None else _read(call.request).get("arguments")
     if not isinstance(given, dict) or not isinstance(given.get("status"), int):
         return None
-    body = given.get("body", {"text": ""})
-    text = body.get("text") if isinstance(body, dict) else None
-    return (given["status"], text) if isinstance(text, str) else None
+    body = given.get("body", {TEXT: ""})
+    if not isinstance(body, dict) or not (isinstance(body.get(TEXT), str) or isinstance(body.get(BASE64), str)):
+        return None
+    headers = [(str(name), str(value)) for each in given.get("headers", ()) for name, value in each.items()]
+    return Answer(given["status"], headers, b"".join(cut_body(body)))
 
 
 def _iter_requests(run: Recording) -> Iterator[tuple[CallRecord, _Target]]:

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.call import CallRecord, Outcome, Recording
+from spanreplay.model.call import CallRecord, Kind, Outcome, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.replayer.resolve.budget import is_paid
-from spanreplay.replayer.resolve.plan import STUB, Plan, PlannedCall, Rule
+from spanreplay.replayer.resolve.plan import SERVE, STUB, Plan, PlannedCall, Rule
 from spanreplay.runtime.edits.apply_patch import patch_request, patch_response
 from spanreplay.runtime.edits.patch import REQUEST, RESPONSE, Patch
 from spanreplay.runtime.edits.selector import Selector
@@ -69,6 +69,8 @@ class Directions:
 
     def __init__(self, plan: Plan, recording: Recording) -> None:
         self.plan = plan
+        self.asked: dict[int, str] = {}
+        """Number of a recorded HTTP request that the plan serves though it differs → the request of now, redacted."""
         self._default = Direction(on_change=plan.on_change)
         self._is_plain = not (plan.rules or plan.changes or plan.patches)
         selectors = [r.selector for r in (*plan.rules, *plan.changes)] + [p.selector for p in plan.patches]
@@ -87,6 +89,8 @@ class Directions:
             return Direction()
         rule = self._strongest(self.plan.rules, crossing, call)
         change = self._strongest(self.plan.changes, crossing, call)
+        if change is not None and change.action == SERVE:
+            self._note_asked(crossing, call)
         patches = [
             p
             for p in self.plan.patches
@@ -98,6 +102,10 @@ class Directions:
             requests=tuple(p for p in patches if p.side == REQUEST),
             responses=tuple(p for p in patches if p.side == RESPONSE),
         )
+
+    def _note_asked(self, crossing: Crossing, call: CallRecord | None) -> None:
+        if call is not None and call.kind == Kind.HTTP.value and call.key != crossing.key_hex:
+            self.asked[call.number] = crossing.spec.request
 
     def _strongest(self, rules: tuple[Rule, ...], crossing: Crossing, call: CallRecord | None) -> Rule | None:
         boundary, lane = crossing.boundary, crossing.lane.path

@@ -11,8 +11,9 @@ wins a tie.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from spanreplay.model.call import CallRecord
@@ -140,6 +141,10 @@ class Plan:
     def set(self, *patches: str) -> Plan:
         """Change fields of requests or responses, as `--set` does: 'llm[3].system += "ask first"'."""
         return self._with(patches=(*self.patches, *map(parse_patch, patches)))
+
+    def answered(self, answers: Sequence[Patch]) -> Plan:
+        """Serve what other services answer now, each a patch of `set_answer`."""
+        return self._with(patches=(*self.patches, *answers))
 
     def override(self, selector: str, *, value: Any = _UNSET, error: BaseException | None = None) -> Plan:
         """Serve another result: a value, or an exception that is raised. Raises: ConfigError, Unserializable."""
@@ -313,11 +318,13 @@ def build_plan(
 
 
 def read_plan(text: str) -> Plan:
-    """The plan that `Plan.to_json` wrote; empty text is the default plan. Raises: ConfigError."""
+    """The plan that `Plan.to_json` wrote, `@FILE` one in a file, empty text the default one. Raises: ConfigError."""
     if not text:
         return Plan()
     try:
-        value: Any = json.loads(text)
+        value: Any = json.loads(Path(text[1:]).read_bytes() if text.startswith("@") else text)
+    except OSError as exc:
+        raise ConfigError(f"the replay plan {text} can't be read: {exc.strerror}") from exc
     except ValueError as exc:
         raise ConfigError("the replay plan is not JSON") from exc
     if not isinstance(value, Mapping):

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _SHARED = ("spanreplay-run-", "pymp-")
 """What names in the folder for temporary files begin with that the processes of one run share: ours, and Python's."""
 _FORK = ".fork-"
-_OWN_SETTINGS = ("SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REPLAY_ANSWER", "SPANREPLAY_REDACT_KEY")
+_OWN_SETTINGS = (
+    "SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REPLAY_ANSWER", "SPANREPLAY_REPLAY_ASKED", "SPANREPLAY_REDACT_KEY"
+)  # fmt: skip
 
 
 def own_files() -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from spanreplay.model.call import Outcome
@@ -40,6 +41,8 @@ _DELTA_PATHS: Final[tuple[tuple[Step, ...], ...]] = (
     ("response",),
 )
 """Where they put a piece of it in an event of a stream."""
+_REASONS: Final = {each.value: each.phrase for each in HTTPStatus}
+_ERRORS_FROM: Final = 400
 
 
 # ── Requests ────────────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +134,9 @@ def patch_response(response: str, outcome: str, patches: Iterable[Patch]) -> tup
     """A recorded response with the patches applied, and the outcome that it stands for. Raises: ConfigError."""
     value = _load(response)
     for patch in patches:
-        if isinstance(value, dict) and isinstance(value.get("chunks"), list):
+        if patch.is_answer:
+            value, outcome = _put_answer(value, patch)
+        elif isinstance(value, dict) and isinstance(value.get("chunks"), list):
             value = _patch_exchange(value, patch)
         elif patch.is_error:
             value, outcome = {"error": patch.value}, Outcome.ERROR.value
@@ -160,6 +165,23 @@ def _patch_exchange(value: dict[str, Any], patch: Patch) -> dict[str, Any]:
     changed = _edit(body, patch, path)
     written = changed if isinstance(changed, str) and not path else dump(changed)
     return {**value, "headers": _without_length(value.get("headers", [])), "chunks": [[first_ms, written]]}
+
+
+def _put_answer(value: Any, patch: Patch) -> tuple[dict[str, Any], str]:
+    """An exchange with another service's answer in it, and its outcome: that of any answer with this status."""
+    if not isinstance(value, dict) or not isinstance(value.get("chunks"), list) or "hops" in value:
+        raise patch.fail("this call has no single answer that another one could replace")
+    answer, chunks = patch.value, value["chunks"]
+    gone = {name.lower() for name in answer["without"]} | {name.lower() for name, _ in answer["headers"]}
+    kept = [pair for pair in value.get("headers", []) if pair[0].lower() not in gone]
+    status, body = int(answer["status"]), answer["body"]
+    if status != value["status"]:
+        value = {**value, "status": status, "reason": _REASONS.get(status, "")}
+    if body is not None:
+        whole = {name: each for name, each in value.items() if name != "error"}
+        value = {**whole, "chunks": [[chunks[0][0] if chunks else 0, body]] if body else [], "end": "complete"}
+    outcome = Outcome.ERROR if status >= _ERRORS_FROM else Outcome.OK
+    return {**value, "headers": [*kept, *answer["headers"]]}, outcome.value
 
 
 def _without_length(headers: list[list[str]]) -> list[list[str]]:

@@ -46,12 +46,15 @@ class Patch:
     columns: tuple[int, ...] = ()
     is_error: bool = False
     """Whether the value is an exception that the call raises."""
+    is_answer: bool = False
+    """Whether the value is the whole answer of another service: status, headers and body."""
 
     def to_json(self) -> Any:
         """The form in a plan's JSON: the text, or what a program said instead of one."""
         if self.text and self.columns:
             return self.text
-        return {"selector": str(self.selector), "value": self.value, "is_error": self.is_error}
+        told = {"selector": str(self.selector), "value": self.value, "is_error": self.is_error}
+        return {**told, "answer": self.text} if self.is_answer else told
 
     @classmethod
     def from_json(cls, value: Any) -> Patch:
@@ -59,6 +62,8 @@ class Patch:
         if isinstance(value, str):
             return parse_patch(value)
         selector = parse_selector(str(value["selector"]))
+        if "answer" in value:
+            return set_answer(selector, value["value"], str(value["answer"]))
         return _whole_response(selector, value["value"], is_error=bool(value["is_error"]))
 
     def fail(self, problem: str, step: int = -1) -> ConfigError:
@@ -87,6 +92,15 @@ def set_response(selector: Selector, value: Any, error: BaseException | None) ->
     if error is not None:
         return _whole_response(selector, codec.encode_exception(error), is_error=True)
     return _whole_response(selector, codec.encode(value), is_error=False)
+
+
+def set_answer(selector: Selector, answer: Any, text: str) -> Patch:
+    """The patch that serves the answer of another service; `text` says it in a verdict.
+
+    `answer`: `status`; `headers`, pairs that take the place of those with their names; `without`, names of headers
+    that are gone; `body` as a recorded chunk, None for the recorded one.
+    """
+    return Patch(text, selector, RESPONSE, (), SET, answer, is_answer=True)
 
 
 def _whole_response(selector: Selector, encoded: Any, *, is_error: bool) -> Patch:
