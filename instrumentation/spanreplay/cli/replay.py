@@ -246,7 +246,8 @@ def run_agent(
     type=click.IntRange(0, 65535),
     metavar="PORT",
     default=None,
-    help="Listen at a port of this machine: each HTTP request is one replay, and gets the application's answer.",
+    help="Listen at a port of this machine: each HTTP request is one replay, and gets the answer of the application or "
+    "the result of the job.",
 )
 @click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
 @click.option("--break", "is_break", is_flag=True, help="With --to N: breakpoint() there instead (PYTHONBREAKPOINT).")
@@ -320,10 +321,10 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
 
 
 def _open_port(port: int, recording: Recording) -> Callable[..., int]:
-    """`serve` for a recorded request. Loaded only then: it brings the modules of a recorded process."""
+    """`serve` for a recorded request or job. Loaded only then: it brings the modules of a recorded process."""
     from spanreplay.cli import served
 
-    return partial(served.serve, port, served.find_request(recording))
+    return partial(served.serve, port, served.find_recorded(recording))
 
 
 def _build_settings(plan: Plan, options: dict[str, Any]) -> dict[str, str]:

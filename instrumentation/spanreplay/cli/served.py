@@ -1,4 +1,4 @@
-"""`spanreplay replay --serve`: each request that comes to a port of this machine is one replay, and has its answer."""
+"""`spanreplay replay --serve`: each request to a port of this machine is one replay of a request or a job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -18,10 +19,11 @@ from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError, SpanreplayError
 from spanreplay.report.sent import name_cause
 from spanreplay.report.shape import EXIT_STATUS, Verdict
-from spanreplay.units.given import Answer, Given
+from spanreplay.units.given import Answer, Given, describe_input
 from spanreplay.units.http_exchange import FIRST_CALL
+from spanreplay.units.stated import GIVEN
 
-__all__ = ["find_request", "serve"]
+__all__ = ["Recorded", "find_recorded", "serve"]
 
 _ADDRESS: Final = "127.0.0.1"
 _NAMES: Final = ("127.0.0.1", "localhost")
@@ -30,24 +32,40 @@ _IDLE_S: Final = 60
 _OF_SERVER: Final = frozenset({"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"})
 """Headers of an answer that the port writes itself."""
 _TEXT: Final = "text/plain; charset=utf-8"
+_SHOWN: Final = ("args", "kwargs", "event", "message", "params")
+"""Members of a job's input that the example shows."""
+_SHOWN_CHARACTERS_MAX: Final = 500
 
 Judge = Callable[[Mapping[str, str]], Verdict]
 """Replays once with these settings. Raises: SpanreplayError."""
 
 
-def find_request(recording: Recording) -> Mapping[str, Any]:
-    """The recorded request of a unit. Raises: ConfigError where the run is none of an HTTP request."""
-    first = next((call for call in recording.calls if call.boundary == FIRST_CALL), None)
+@dataclass(frozen=True)
+class Recorded:
+    """What a unit was given when it was recorded: a request, or the input of a job."""
+
+    value: Mapping[str, Any]
+    is_job: bool = False
+
+
+def find_recorded(recording: Recording) -> Recorded:
+    """What a unit was given. Raises: ConfigError where the run is none of an HTTP request or a job."""
+    first = next((call for call in recording.calls if call.boundary in (FIRST_CALL, GIVEN)), None)
     value = None if first is None else json.loads(first.response or "{}").get("value")
-    if not isinstance(value, dict) or value.get("type", "http") != "http":
+    if not isinstance(value, dict):
         raise ConfigError(
-            f"--serve needs the run of an HTTP request, and {recording.run_id} is none",
+            f"--serve needs the run of an HTTP request or a job, and {recording.run_id} is neither",
             hint="`spanreplay ls` lists the runs; without --serve this one is replayed as it was",
         )
-    return value
+    if value.get("type") == "websocket":
+        raise ConfigError(
+            f"--serve gives one answer to one request, and {recording.run_id} is a websocket session",
+            hint=f"without --serve, `replay {recording.run_id}` gives its messages to the code that is there now",
+        )
+    return Recorded(value, is_job=first is not None and first.boundary == GIVEN)
 
 
-def serve(port: int, recorded: Mapping[str, Any], judge: Judge, show: Callable[[Verdict], int]) -> int:
+def serve(port: int, recorded: Recorded, judge: Judge, show: Callable[[Verdict], int]) -> int:
     """Answer requests until Ctrl-C; the exit status of the last replay, 0 without one. Raises: ConfigError."""
     try:
         server = _Port((_ADDRESS, port), _Request)
@@ -57,12 +75,21 @@ def serve(port: int, recorded: Mapping[str, Any], judge: Judge, show: Callable[[
         server.recorded, server.judge, server.show = recorded, judge, show
         url = f"http://{_ADDRESS}:{server.server_port}"
         say(f"serving {url}: each request is one replay; what it does not send is as recorded; Ctrl-C ends this")
-        say(f"  curl -X {recorded.get('method', 'GET')} {shlex.quote(url + _target_of(recorded))}")
+        say(f"  {_name_command(recorded, url)}")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             return server.status
     return server.status
+
+
+def _name_command(recorded: Recorded, url: str) -> str:
+    """A command that asks for what was recorded."""
+    value = recorded.value
+    if not recorded.is_job:
+        return f"curl -X {value.get('method', 'GET')} {shlex.quote(url + _target_of(value))}"
+    shown = json.dumps({name: value[name] for name in _SHOWN if name in value}, ensure_ascii=False)
+    return f"curl --json {shlex.quote(shown if len(shown) <= _SHOWN_CHARACTERS_MAX else '{}')} {url}"
 
 
 def _target_of(recorded: Mapping[str, Any]) -> str:
@@ -74,7 +101,7 @@ def _target_of(recorded: Mapping[str, Any]) -> str:
 class _Port(HTTPServer):
     """What listens; one request at a time."""
 
-    recorded: Mapping[str, Any]
+    recorded: Recorded
     judge: Judge
     show: Callable[[Verdict], int]
     status = 0
@@ -106,23 +133,32 @@ class _Request(BaseHTTPRequestHandler):
 
     def _replay(self) -> None:
         try:
-            given = self._read()
+            told_text, title, changed = self._take(self._read())
         except _Refused as refused:
             self._send(Answer(refused.status, [("content-type", _TEXT)], f"{refused}\n".encode()))
             self.close_connection = True
             return
         with tempfile.TemporaryDirectory(prefix="spanreplay-served-") as folder:
             told, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-            told.write_text(given.to_json(), encoding="utf-8")
+            told.write_text(told_text, encoding="utf-8")
             settings = {"SPANREPLAY_REPLAY_GIVEN": str(told), "SPANREPLAY_REPLAY_ANSWER": str(answer)}
-            self._send(self._judge(given, settings, answer))
+            self._send(self._judge(title, changed, settings, answer))
 
-    def _judge(self, given: Given, settings: Mapping[str, str], path: Path) -> Answer:
+    def _take(self, given: Given) -> tuple[str, str, str]:
+        """What a replay is told, how it is called here, and what differs, in words. Raises: _Refused."""
+        recorded = self.server.recorded
+        if not recorded.is_job:
+            return given.to_json(), f"{given.method} {given.target}", _find_changes(given, recorded.value)
+        members = _read_members(given, recorded.value)
+        changed = [name for name, value in members.items() if value != recorded.value[name]]
+        return describe_input(members), "job", f"{', '.join(changed)} as sent, not as recorded" if changed else ""
+
+    def _judge(self, title: str, changed: str, settings: Mapping[str, str], path: Path) -> Answer:
         server = self.server
-        changed = _find_changes(given, server.recorded)
-        say(f"{given.method} {given.target}{f' ({changed})' if changed else ''}")
+        say(f"{title}{f' ({changed})' if changed else ''}")
         try:
-            verdict = name_cause(server.judge(settings), f"the request has its {changed}" if changed else "", "serve")
+            what = "input" if server.recorded.is_job else "request"
+            verdict = name_cause(server.judge(settings), f"the {what} has its {changed}" if changed else "", "serve")
         except SpanreplayError as exc:
             server.status = EXIT_STATUS["error"]
             say(f"error: {exc}")
@@ -158,6 +194,23 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
+
+
+def _read_members(given: Given, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a job's input that a request states. Raises: _Refused."""
+    if given.target != "/":
+        raise _Refused(HTTPStatus.NOT_FOUND, "a job has no path: send its input to /")
+    try:
+        found = json.loads(given.body or b"{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise _Refused(HTTPStatus.BAD_REQUEST, "the input of a job is a JSON object")
+    unknown = [name for name in found if name not in recorded]
+    if unknown:
+        known = ", ".join(recorded)
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"the recorded input has no member {unknown[0]!r}; it has {known}")
+    return found
 
 
 def _find_changes(given: Given, recorded: Mapping[str, Any]) -> str:

@@ -21,12 +21,12 @@ from typing import Any, Final
 
 from spanreplay.model import guard
 from spanreplay.model.call import Kind
-from spanreplay.model.errors import ConfigError
+from spanreplay.model.errors import ConfigError, ReplayMiss
 from spanreplay.runtime.calls.open_call import plumbing
 from spanreplay.runtime.lanes import current_lane, is_within
 from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
-from spanreplay.units.jobs import INPUT, Ended, await_job, record_job, record_job_async, replay_job, replay_job_async
+from spanreplay.units.jobs import INPUT, Ended, record_job, record_job_async, replay_job, replay_jobs_async
 from spanreplay.units.stated import LANE
 from spanreplay.units.unit_run import UnitRun
 
@@ -64,7 +64,7 @@ class _Loop:
         """Handle every message, one after another."""
         if _is_replay():
             if self._is_recorded():
-                replay_job(lambda given: self._handle(given[_MESSAGE]), _describe_end)
+                replay_job(lambda given: self._handle(self._pick(given)), _describe_end)
             return
         guard.guarded("a consumer loop", factory.begin_units)
         messages = iter(source)
@@ -79,8 +79,7 @@ class _Loop:
         """The same for a source that is awaited, and a function that may be."""
         if _is_replay():
             if self._is_recorded():
-                given = await await_job()
-                await replay_job_async(lambda: _settle(self._handle(given[_MESSAGE])), _describe_end)
+                await replay_jobs_async(lambda given: _settle(self._handle(self._pick(given))), _describe_end)
             return
         guard.guarded("a consumer loop", factory.begin_units)
         messages = aiter(source)
@@ -108,6 +107,12 @@ class _Loop:
     def _find_whose(self, message: Any) -> tuple[str, str]:
         found = guard.guarded("whose a message is", lambda: (_say(self._user, message), _say(self._session, message)))
         return found or ("", "")
+
+    def _pick(self, given: Mapping[str, Any]) -> Any:
+        """The message of an input. Raises: ReplayMiss where an earlier one belongs to another loop."""
+        if given[_LOOP] != self._name:
+            raise ReplayMiss("a message of another loop")
+        return given[_MESSAGE]
 
     def _is_recorded(self) -> bool:
         """Whether the unit that is replayed is one of this loop's."""

@@ -24,7 +24,7 @@ from spanreplay.runtime.order.steps import PACE
 from spanreplay.runtime.order.worker_book import MEMBER as WORKERS
 from spanreplay.runtime.order.worker_book import merge
 from spanreplay.runtime.process.used_variables import ENV_FILES, VARIABLES
-from spanreplay.units.stated import LANE, Start, find_unit
+from spanreplay.units.stated import LANE, WORKER, Start, find_unit
 
 __all__ = ["WarmRecording", "count_before", "is_before", "with_earlier"]
 
@@ -57,6 +57,8 @@ def is_before(other: Recording, unit: Recording) -> bool:
     """Whether another run is an earlier unit of the same process."""
     theirs, ours = find_unit(other.root.env), find_unit(unit.root.env)
     if theirs is None or ours is None or (theirs.process, theirs.root) != (ours.process, ours.root):
+        return False
+    if other.root.env[UNIT].get(WORKER) != unit.root.env[UNIT].get(WORKER):  # each fork counts its own
         return False
     return other.run_id != unit.run_id and count_before(other) < count_before(unit)
 

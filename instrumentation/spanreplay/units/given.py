@@ -1,4 +1,4 @@
-"""A request that `replay --serve` gives to an application in place of the recorded one, and what it answers.
+"""A request or a job that `replay --serve` gives to an application in place of the recorded one, and what it answers.
 
 The recording stays as it is: its request and body are served as ever, and changed on their way to the application.
 Headers that belong to a connection or to a body are those of the recording, unless another body is given.
@@ -9,15 +9,34 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
 
+from spanreplay import codec
 from spanreplay.model import config
+from spanreplay.model.errors import Unserializable
+from spanreplay.runtime.lanes import current_lane, is_earlier
+from spanreplay.runtime.run import active_run
 from spanreplay.units.asgi_messages import PARTS, Body
 
-__all__ = ["Answer", "Given", "has_body", "keep_answer", "load", "put_body", "put_request", "read_asked", "write_out"]
+__all__ = [
+    "Answer",
+    "Given",
+    "describe_input",
+    "has_body",
+    "keep_answer",
+    "keep_output",
+    "load",
+    "put_body",
+    "put_input",
+    "put_request",
+    "read_asked",
+    "write_out",
+]
 
 _OF_CLIENT: Final = frozenset(
     {
@@ -28,6 +47,9 @@ _OF_CLIENT: Final = frozenset(
 """Headers that any client sends by itself: the recorded ones stand."""
 _OF_BODY: Final = frozenset({"content-length", "content-encoding", "transfer-encoding"})
 _LENGTH: Final = "content-length"
+_INPUT: Final = "input"
+RAISED: Final = "raised"
+"""Member of a job's output: what it raised."""
 _ENVIRON: Final = "environ"
 _PATH_INFO: Final = "PATH_INFO"
 _TARGETS: Final = ("RAW_URI", "REQUEST_URI")
@@ -76,6 +98,8 @@ class Answer:
 
 class _State:
     given: Given | None = None
+    members: Mapping[str, Any] | None = None
+    """Members of a job's input that take the place of the recorded ones."""
     is_asked = False
     """Whether somebody waits for what the application answers."""
     answer: Answer | None = None
@@ -85,17 +109,31 @@ def load() -> None:
     """Read the request that the settings name; before anything of the replay is in the way."""
     path = config.read_setting("SPANREPLAY_REPLAY_GIVEN")
     _State.is_asked = bool(config.read_setting("SPANREPLAY_REPLAY_ANSWER"))
-    if path and _State.given is None:
+    if path and _State.given is None and _State.members is None:
         found = json.loads(Path(path).read_bytes())
+        if _INPUT in found:
+            _State.members = found[_INPUT]
+            return
         body = None if found["body"] is None else base64.b64decode(found["body"])
         headers = [(str(name), str(value)) for name, value in found["headers"]]
         without = [str(name) for name in found["without"]]
         _State.given = Given(str(found["method"]), str(found["target"]), headers, body, without)
 
 
+def _find_given() -> Given | None:
+    """What is given to the unit that works here: an earlier one, which warms up, has its recorded request."""
+    return None if _is_earlier() else _State.given
+
+
+def _is_earlier() -> bool:
+    run = active_run()
+    return run is not None and is_earlier(current_lane(run.root_lane).path)
+
+
 def has_body() -> bool:
     """Whether a body is given."""
-    return _State.given is not None and _State.given.body is not None
+    given = _find_given()
+    return given is not None and given.body is not None
 
 
 def read_asked(path: Path) -> dict[int, Mapping[str, Any]]:
@@ -106,7 +144,7 @@ def read_asked(path: Path) -> dict[int, Mapping[str, Any]]:
 
 def put_request(described: Mapping[str, Any]) -> dict[str, Any]:
     """The recorded request with what is given in its place."""
-    given = _State.given
+    given = _find_given()
     if given is None:
         return dict(described)
     changed = {"method": given.method, **(_put_target(described, given.target) if given.target else {})}
@@ -143,7 +181,7 @@ def _put_environ(environ: Mapping[str, Any], root_path: str, given: Given) -> di
 
 def put_body(described: Mapping[str, Any]) -> Mapping[str, Any]:
     """The recorded body, or the one that is given."""
-    given = _State.given
+    given = _find_given()
     if given is None or given.body is None:
         return described
     body = Body()
@@ -153,9 +191,29 @@ def put_body(described: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def keep_answer(status: int | None, headers: Sequence[Mapping[str, str]], body: Body) -> None:
     """Keep what the application answers, where somebody waits for it."""
-    if _State.is_asked and status is not None and body.is_kept:
+    if _State.is_asked and status is not None and body.is_kept and not _is_earlier():
         pairs = [(name, value) for each in headers for name, value in each.items()]
         _State.answer = Answer(status, pairs, body.whole)
+
+
+def describe_input(members: Mapping[str, Any]) -> str:
+    """For `load`: members of a job's input."""
+    return json.dumps({_INPUT: members})
+
+
+def put_input(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The recorded input of a job with what is given in its place."""
+    return recorded if _State.members is None or _is_earlier() else {**recorded, **_State.members}
+
+
+def keep_output(output: Mapping[str, Any]) -> None:
+    """Keep what a job gives or raises, where somebody waits for it."""
+    if not _State.is_asked or _is_earlier():
+        return
+    with suppress(Unserializable):  # the run says so
+        body = json.dumps(codec.encode(dict(output)), ensure_ascii=False).encode()
+        status = HTTPStatus.INTERNAL_SERVER_ERROR if RAISED in output else HTTPStatus.OK
+        _State.answer = Answer(status.value, [("content-type", "application/json")], body)
 
 
 def write_out(asked: Mapping[int, str]) -> None:

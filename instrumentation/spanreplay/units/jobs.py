@@ -18,13 +18,15 @@ from spanreplay import codec
 from spanreplay.model import guard
 from spanreplay.model.call import Effect, Kind, Outcome
 from spanreplay.model.errors import ReplayMiss, Unserializable
+from spanreplay.runtime.caller.running import within_unit
 from spanreplay.runtime.calls.function_calls import Leaf, call_async, call_sync
 from spanreplay.runtime.lanes import Lane, inside_lane
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units import caller, factory
-from spanreplay.units.play import UNITS_APART, end_replay
+from spanreplay.units.given import keep_output, put_input
+from spanreplay.units.play import UNITS_APART, end_replay, iter_units
 from spanreplay.units.start import await_start
-from spanreplay.units.stated import LANE, find_unit
+from spanreplay.units.stated import GIVEN, LANE, find_unit
 from spanreplay.units.under_way import UnderWay, open_under_way
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "record_job_async",
     "replay_job",
     "replay_job_async",
+    "replay_jobs_async",
     "take_input",
 ]
 
@@ -177,6 +180,7 @@ def note_input(given: Mapping[str, Any]) -> Any:
 
 def note_output(output: Mapping[str, Any]) -> None:
     """Record what it has given; a replay compares it."""
+    keep_output(output)
     call_sync(lambda: Leaf(_KIND, OUTPUT, Effect.WRITE.value, output, prints=False), lambda: None)
 
 
@@ -212,13 +216,13 @@ async def await_job() -> Mapping[str, Any]:
 
 async def await_input() -> Mapping[str, Any]:
     """The input of the recorded job in whose lane this is. Raises: ReplayMiss."""
-    return await call_async(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input_async)
+    leaf = Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False)
+    return put_input(await call_async(lambda: leaf, _no_input_async))
 
 
 def take_input() -> Mapping[str, Any]:
     """The same where nobody awaits. Raises: ReplayMiss."""
-    given: Mapping[str, Any] = call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input)
-    return given
+    return put_input(call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input))
 
 
 async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[[T], Ended]) -> NoReturn:
@@ -235,19 +239,48 @@ async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[
     end_replay()
 
 
+async def replay_jobs_async(
+    work: Callable[[Mapping[str, Any]], Awaitable[T]], describe: Callable[[T], Ended]
+) -> NoReturn:
+    """Give the recorded job to a worker on a loop that has started, behind earlier ones; end the process."""
+    run = find_replay_of_job()
+
+    async def play(lane: Lane) -> None:
+        with contextlib.suppress(ReplayMiss), inside_lane(lane):
+            given = await await_input()
+            try:
+                output = describe(await work(given)).output
+            except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
+                output = {"raised": describe_exception(exc)}
+            _end_job(run, lane.path, output)
+
+    with contextlib.suppress(ReplayMiss):  # the session knows
+        await await_start(run)
+        for lane in iter_units(run, GIVEN):
+            with within_unit():
+                task = asyncio.create_task(play(Lane(lane)))  # in a context of its own
+            await task
+    end_replay()
+
+
 def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any], Ended]) -> NoReturn:
-    """Give the recorded job to a worker that has started, compare what comes back, and end the process."""
+    """Give the recorded job to a worker that has started, behind earlier ones; end the process."""
     run = find_replay_of_job()
     with contextlib.suppress(ReplayMiss):  # the session knows
         factory.end_start(run)
-        factory.divide()
-        with inside_lane(Lane(LANE)):
-            given = take_input()
-            try:
-                output = describe(work(given)).output
-            except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- what the worker would have got
-                output = {"raised": describe_exception(exc)}
-            note_output(output)
-            if run.session is not None and run.session.extent is not None:
-                run.session.extent.is_over = True
+        for lane in iter_units(run, GIVEN):
+            with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):
+                given = take_input()
+                try:
+                    output = describe(work(given)).output
+                except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- what the worker would have got
+                    output = {"raised": describe_exception(exc)}
+                _end_job(run, lane, output)
     end_replay()
+
+
+def _end_job(run: Run, lane: str, output: Mapping[str, Any]) -> None:
+    """Compare what a job has given. Raises: ReplayMiss."""
+    note_output(output)
+    if lane == LANE and run.session is not None and run.session.extent is not None:
+        run.session.extent.is_over = True

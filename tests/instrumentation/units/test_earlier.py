@@ -106,6 +106,8 @@ def test_p4_only_earlier_units_of_the_same_process_are_taken() -> None:
     assert not is_before(unit(3), judged)
     assert not is_before(judged, judged)
     assert not is_before(unit(1, process="f" * 32), judged)
+    of_fork = replace(judged.root, env={"unit": {**judged.root.env["unit"], "worker": "e" * 32}})
+    assert not is_before(unit(1), replace(judged, root=of_fork))
 
     def load(run_id: str) -> Recording:
         raise RunNotFound(run_id)

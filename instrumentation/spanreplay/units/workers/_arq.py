@@ -18,12 +18,11 @@ from spanreplay.runtime.run import active_run
 from spanreplay.units import factory
 from spanreplay.units.jobs import (
     Ended,
-    await_job,
     is_replay,
     keep_encodable,
     not_here,
     record_job_async,
-    replay_job_async,
+    replay_jobs_async,
 )
 
 if TYPE_CHECKING:
@@ -127,8 +126,7 @@ async def _ping(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 async def _poll(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
     """The worker has started: in a replay the recorded job comes next."""
     if is_replay():
-        given = await await_job()
-        await replay_job_async(lambda: _work(worker, given), _describe_end)
+        await replay_jobs_async(lambda given: _work(worker, given), _describe_end)
     guard.guarded("the start of a worker", factory.begin_units)
     return await wrapped(*args, **kwargs)
 

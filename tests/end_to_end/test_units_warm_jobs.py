@@ -1,0 +1,165 @@
+"""Jobs and websocket sessions that need what earlier ones left in their process: identical behind these, alone not."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+import websockets
+
+from spanreplay.model.call import Recording
+from support.provider import Provider
+from support.redis_server import a_redis
+from support.replaying import TIMEOUT_S, Workplace
+from support.suites import replay_suite
+from support.units import COMMAND, prepare, serve
+
+KNOWN: Final = """
+import time, uuid
+
+from openai import AsyncOpenAI, OpenAI
+
+known = {}
+
+def ask(text):
+    if text not in known:
+        made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+        known[text] = made.choices[0].message.content
+    return {"reply": known[text], "count": len(known), "at": time.time(), "id": uuid.uuid4().hex}
+
+async def aask(text):
+    if text not in known:
+        messages = [{"role": "user", "content": text}]
+        made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=messages)
+        known[text] = made.choices[0].message.content
+    return {"reply": known[text], "count": len(known), "at": time.time(), "id": uuid.uuid4().hex}
+"""
+"""A cache that jobs leave to those behind them."""
+RQ: Final = """
+from redis import Redis
+from rq import Queue, SimpleWorker
+
+connection = Redis(port=PORT)
+
+def main():
+    import known
+    jobs = Queue("jobs", connection=connection)
+    SimpleWorker([jobs], connection=connection).work(burst=True)
+
+def publish(texts):
+    for text in texts:
+        Queue("jobs", connection=connection).enqueue("known.ask", text)
+
+if __name__ == "__main__":
+    main()
+"""
+ARQ: Final = """
+import asyncio
+
+import known
+from arq import create_pool
+from arq.connections import RedisSettings
+
+async def ask(ctx, text):
+    return await known.aask(text)
+
+class Worker:
+    functions = [ask]
+    max_jobs = 1
+    poll_delay = 0.05
+    redis_settings = RedisSettings(port=PORT)
+
+async def send(texts):
+    pool = await create_pool(Worker.redis_settings)
+    for text in texts:
+        await pool.enqueue_job("ask", text)
+
+def publish(texts):
+    asyncio.run(send(texts))
+"""
+WORKERS: Final = {
+    "rq": (RQ, ("shop.py",)),
+    "arq": (ARQ, ("-m", "arq", "shop.Worker", "--burst")),
+}
+SOCKETS: Final = """
+import known
+from fastapi import FastAPI, WebSocket
+
+app = FastAPI()
+
+@app.websocket("/chat")
+async def chat(socket: WebSocket):
+    await socket.accept()
+    await socket.send_json(await known.aask(await socket.receive_text()))
+    await socket.close()
+"""
+TEXTS: Final = ("one", "two", "one")
+
+
+def _record_jobs(place: Workplace, name: str) -> tuple[str, ...]:
+    """Three jobs by a recorded worker that ends then, one after another; the command of that worker."""
+    source, command = WORKERS[name]
+    with a_redis(place.path) as port:
+        place.write("shop.py", source.replace("PORT", str(port)))
+        publish = [str(place.python), "-c", f"import shop; shop.publish({TEXTS!r})"]
+        subprocess.run(publish, cwd=place.path, env=place.environ, check=True, timeout=TIMEOUT_S)
+        place.record(*command)
+    return command
+
+
+def _units(place: Workplace) -> list[Recording]:
+    found = [each for each in place.recordings() if "unit" in each.root.env]
+    assert len(found) == len(TEXTS)
+    return found
+
+
+def _insist(place: Workplace, units: Sequence[Recording], command: Sequence[str]) -> None:
+    """Alone the last unit diverges; behind the others it is identical, and so is each in a suite."""
+    alone = place.replay(*command, source=units[-1].run_id)
+    assert alone.status == 3, alone.stderr
+    assert f"spanreplay replay {units[-1].run_id} --warm all -- " in alone.stderr
+    warm = place.replay(*command, source=units[-1].run_id, options=["--warm", "all"])
+    assert warm.status == 0, warm.stderr
+    assert [unit["why"] for unit in warm.verdict["warm_up"]["units"]] == ["", ""]
+    assert "identical after warming up with 2 earlier units" in warm.stderr
+    suite = replay_suite(place, *command, options=["--process", units[0].run_id, "--warm", "all"])
+    assert (suite.status, suite.report["counts"]) == (0, {"identical": 3}), suite.stderr
+    assert [len(unit.get("warm_up", {}).get("units", ())) for unit in suite.report["units"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_p3_p4_a_job_is_identical_behind_the_earlier_ones(name: str, provider: Provider, tmp_path: Path) -> None:
+    """A worker whose jobs share a cache, in one process; on a loop too."""
+    place = prepare(tmp_path, provider, "")
+    place.write("known.py", KNOWN)
+    command = _record_jobs(place, name)
+    provider.stop()
+    units = _units(place)
+    _insist(place, units, command)
+    place.write("known.py", KNOWN.replace('"at": time.time()', '"now": time.time()'))
+    changed = place.replay(*command, source=units[-1].run_id, options=["--warm", "all"])
+    assert changed.causes() == [("changed_call", "compute:output")], changed.stderr
+    assert [unit["why"] for unit in changed.verdict["warm_up"]["units"]] == ["changed_call at compute:output"] * 2
+
+
+def test_p2_p4_a_websocket_session_is_identical_behind_the_earlier_ones(provider: Provider, tmp_path: Path) -> None:
+    """Sessions that share a cache, one after another."""
+    place = prepare(tmp_path, provider, SOCKETS)
+    place.write("known.py", KNOWN)
+
+    async def ask(url: str, text: str) -> None:
+        async with websockets.connect(url.replace("http", "ws") + "/chat", open_timeout=TIMEOUT_S) as socket:
+            await socket.send(text)
+            assert "reply" in str(await socket.recv())
+
+    with serve(place) as server:
+        for text in TEXTS:
+            asyncio.run(ask(server.url, text))
+        server.await_ends()
+        server.stop()
+    provider.stop()
+    _insist(place, _units(place), COMMAND)
