@@ -10,10 +10,12 @@ import atexit
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.model import config, guard
+from spanreplay.model.here import BOOT_PARTS, PACKAGE
 
 if TYPE_CHECKING:
     from spanreplay.activate.install import Installation
@@ -55,11 +57,21 @@ def _install(mode: str) -> None:
 
     installation = Installation(mode)
     installation.install()
+    if mode == "replay" and not installation.is_started_by_us:
+        _show_recorded_starter()
     if _instrumentors is not None and installation.is_started_by_us:
         # The command without us loads none of them
         providers.watch_new_providers(installation.patches, _instrumentors.take_out_unasked)
     _installation = installation
     atexit.register(_finish)
+
+
+def _show_recorded_starter() -> None:
+    """Put OpenTelemetry's folder back where ours is on the module path: the recorded agent saw that one."""
+    from opentelemetry.instrumentation import auto_instrumentation
+
+    ours, recorded = str(Path(PACKAGE, *BOOT_PARTS).resolve()), str(Path(auto_instrumentation.__file__).parent)
+    sys.path[:] = [recorded if each == ours else each for each in sys.path]
 
 
 def _install_replay() -> None:
