@@ -10,7 +10,7 @@ from pathlib import Path
 def install(
     site: Path, name: str, files: Mapping[str, str], *, script: str = "", entry: str = "", requires: Iterable[str] = ()
 ) -> Path:
-    """Install a distribution below `site`, whose last part must be `site-packages`; gives the console script.
+    """Install a distribution below `site`, named `site-packages` or on `sys.path`; gives the console script.
 
     `files` are paths below `site` and their texts; `entry` is what the script calls, `package.module:function`.
     """

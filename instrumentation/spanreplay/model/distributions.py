@@ -6,6 +6,7 @@ would parse every file of every distribution.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -31,9 +32,21 @@ def normalise(name: str) -> str:
 def split_site(filename: str) -> tuple[str, str]:
     """The folder of installed packages that a file lies below, and the rest with `/`; both '' where it is in none."""
     found = _SITES.match(filename)
-    if found is None:
-        return "", ""
-    return found[0], filename[len(found[0]) + 1 :].replace(os.sep, "/")
+    folder = _find_target(filename) if found is None else found[0]
+    return (folder, filename[len(folder) + 1 :].replace(os.sep, "/")) if folder else ("", "")
+
+
+@functools.lru_cache(maxsize=_FILES_MAX)
+def _find_target(filename: str) -> str:
+    """The folder of `pip install --target` (a deployment package, a layer) that a file was installed into; '' if none.
+
+    The agent's own code may lie beside what is installed there, so only what pip lists was installed.
+    """
+    for folder in sys.path:
+        is_above = os.path.isabs(folder) and filename.startswith(os.path.join(folder, ""))  # noqa: PTH117, PTH118 -- text
+        if is_above and _site(folder).lists(filename[len(folder) + 1 :].replace(os.sep, "/")):
+            return folder
+    return ""
 
 
 def _exists(path: str) -> bool:
@@ -113,6 +126,21 @@ class _Site:
         except OSError:
             return b""
 
+    @property
+    def is_target(self) -> bool:
+        """Whether pip has installed something here; a tree of sources has `egg-info` at most."""
+        return any(each.endswith(".dist-info") for each in self.infos.values())
+
+    def lists(self, below: str) -> bool:
+        """Whether pip's lists name this very file."""
+        if not self.is_target:
+            return False
+        if self._tops is None:
+            self._tops = self._index()
+        entry = f"\n{below},".encode()
+        names = self._tops.get(below.partition("/")[0].partition(".")[0], ())
+        return any(entry in self._read(each, "RECORD") for each in names)
+
     def find_script(self, name: str) -> str:
         """The distribution that installed a program of this name; '' if none did."""
         entry = re.compile(rb"^" + re.escape(name.encode()) + rb"\s*=", re.MULTILINE)
@@ -178,7 +206,11 @@ def find_started() -> str:
 
 
 def _folders() -> list[str]:
-    return [each for each in dict.fromkeys(sys.path) if each.endswith(("site-packages", "dist-packages"))]
+    return [
+        each
+        for each in dict.fromkeys(sys.path)
+        if each.endswith(("site-packages", "dist-packages")) or (each and _site(each).is_target)
+    ]
 
 
 def _installed_scripts(name: str) -> str:

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Final
 
 from spanreplay.model import config
+from spanreplay.model.distributions import split_site
 from spanreplay.runtime.caller.caller import AGENT, LIBRARY, who_opens
 from spanreplay.runtime.process.real_paths import forget_folders, real_folder, real_path
 
@@ -54,7 +55,7 @@ class Places:
     def is_data(self, path: str) -> bool:
         """Whether a path is that of a regular file, or of none, outside of code."""
         real = real_path(path)
-        if real.startswith(self._own):
+        if real.startswith(self._own) or split_site(real)[0]:
             return False
         try:
             return stat.S_ISREG(os.stat(real).st_mode)  # noqa: PTH116 -- hot path
@@ -63,13 +64,15 @@ class Places:
 
     def is_outside(self, path: str) -> bool:
         """Whether a path, of a file or a folder, is outside of code and of devices."""
-        return not (real_path(path) + os.sep).startswith(self._own)
+        real = real_path(path)
+        return not ((real + os.sep).startswith(self._own) or split_site(real)[0])
 
     def is_code(self, path: str) -> bool:
         """Whether a path lies in the agent's code tree; nothing of the interpreter, its packages and ours does."""
         folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- text
         whole = os.path.join(real_folder(folder), name)  # noqa: PTH118 -- text: a link is meant itself
-        return whole.startswith(self._trees) and not (whole + os.sep).startswith(self._not_code)
+        is_installed = (whole + os.sep).startswith(self._not_code) or bool(split_site(whole)[0])
+        return whole.startswith(self._trees) and not is_installed
 
     def is_setting(self, path: str) -> bool:
         """Whether a path is that of a project's settings, directly around the agent's code or where it works."""

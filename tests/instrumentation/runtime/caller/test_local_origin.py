@@ -14,6 +14,7 @@ from types import FrameType
 import pytest
 
 from spanreplay.runtime.caller.caller import AGENT, FOREIGN, LIBRARY, PASS, classify, is_agent
+from spanreplay.runtime.caller.places import places
 from support.installing import install
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -27,6 +28,36 @@ def test_the_list_of_a_distribution_says_whose_a_file_is(path: str, origin: int,
     for name, file in zip(("google-adk", "protobuf"), NAMESPACE, strict=True):
         install(site, name, {file: ""})
     assert classify(str(site / path)) == origin
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"),
+    [
+        ("openai/_client.py", FOREIGN),
+        ("stranger/main.py", LIBRARY),
+        ("stranger/made_later.py", AGENT),
+        ("agent.py", AGENT),
+        ("bin/agent.py", AGENT),
+        ("tools/search.py", AGENT),
+    ],
+)
+def test_a_deployment_package_holds_libraries_beside_the_agent(
+    path: str, origin: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --target`, as for AWS Lambda: what pip lists there was installed, all else is the agent's."""
+    target = tmp_path / "package"
+    install(target, "openai", {"openai/_client.py": "", "bin/openai.py": ""})
+    install(target, "stranger", {"stranger/main.py": ""})
+    monkeypatch.syspath_prepend(str(target))
+    assert classify(str(target / path)) == origin
+    assert places().is_outside(str(target / path)) == (origin == AGENT)
+
+
+def test_a_tree_of_sources_is_the_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`egg-info` beside sources is what a build leaves there."""
+    (tmp_path / "stranger.egg-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert classify(str(tmp_path / "stranger" / "main.py")) == AGENT
 
 
 @pytest.mark.parametrize(
