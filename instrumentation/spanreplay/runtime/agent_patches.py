@@ -16,7 +16,7 @@ from types import FrameType, MethodType, ModuleType
 from typing import Any, Final
 
 from spanreplay.model import owners
-from spanreplay.runtime.caller.caller import AGENT, FOREIGN, LIBRARY, foreign, is_among, known, who_asks
+from spanreplay.runtime.caller.caller import AGENT, FOREIGN, LIBRARY, foreign, handed, is_among, known, who_asks
 from spanreplay.runtime.calls.open_call import is_suppressed
 from spanreplay.runtime.lanes import current_crossing, current_place
 from spanreplay.runtime.patches import Patches
@@ -64,6 +64,7 @@ class _Asked(threading.local):
 _CARRIERS: Final = (owners.PASSES,)
 """They ask for the date because their caller wants it, and measure for themselves: how long a statement took to
 compile, which is compiled once in a process; how old a connection in their pool is."""
+_SDKS: Final = (owners.MODEL_SDKS,)
 _POOL: Final = f"{os.sep}pool{os.sep}"
 _asked: Final = _Asked()
 """Who was found to ask in this thread; the read follows at once."""
@@ -105,6 +106,16 @@ def asks(frame: FrameType) -> bool:
     who = AGENT if known.get(filename) == AGENT else who_asks(frame)
     _asked.by_library = who == LIBRARY
     return who != FOREIGN
+
+
+def picks(frame: FrameType) -> bool:
+    """As `asks`, and whether a model's SDK picks something here: a router picks which model it asks."""
+    if asks(frame):
+        return True
+    if handed.is_background or not is_among(frame.f_code.co_filename, _SDKS):
+        return False
+    _asked.by_library = True
+    return True
 
 
 def patch_bare(patches: Patches, module: Any, name: str, source: Source, shifted: Any) -> None:

@@ -34,11 +34,12 @@ MACHINE: Final[tuple[Seam, ...]] = (
         "python",
         ("random",),
         "spanreplay.seams.machine.clock.randomness",
-        "random numbers of the agent's code",
+        "random numbers of the agent's code, and what a model's SDK picks",
         kind="`random`, as reads before the lane's next call",
         effect="`read`",
         lanes="the lane of the code that reads",
-        omits="generators of torch; generators that the agent seeds itself need no recording",
+        omits="generators of torch; picks of native code (the `Router` of LiteLLM 1.110); generators that the agent "
+        "seeds itself need no recording",
     ),
     Seam(
         "temporary",

@@ -354,7 +354,8 @@ SEAMS: Final[tuple[Seam, ...]] = (
         kind="`tool`",
         effect="`write`",
         versions=">=3",
-        omits="the Python interpreter (Deno); dspy's disk cache answers without a request: switch it off to record one",
+        omits="the Python interpreter (Deno); dspy's disk cache answers without a request, and what it writes has "
+        "times of LiteLLM's in it, with which a replay diverges: switch it off to record a program",
     ),
     Seam(
         "agno",

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from spanreplay.runtime.agent_patches import asks, patch_bare, patch_with, read
+from spanreplay.runtime.agent_patches import asks, patch_bare, patch_with, picks, read
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import Source, source
 from spanreplay.seams.machine.clock.bits import pack_bytes, unpack_bytes
@@ -110,7 +110,7 @@ def _patch_module(patches: Patches) -> None:
         if name == "random":
             patch_bare(patches, random, name, shown, None)
         elif real is not None:
-            patch_with(patches, random, name, ask(real, shown, name))
+            patch_with(patches, random, name, ask(real, shown, name), picks if name in _PICKS else asks)
     reseed = random.seed
 
     def seed(*args: Any, **kwargs: Any) -> None:
