@@ -23,6 +23,7 @@ NAMES: Final = (
     "first_token",
     "resolve",
     "load",
+    "diff",
     "vcr",
     "threads",
     "levels",
