@@ -16,6 +16,7 @@ _WORDS: Final = {
     "th": "thread",
     "p": "process",
     "px": "process pool job",
+    "g": "greenlet",
     "li": "step",
 }
 

@@ -37,6 +37,16 @@ SEAMS: Final[tuple[Seam, ...]] = (
         versions=">=0.17",
     ),
     Seam(
+        "gevent",
+        "gevent",
+        ("gevent", "gevent.hub"),
+        "spanreplay.seams.concurrency.gevent",
+        "no calls; names the lane of each greenlet",
+        lanes="each greenlet that the agent spawns: its function's name and a counter",
+        versions=">=23.9",
+        omits="callbacks that are linked to a greenlet, which run in its hub; the order of sleeps, locks and queues",
+    ),
+    Seam(
         "blockbuster",
         "blockbuster",
         ("blockbuster.blockbuster",),

@@ -28,6 +28,7 @@ WITHOUT_CASE: Final = {
     "threads": "it records no calls (end_to_end/test_meetings.py)",
     "pool-waits": "it records no calls (end_to_end/test_process_meetings.py)",
     "returns": "it records no calls (end_to_end/test_returns.py)",
+    "gevent": "it records no calls (end_to_end/test_gevent.py)",
     "blockbuster": "it records no calls (end_to_end/test_units_background.py)",
     "stdin": "it needs a process with an input of its own (test_stdin.py)",
     "leaks": "it records nothing, and notes what others do not record (test_leaks.py)",

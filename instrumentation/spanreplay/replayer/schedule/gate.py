@@ -23,6 +23,7 @@ from spanreplay.model.call import CallRecord, Outcome
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.replayer.schedule.arrivals import Arrivals
 from spanreplay.replayer.schedule.crew import Crew
+from spanreplay.replayer.schedule.greenlets import Greenlets
 from spanreplay.replayer.schedule.kept_order import KeptOrder
 from spanreplay.replayer.schedule.pace import Steps, find_threads
 from spanreplay.replayer.schedule.patience import LOOK_MS, REACTION_MS, STALL_AWAITED_MS, STALL_MS, Patience, Reaction
@@ -31,6 +32,7 @@ from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.lanes import HANDED_OVER
 from spanreplay.runtime.order.counted import TurnCondition, nothing
 from spanreplay.runtime.order.handovers import Handovers
+from spanreplay.runtime.order.hubs import running_hub
 from spanreplay.runtime.order.loops import BEGUN, running_loop
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class OrderGate:
         """Idents of the threads that have their turn, and let others react first."""
         self._listeners: list[Callable[[], None]] = []
         self.crew = Crew(self._condition, self._state_working, gate=self)
+        self.greenlets = Greenlets(self)
         self._moves = 0
         self._delivering = 0
         self._is_open = False
@@ -266,6 +269,7 @@ class OrderGate:
         self._pid = posix.getpid()
         self._condition, self._reacting = TurnCondition(), set()
         self._listeners = []
+        self.greenlets = Greenlets(self)
         self.crew = Crew(self._condition, self._state_working, gate=self, busy=0 if is_worker else 1)
         self._delivering = 0
         self.share(shared)
@@ -312,6 +316,9 @@ class OrderGate:
         """
         if self._pid != posix.getpid():
             return  # forked just now: it has not joined the run yet, and may never
+        if (hub := running_hub()) is not None:
+            self.greenlets.wait_turn(hub, clock)
+            return
         self.crew.join()
         if self.crew.size <= 1 and self._shared is None:
             return
@@ -419,6 +426,8 @@ class OrderGate:
 
         `may_be_long`: it may take long as long as any other thread is at work.
         """
+        if (hub := running_hub()) is not None:
+            return self.greenlets.wait_until(hub, is_free)
         self.crew.join()
         with self._condition:
             if is_free():

@@ -27,6 +27,7 @@ from spanreplay.replayer.schedule.long_sleeps import LongSleeps
 from spanreplay.runtime.caller.caller import is_agent, is_ours
 from spanreplay.runtime.order.alarms import sleep_with_alarm
 from spanreplay.runtime.order.counted import SERVICE, TurnCondition, counted, nothing
+from spanreplay.runtime.order.hubs import running_hub
 from spanreplay.runtime.order.lane_futures import when_told
 from spanreplay.runtime.order.loops import running_loop
 from spanreplay.runtime.order.order import Order
@@ -261,13 +262,13 @@ def _install_waits(gate: Order, waiting: _Waiting, patches: Patches, sleeps: Lon
             return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(condition, TurnCondition) or not condition._is_owned():
-            return wrapped(*args, **kwargs)  # which raises
+        if isinstance(condition, TurnCondition) or not condition._is_owned() or running_hub() is not None:
+            return wrapped(*args, **kwargs)  # which raises, or gives way to a hub that knows what comes next
         return waiting.wait(condition, _timeout(*args, **kwargs))
 
     def join(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
-        if thread.ident is None or thread is threading.current_thread():
-            return wrapped(*args, **kwargs)  # which raises
+        if thread.ident is None or thread is threading.current_thread() or running_hub() is not None:
+            return wrapped(*args, **kwargs)
         return waiting.join(wrapped, thread, _timeout(*args, **kwargs))
 
     def select(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

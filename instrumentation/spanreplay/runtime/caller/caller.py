@@ -178,7 +178,7 @@ entries: Final[set[CodeType]] = set()
 """Functions of ours that do handed work in a thread: below them, who handed it over is who asks."""
 between: Final[set[CodeType]] = {threading.Thread.run.__code__}
 """Functions that a thread runs its work with, above `entries`: nobody asks in them."""
-_HANDERS: Final = (owners.compile_row("aiofiles anyio asgiref asyncer starlette trio"),)
+_HANDERS: Final = (owners.compile_row("aiofiles anyio asgiref asyncer gevent starlette trio"),)
 """Distributions that hand work to threads for their caller, besides asyncio and concurrent.futures."""
 _HANDERS_STDLIB: Final = frozenset({"asyncio", "concurrent", "futures", "threading.py"})
 _handers: Final[dict[str, bool]] = {}

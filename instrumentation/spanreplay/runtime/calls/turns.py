@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.call import CallRecord
+from spanreplay.model.call import CallRecord, Outcome
 from spanreplay.runtime.lanes import inside_call
 from spanreplay.runtime.order.alarms import armed, pass_time
+from spanreplay.runtime.order.hubs import running_hub
 from spanreplay.runtime.order.loops import clock_of_running_loop, running_loop
 
 if TYPE_CHECKING:
     from spanreplay.runtime.calls.open_call import Crossing
     from spanreplay.runtime.order.order import Order
 
+_CANCELLED: Final = Outcome.CANCELLED.value
 RESPONSE = 0
 """Part of a stream: its response; chunk n is part n + 1."""
 WHOLE = -1
@@ -54,11 +56,29 @@ def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     if part >= RESPONSE:
         session.read_part(crossing, part)
     clock = _clock(recorded, part)
+    if recorded.outcome == _CANCELLED and (part == WHOLE or clock < 0) and (hub := running_hub()) is not None:
+        _wait_for_throw(crossing, hub)
     if running_loop() is None:
         session.gate.wait_turn(clock)
         if part == WHOLE and armed()[0]:
             pass_time(recorded)
     complete(session.gate, clock)
+
+
+def _wait_for_throw(crossing: Crossing, hub: Any) -> None:
+    """Give way until the program ends the call of a greenlet as it did then: by `kill`, or a timeout.
+
+    Raises: what is thrown; ReplayMiss where nothing is.
+    """
+    recorded, session = crossing.served, crossing.run.session
+    if recorded is None or session is None or session.gate.is_open:
+        return
+    try:
+        with inside_call(crossing):
+            session.gate.greenlets.wait_for_throw(hub)
+    finally:
+        complete(session.gate, *recorded.clocks, recorded.end_seq)
+    raise session.stall(crossing)
 
 
 async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = None) -> None:

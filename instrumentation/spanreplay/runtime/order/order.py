@@ -109,6 +109,19 @@ class Crew(Protocol):
         """A block in which the calling thread waits for something else than its turn; the condition is not held."""
 
 
+class Greenlets(Protocol):
+    """The greenlets of a replay's threads; `hub` is that of the running one."""
+
+    def of(self, hub: Any) -> Any:
+        """What waits in a hub of the calling thread."""
+
+    def wait_turn(self, hub: Any, clock: int) -> None:
+        """Give way until it is the turn of a completion."""
+
+    def wait_for_throw(self, hub: Any) -> None:
+        """Give way until something is thrown into the running greenlet; return where nothing is."""
+
+
 class Order(Protocol):
     """Says when a result of the recording goes out. Thread-safe."""
 
@@ -241,6 +254,10 @@ class Order(Protocol):
     @property
     def crew(self) -> Crew:
         """The threads that are counted."""
+
+    @property
+    def greenlets(self) -> Greenlets:
+        """The greenlets that wait for their turn."""
 
     @property
     def skipped(self) -> list[int]:
