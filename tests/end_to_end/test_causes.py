@@ -282,3 +282,39 @@ def test_n5_random_ids_of_a_live_model_change_no_key(provider: Provider, workpla
     assert replayed.verdict["divergences"][0]["recorded_span_id"] == second.span_id
     assert replayed.verdict["counts"]["changed"] == 0
     assert first.span_id != second.span_id
+
+
+PROMPTED = """
+from pathlib import Path
+from openai import OpenAI
+
+system = Path("prompts/system.txt").read_text()
+messages = [{"role": "system", "content": system}, {"role": "user", "content": "Where is my order?"}]
+print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices[0].message.content)
+"""
+
+
+@pytest.mark.parametrize("is_in_git", [False, True], ids=["plain folder", "git"])
+def test_s65_a_prompt_in_a_file_that_has_changed_is_the_cause(
+    is_in_git: bool, provider: Provider, tmp_path: Path
+) -> None:
+    """A file that the agent reads is named where git knows nothing of it; with git, its line is."""
+    place = Workplace(tmp_path, provider.environ())
+    place.write("agent.py", PROMPTED)
+    (tmp_path / "prompts").mkdir()
+    prompt = tmp_path / "prompts" / "system.txt"
+    prompt.write_text("Answer briefly.\nNever promise a refund.\n")
+    if is_in_git:
+        git(tmp_path, "init", "-q")
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "-qm", "prompts")
+    place.record("agent.py")
+    prompt.write_text("Answer briefly.\nAlways promise a refund.\n")
+    replayed = place.replay("agent.py", TONE="other")
+    assert replayed.causes() == [("changed_call", "llm:openai.chat.completions")]
+    (cause,) = replayed.verdict["divergences"]
+    named = (
+        "in prompts/system.txt:2 (not committed)" if is_in_git else "'Always' is in prompts/system.txt, which the agent"
+    )
+    assert named in cause["cause"], cause
+    assert sum("system.txt" in each["evidence"] for each in cause["causes"]) == 1

@@ -59,7 +59,8 @@ def add_code_causes(verdict: Verdict, folder: Path) -> Verdict:
         diffs = _printed(verdict) if divergence.get("boundary") == "process:stdout" else _diffs(divergence)
         found = list(_find(divergence, diffs, lines, changed, folder))[:CAUSES_MAX]
         if found:
-            listed = sorted([*(divergence.get("causes") or []), *found], key=_rank)
+            others = [each for each in divergence.get("causes") or [] if not _is_told_better(each, found)]
+            listed = sorted([*others, *found], key=_rank)
             divergence["causes"] = listed
             divergence["cause"] = str(listed[0].get("evidence", ""))
     return verdict
@@ -69,6 +70,11 @@ def _may_lie_in_code(divergence: Divergence) -> bool:
     """Whether the agent's code can have brought it: not a model's other answer to one request, nor what was planned."""
     is_answer = divergence.get("kind") == "output_changed" and divergence.get("part") in _PARTS_OF_MODELS
     return not is_answer and all(c.get("kind") != "plan" for c in divergence.get("causes") or [])
+
+
+def _is_told_better(cause: Cause, found: list[Cause]) -> bool:
+    """Whether git names the line of a file that a replay has only named itself."""
+    return cause.get("kind") == "code" and any(f"{cause.get('ref')}:" in str(each.get("ref")) for each in found)
 
 
 def _rank(cause: Cause) -> tuple[int, bool]:

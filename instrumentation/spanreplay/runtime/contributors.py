@@ -65,6 +65,9 @@ class Output(Protocol):
 class CodeState(Protocol):
     """The state that the agent keeps inside its code tree."""
 
+    def list_read(self) -> list[str]:
+        """The files of the code tree that were read."""
+
     def note_read(self, run: Any, path: str) -> None:
         """A file of the code tree is about to be read."""
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model import ids
 from spanreplay.model.call import CallRecord
 from spanreplay.replayer.compare.moving_parts import is_time
 from spanreplay.replayer.compare.output_text import output_text
@@ -23,6 +24,7 @@ from spanreplay.replayer.index import RecordingIndex
 from spanreplay.replayer.relocation import FOLDER
 from spanreplay.replayer.resolve.hidden import REDACTION
 from spanreplay.runtime.process.environment import RANDOM
+from spanreplay.runtime.process.outside_io import unwatched
 
 if TYPE_CHECKING:
     from spanreplay.replayer.compare.findings import Findings
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 BLAMED_MAX: Final = 20
 CAUSES_MAX: Final = 6
+FILES_MAX: Final = 200
+FILE_BYTES_MAX: Final = 1024 * 1024
 FRAGMENT_CHARACTERS_MIN: Final = 3
 """A shorter text is found everywhere by chance."""
 _UPSTREAM_MAX: Final = 500
@@ -129,6 +133,7 @@ class Blame:
             return
         yield from self._from_arguments(now)
         yield from self._from_environment(now)
+        yield from self._from_files(recorded, now)
         yield from self._from_ignored(divergence, now)
         if is_time(diff):
             live = [name for name in self._live if name.startswith(("clock", "*"))]
@@ -193,6 +198,17 @@ class Blame:
                     name,
                 )
 
+    def _from_files(self, recorded: str, now: str) -> Iterable[Cause]:
+        """A file of the agent's code tree, such as a prompt, that it reads itself: recorded is only that it does."""
+        state = None if self._run.written is None else self._run.written.state
+        for path in [] if state is None else state.list_read()[:FILES_MAX]:
+            text = _read_text(path)
+            if now in text and not (recorded and recorded in text):
+                name = ids.shorten(path)
+                instead = f", and {_quote(recorded)} is not" if recorded else ""
+                yield Cause("code", f"{_quote(now)} is in {name}, which the agent reads{instead}", "value", name)
+                return
+
     def _by_hashes(self, divergence: Divergence) -> Iterable[Cause]:
         """The order of a set of texts, where the same words stand in another order and hashes were not the same."""
         seed = str(self._env.get("hash_seed", ""))
@@ -232,6 +248,16 @@ class Blame:
                 yield Cause("versions", evidence, "beside", str(each["name"]))
             elif each["name"] == "argv":
                 yield Cause("argument", "the command line has changed", "beside", "argv")
+
+
+def _read_text(path: str) -> str:
+    """The text of a small file; '' of what is none."""
+    try:
+        with unwatched(), open(path, "rb") as file:  # noqa: PTH123 -- pathlib's looks are an agent's calls here
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError:
+        return ""
+    return content.decode("utf-8", "replace") if len(content) <= FILE_BYTES_MAX else ""
 
 
 def _count_words(texts: Iterable[str]) -> Counter[str]:

@@ -59,6 +59,11 @@ class State:
         if is_lost:
             run.hole(_too_large(path))
 
+    def list_read(self) -> list[str]:
+        """The files of the code tree that were read."""
+        with self._lock:
+            return sorted(self._read)
+
     def begin(self, run: Run, path: str, there: str, how: str) -> None:
         """A path is about to be changed: what is there is recorded, once. Raises: ReplayMiss."""
         written = run.written
