@@ -112,6 +112,8 @@ def _report_failure(exc: BaseException) -> None:
 def _finish() -> None:
     if _installation is not None:
         guard.guarded("the end of the run", _installation.finish)
+        if _installation.seams is not None and _installation.session is None:
+            guard.guarded("letting go of libraries", _installation.seams.let_go)
 
 
 def post_instrument(**kwargs: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import wrapt
@@ -48,11 +50,30 @@ class Patches:
         """Restore everything, newest first; afterwards nothing is patched."""
         self.undo_to(0)
 
+    def undo_libraries(self) -> None:
+        """Restore everything but what is patched of Python itself."""
+        kept = []
+        while self._undo:
+            found = self._undo.pop()
+            if _is_of_python(found[0]):
+                kept.append(found)
+            else:
+                _restore(*found)
+        self._undo = kept[::-1]
+
     def undo_to(self, mark: int) -> None:
         """Restore what was patched after the mark, newest first."""
         while len(self._undo) > mark:
-            owner, name, original = self._undo.pop()
-            if original is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+            _restore(*self._undo.pop())
+
+
+def _restore(owner: Any, name: str, original: Any) -> None:
+    if original is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, original)
+
+
+def _is_of_python(owner: Any) -> bool:
+    module = owner.__name__ if isinstance(owner, ModuleType) else getattr(owner, "__module__", "")
+    return str(module).partition(".")[0] in sys.stdlib_module_names

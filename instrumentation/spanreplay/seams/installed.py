@@ -75,6 +75,14 @@ class InstalledSeams:
         self._is_active = False
         self._patches.undo()
 
+    def let_go(self) -> None:
+        """Restore the libraries, at the end of the process: what they check of themselves then finds all as it was.
+
+        nanobind lists on standard error whatever of a library is still referred to.
+        """
+        self._is_active = False
+        self._patches.undo_libraries()
+
     def count(self) -> dict[str, int]:
         """How many attributes each seam has patched, for those that are installed."""
         return {s.seam.name: s.patched for s in self._statuses if s.state == "installed"}

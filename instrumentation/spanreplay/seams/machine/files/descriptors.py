@@ -43,7 +43,13 @@ def _find(descriptor: int) -> str:
 
 
 def resolve(run: Run, path: str, folder: Any) -> str:
-    """A path that is meant from an open folder on; itself where it is not, or where nobody knows the folder."""
+    """A path that is meant from an open folder on; itself where it is not, or where nobody knows the folder.
+
+    In a replay a library may name a file by the path that it was given, in the replay's own folder: it means the
+    world's.
+    """
+    if path.startswith("/") and run.overlay is not None:
+        return run.overlay.scratch.below(path)
     if not isinstance(folder, int) or path.startswith("/"):
         return path
     found = path_of(run, folder)

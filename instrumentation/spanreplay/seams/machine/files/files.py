@@ -27,6 +27,7 @@ from spanreplay.runtime.process.used_variables import is_env_file
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.files.by_programs import is_by_program
 from spanreplay.seams.machine.files.changes import name_of, note_log, note_made, note_write, read_content, run_of_files
+from spanreplay.seams.machine.files.descriptors import resolve
 
 _getframe: Final = sys._getframe
 _READING: Final = frozenset({"r", "rb", "br", "rt", "tr"})
@@ -116,7 +117,7 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
     run = run_of_files() if asks else None
     if run is None:
         return real(*given, closefd, opener)
-    path = os.fsdecode(file)
+    path = resolve(run, os.fsdecode(file), None)
     if mode not in _READING:
         if set(mode) & _WRITING and not path.startswith(DEVICES):
             note_write(run, real, path, mode)

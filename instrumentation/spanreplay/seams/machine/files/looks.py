@@ -25,6 +25,7 @@ from spanreplay.runtime.process.dir_entries import Listed, LookedEntry, kind_of
 from spanreplay.runtime.process.outside_io import unwatched
 from spanreplay.runtime.reads import source
 from spanreplay.seams.machine.files.by_programs import is_by_program, note_missing
+from spanreplay.seams.machine.files.descriptors import resolve
 
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
@@ -85,7 +86,7 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
     run = None if looker == FOREIGN else run_that_sees()
     if run is None or run.written is None:
         return None
-    text = os.fsdecode(path)
+    text = resolve(run, os.fsdecode(path), None)
     with unwatched():
         is_own = name not in _OF_HERE and run.written.touched.has(text)  # in an own folder others may put files
         is_none = is_own or not is_input(text, by_library=looker == LIBRARY)

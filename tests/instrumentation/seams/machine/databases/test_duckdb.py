@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from support.changed import load, named, record_agent, replay_agent
+from support.replaying import Workplace
 
 AGENT = """
 import duckdb, pathlib
@@ -61,3 +63,48 @@ def test_n14_what_duckdb_is_told_is_compared(tmp_path: Path, monkeypatch: pytest
         changed = replay_agent(run_id, load(AGENT.replace(old, new, 1), tmp_path))
         assert changed["verdict"] == "diverged", (name, changed["raised"])
         assert f"tool:{boundary}" in named(changed), (name, named(changed))
+
+
+ASKING_WHERE = """
+import duckdb, os
+
+def agent():
+    db = duckdb.connect("x.duckdb")
+    db.execute("create table if not exists t(a int)")
+    folder = os.path.join(os.path.dirname(db.execute("pragma database_list").fetchone()[2]), "out")
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "note.txt"), "w") as note:
+        note.write("kept")
+    os.rename(os.path.join(folder, "note.txt"), os.path.join(folder, "last.txt"))
+    print(sorted(os.listdir(folder)), os.path.exists(os.path.join(folder, "note.txt")))
+    db.close()
+"""
+
+
+def test_n14_paths_beside_a_file_that_a_library_keeps_are_those_of_the_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library tells where its file is, which is another place in a replay: what the agent does there is the same."""
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    run_id = record_agent(load(ASKING_WHERE, tmp_path))
+    (tmp_path / "out" / "last.txt").write_text("kept, and mine")
+    same = replay_agent(run_id, load(ASKING_WHERE, tmp_path))
+    assert (same["verdict"], same["raised"]) == ("identical", ""), same["divergences"]
+    assert (tmp_path / "out" / "last.txt").read_text() == "kept, and mine"
+    changed = replay_agent(run_id, load(ASKING_WHERE.replace('"kept"', '"lost"'), tmp_path))
+    assert changed["verdict"] == "diverged"
+    assert "out/last.txt" in str(changed["divergences"])
+
+
+@pytest.mark.parametrize("source", ["import duckdb", AGENT + "\nagent()"], ids=["imported", "used"])
+def test_p9_a_program_that_uses_duckdb_says_no_more_than_without_us(source: str, tmp_path: Path) -> None:
+    """nanobind lists on standard error what is still referred to of a library when the process ends."""
+    pytest.importorskip("duckdb")
+    place = Workplace(tmp_path)
+    place.write("agent.py", source)
+    recorded = place.record("agent.py")
+    (tmp_path / "x.duckdb").unlink(missing_ok=True)
+    command = [str(place.python), "agent.py"]
+    plain = subprocess.run(command, cwd=tmp_path, env=place.environ, text=True, capture_output=True, check=True)
+    assert (recorded.stdout, recorded.stderr) == (plain.stdout, plain.stderr)
