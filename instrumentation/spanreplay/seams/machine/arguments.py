@@ -220,8 +220,8 @@ _MISSES: Final = "only notes I/O that no other seam sees: such a run is incomple
 INSIDE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("clock", "logging", "random", "temporary", "entropy", "machine", "numpy", "uuid", "uuid_utils",
                      "fastuuid", "human", "stdin", "looks", "environ"), _READS),
-    **dict.fromkeys(("threads", "uvloop", "uvloop-steps", "gevent", "multiprocessing", "pool-waits", "langgraph", "trio", "anyio",
-                     "returns"), _ORDERS),
+    **dict.fromkeys(("threads", "uvloop", "uvloop-steps", "gevent", "multiprocessing", "pool-waits", "langgraph",
+                     "trio", "anyio", "returns"), _ORDERS),
     "own-servers": "requests to the agent's own process",
     "mcp-transports": "the session's requests are recorded above it",
     "blockbuster": "it changes nothing but whose calls may block",
