@@ -8,12 +8,12 @@ in the current Context, and no collection comes while we set.
 
 from __future__ import annotations
 
-import _thread
 import contextvars
 import functools
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import methodcaller
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class _Collecting(_thread._local):
+class _Collecting(threading.local):
     """Whether this thread collects garbage now.
 
     The collector reads the attribute of the phase's name, and that sets it, without a line of Python: a signal's
