@@ -16,6 +16,7 @@ import pytest
 
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
+from support.served import served_replay
 from support.units import ASKING, COMMAND, FLASK, prepare, response_of, serve
 
 FASTAPI: Final = f"""{ASKING}
@@ -60,21 +61,10 @@ BODY: Final = {"text": "hello", "name": "ann"}
 
 @contextmanager
 def served(place: Workplace, run: str, command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A replay that listens: its address, and its process."""
-    argv = [str(place.python.parent / "spanreplay"), "replay", run, "--serve", "0", "--", str(place.python), *command]
-    process = subprocess.Popen(
-        argv, cwd=place.path, env=place.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        assert process.stderr is not None
-        line, shown = process.stderr.readline(), process.stderr.readline()
-        assert line.startswith("serving http://127.0.0.1:"), line + shown + process.stderr.read()
-        url = line.split()[1].rstrip(":")
+    """A replay that listens and shows how to ask it: its address, and its process."""
+    with served_replay(place, run, command) as (url, shown, process):
         assert shown == f"  curl -X POST {url}{PATH}\n"
         yield url, process
-    finally:
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
 
 
 def record(provider: Provider, path: Path, name: str) -> tuple[Workplace, str, str]:

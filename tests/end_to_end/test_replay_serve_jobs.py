@@ -6,8 +6,6 @@ import asyncio
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ from spanreplay.model.call import Recording
 from support.provider import Provider
 from support.redis_server import a_redis
 from support.replaying import TIMEOUT_S, Workplace
+from support.served import served_replay
 from support.units import COMMAND, await_true, prepare, serve
 
 ASK: Final = """
@@ -112,23 +111,6 @@ def record(place: Workplace, name: str) -> str:
     return unit.run_id
 
 
-@contextmanager
-def served(place: Workplace, run: str, command: Sequence[str]) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
-    """A replay that listens: its address, the command that it shows, and its process."""
-    argv = [str(place.python.parent / "spanreplay"), "replay", run, "--serve", "0", "--", str(place.python), *command]
-    process = subprocess.Popen(
-        argv, cwd=place.path, env=place.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        assert process.stderr is not None
-        line, shown = process.stderr.readline(), process.stderr.readline()
-        assert line.startswith("serving http://127.0.0.1:"), line + shown + process.stderr.read()
-        yield line.split()[1].rstrip(":"), shown, process
-    finally:
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-
-
 @pytest.mark.parametrize("name", WORKERS)
 def test_p3_p4_a_recorded_job_is_tried_by_hand(name: str, provider: Provider, tmp_path: Path) -> None:
     """What is not sent is as recorded; other arguments reach the function, and what it gives or raises goes back."""
@@ -139,7 +121,7 @@ def test_p3_p4_a_recorded_job_is_tried_by_hand(name: str, provider: Provider, tm
     def post(url: str, given: Any, path: str = "") -> httpx.Response:
         return httpx.post(f"{url}/{path}", json=given, timeout=TIMEOUT_S)
 
-    with served(place, run, WORKERS[name][1]) as (url, shown, process):
+    with served_replay(place, run, WORKERS[name][1]) as (url, shown, process):
         assert '"kwargs": {"name": "ann"}' in shown
         again, other = post(url, {}), post(url, {"kwargs": {"name": "bob"}})
         assert (again.status_code, other.status_code) == (200, 200)
