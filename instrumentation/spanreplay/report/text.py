@@ -31,7 +31,7 @@ from spanreplay.report.words import (
     unchecked,
 )
 
-__all__ = ["render", "render_diff", "render_verdict_line"]
+__all__ = ["render", "render_diff", "render_verdict_line", "row", "show_usd"]
 
 DIFFS_MAX: Final = 5
 OTHERS_MAX: Final = 5
@@ -104,31 +104,34 @@ def render_verdict_line(verdict: Verdict) -> Text:
         line = _resumed_line(verdict)
     elif word == "over_budget":
         cost = verdict.get("cost", {})
-        line = f"✘ budget exceeded: {_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))} spent on live calls"
+        spent, most = (show_usd(cost.get(name)) for name in ("live_usd", "max_usd"))
+        line = f"✘ budget exceeded: {spent} of {most} spent on live calls"
     else:
         line = "✘ tampered: the recording was changed after it was written"
     return Text(line, style=_STYLE[word], overflow="fold")
 
 
-def _usd(amount: object) -> str:
+def show_usd(amount: object) -> str:
+    """An amount in US dollars, without zeros at its end."""
     return f"${amount:.6f}".rstrip("0").rstrip(".") if isinstance(amount, (int, float)) else "an unknown amount"
 
 
-def _line(label: str, text: str, style: str = "") -> Text:
+def row(label: str, text: str, style: str = "") -> Text:
+    """One line below the first: a label and what it says."""
     line = Text("  ")
     line.append(f"{label:<{_LABEL_WIDTH}}", style="dim")
     line.append(text, style=style)
     return line
 
 
-def render_diff(diff: Diff) -> list[Text]:
-    """One differing place: its path, the recorded value, the value now."""
+def render_diff(diff: Diff, then: str = "recorded", now: str = "now") -> list[Text]:
+    """One differing place: its path, and both values under these labels."""
     at = first_difference(diff)
     lines = [Text(f"  {escape(str(diff.get('path', '$')))}", style="bold")]
     if "recorded" in diff:
-        lines.append(_line("  recorded", " " + show_value(diff["recorded"], at), "red"))
+        lines.append(row(f"  {then}", " " + show_value(diff["recorded"], at), "red"))
     if "now" in diff:
-        lines.append(_line("  now", " " + show_value(diff["now"], at), "green"))
+        lines.append(row(f"  {now}", " " + show_value(diff["now"], at), "green"))
     return lines
 
 
@@ -140,7 +143,7 @@ def _cause_lines(cause: Divergence) -> list[Text]:
         lines += render_diff(diff)
     if len(diffs) > DIFFS_MAX:
         lines.append(Text(f"  and {plural(len(diffs) - DIFFS_MAX, 'more difference')} in this call"))
-    return lines + [_line(label, text) for label, text in facts(cause)]
+    return lines + [row(label, text) for label, text in facts(cause)]
 
 
 def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
@@ -152,9 +155,9 @@ def _other_lines(verdict: Verdict, cause: Divergence) -> list[Text]:
         lines.append(Text(f"  {downstream:,} further {verb} downstream of it"))
     others = [d for d in divergences if d is not cause and not d.get("downstream")]
     for other in others[:OTHERS_MAX]:
-        lines.append(_line("also", f"{describe_place(other).strip()}: {describe_message(other)}".removeprefix(": ")))
+        lines.append(row("also", f"{describe_place(other).strip()}: {describe_message(other)}".removeprefix(": ")))
     if len(others) > OTHERS_MAX:
-        lines.append(_line("", f"and {plural(len(others) - OTHERS_MAX, 'more divergence')}"))
+        lines.append(row("", f"and {plural(len(others) - OTHERS_MAX, 'more divergence')}"))
     return lines
 
 
@@ -162,7 +165,7 @@ def _output_lines(verdict: Verdict, label: str, output: Stdout) -> list[Text]:
     if not output.get("compared") or output.get("equal") or is_cut_short(verdict):
         return []
     sizes = f"recorded {output.get('recorded_bytes', 0):,} bytes, now {output.get('bytes', 0):,}"
-    lines = [_line(label, f"differs: {sizes}")]
+    lines = [row(label, f"differs: {sizes}")]
     diff = str(output.get("diff") or "").splitlines()
     for text in diff[:STDOUT_LINES_MAX]:
         style = "red" if text.startswith("-") else "green" if text.startswith("+") else ""
@@ -174,9 +177,9 @@ def _output_lines(verdict: Verdict, label: str, output: Stdout) -> list[Text]:
 
 def _ignored_lines(verdict: Verdict) -> list[Text]:
     found = describe_ignored(verdict)
-    lines = [_line("ignored" if i == 0 else "", text) for i, text in enumerate(found[:OTHERS_MAX])]
+    lines = [row("ignored" if i == 0 else "", text) for i, text in enumerate(found[:OTHERS_MAX])]
     if len(found) > OTHERS_MAX:
-        lines.append(_line("", f"and {plural(len(found) - OTHERS_MAX, 'more ignored difference')}"))
+        lines.append(row("", f"and {plural(len(found) - OTHERS_MAX, 'more ignored difference')}"))
     return lines
 
 
@@ -188,52 +191,51 @@ def _count_line(verdict: Verdict) -> Text:
         for name, value in counts.items()
         if name != "recorded" and isinstance(value, int) and value
     ]
-    return _line("calls", ", ".join(parts))
+    return row("calls", ", ".join(parts))
 
 
 def _fact_lines(verdict: Verdict) -> list[Text]:
     lines = [_count_line(verdict)]
     exit_pair, tokens = verdict["exit"], verdict["tokens"]
     if exit_pair.get("recorded") is not None and exit_pair.get("recorded") != exit_pair.get("now"):
-        lines.append(_line("exit", f"recorded {exit_pair['recorded']}, now {exit_pair.get('now')}"))
+        lines.append(row("exit", f"recorded {exit_pair['recorded']}, now {exit_pair.get('now')}"))
     if "recorded" in tokens:
         live = tokens.get("live", 0)
         saved = max(0, tokens["recorded"] - live)
-        lines.append(_line("tokens", f"{saved:,} not paid again" + (f", {live:,} paid for live calls" if live else "")))
+        lines.append(row("tokens", f"{saved:,} not paid again" + (f", {live:,} paid for live calls" if live else "")))
     cost = verdict.get("cost")
     if cost:
         about = "about " if cost.get("estimated") else ""
-        lines.append(_line("cost", f"{about}{_usd(cost.get('live_usd'))} of {_usd(cost.get('max_usd'))}"))
+        lines.append(row("cost", f"{about}{show_usd(cost.get('live_usd'))} of {show_usd(cost.get('max_usd'))}"))
     if verdict["counts"].get("live"):
-        lines.append(_line("live", LIVE_NOTE))
+        lines.append(row("live", LIVE_NOTE))
     for sent in verdict.get("tokens_sent", [])[:OTHERS_MAX]:
         place = f"call {sent.get('call')} ({sent.get('boundary')}) in {sent.get('field')}"
-        lines.append(_line("sent", shorten(f"a token of the recording, live: {place}", LINE_CHARACTERS_MAX), "yellow"))
+        lines.append(row("sent", shorten(f"a token of the recording, live: {place}", LINE_CHARACTERS_MAX), "yellow"))
     for drift in verdict.get("drift", []):
         if drift.get("name") == "folder":
             lines.append(
-                _line("folder", escape(f"{drift.get('now')}, in place of {drift.get('recorded')} in the recording"))
+                row("folder", escape(f"{drift.get('now')}, in place of {drift.get('recorded')} in the recording"))
             )
     denied = verdict["sockets_denied"]
     if denied:
         shown = ", ".join(shorten(str(address), 60) for address in denied[:OTHERS_MAX])
         more = f" and {len(denied) - OTHERS_MAX} more" if len(denied) > OTHERS_MAX else ""
-        lines.append(_line("denied", f"{plural(len(denied), 'connection')}: {shown}{more}", "yellow"))
+        lines.append(row("denied", f"{plural(len(denied), 'connection')}: {shown}{more}", "yellow"))
     if "duration_ms" in verdict:
         then = verdict.get("recorded_duration_ms")
         recorded = f", recorded in {duration(then)}" if then else ""
-        lines.append(_line("time", duration(verdict["duration_ms"]) + recorded))
+        lines.append(row("time", duration(verdict["duration_ms"]) + recorded))
     return lines
 
 
 def _reason_lines(verdict: Verdict) -> list[Text]:
     reasons = verdict["reasons"]
     lines = [
-        _line("why" if i == 0 else "", shorten(str(r), LINE_CHARACTERS_MAX))
-        for i, r in enumerate(reasons[:REASONS_MAX])
+        row("why" if i == 0 else "", shorten(str(r), LINE_CHARACTERS_MAX)) for i, r in enumerate(reasons[:REASONS_MAX])
     ]
     if len(reasons) > REASONS_MAX:
-        lines.append(_line("", f"and {plural(len(reasons) - REASONS_MAX, 'more reason')}"))
+        lines.append(row("", f"and {plural(len(reasons) - REASONS_MAX, 'more reason')}"))
     return lines
 
 
@@ -248,26 +250,26 @@ def render(verdict: Verdict) -> Text:
         lines += _cause_lines(cause)
         lines += _other_lines(verdict, cause)
     if verdict.get("hint"):
-        lines.append(_line("hint", shorten(str(verdict["hint"]), LINE_CHARACTERS_MAX)))
+        lines.append(row("hint", shorten(str(verdict["hint"]), LINE_CHARACTERS_MAX)))
     lines += _reason_lines(verdict)
     lines += [Text(f"  {each}", style="yellow") for each in describe_warm_up(verdict)]
     lines += _output_lines(verdict, "stdout", verdict["stdout"])
     lines += _output_lines(verdict, "stderr", verdict.get("stderr", {}))
     lines += _ignored_lines(verdict)
     variables = describe_recorded_env(verdict)
-    lines += [_line("env", variables)] if variables else []
+    lines += [row("env", variables)] if variables else []
     unexercised = describe_unexercised(verdict)
     lines += [Text(f"  not exercised: {each}", style="yellow") for each in unexercised[:OTHERS_MAX]]
     if len(unexercised) > OTHERS_MAX:
         lines.append(Text(f"  and {len(unexercised) - OTHERS_MAX} more functions that changed were not exercised"))
     if verdict["verdict"] == "identical" and unchecked(verdict):
-        lines.append(_line("note", f"{unchecked(verdict)} could not be compared"))
+        lines.append(row("note", f"{unchecked(verdict)} could not be compared"))
     if verdict["verdict"] == "identical":
-        lines.append(_line("note", f"not compared: {describe_not_compared(verdict)}"))
+        lines.append(row("note", f"not compared: {describe_not_compared(verdict)}"))
     level = describe_level(verdict)
-    lines += [_line("note", level)] if level else []
+    lines += [row("note", level)] if level else []
     if verdict["counts"]:
         lines += _fact_lines(verdict)
     if verdict.get("run_id"):
-        lines.append(_line("run", escape(f"{verdict.get('run_id', '')} {verdict.get('app', '')}".strip())))
+        lines.append(row("run", escape(f"{verdict.get('run_id', '')} {verdict.get('app', '')}".strip())))
     return Text("\n").join(lines)

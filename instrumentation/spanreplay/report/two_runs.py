@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from rich.text import Text
 
-from spanreplay.model.escape import escape, shorten
+from spanreplay.model.escape import shorten
 from spanreplay.model.lane_names import name_lane
 from spanreplay.replayer.compare.two_runs.costs import CostDiff, PlaceCost, Spent
 from spanreplay.replayer.compare.two_runs.difference import (
@@ -19,9 +19,10 @@ from spanreplay.replayer.compare.two_runs.difference import (
     CallDiff,
     RunDiff,
 )
+from spanreplay.report import text
 from spanreplay.report.html_parts import escape_html, render_diff, render_facts, render_folded, render_list, render_page
 from spanreplay.report.shape import Diff
-from spanreplay.report.words import LINE_CHARACTERS_MAX, PART, enumerate_words, first_difference, plural, show_value
+from spanreplay.report.words import LINE_CHARACTERS_MAX, PART, enumerate_words, plural
 
 __all__ = ["render_page_of_runs", "render_runs"]
 
@@ -30,7 +31,6 @@ CALLS_MAX: Final = 20
 PLACES_MAX: Final = 5
 ITEMS_MAX: Final = 500
 REASONS_MAX: Final = 3
-_LABEL_WIDTH: Final = 10
 _WORDS: Final = {
     SAME: "the same",
     CHANGED: "with another request",
@@ -96,7 +96,7 @@ def _facts(found: RunDiff) -> list[tuple[str, str]]:
     rows += [("incomplete", each) for each in found.reasons[:REASONS_MAX]]
     if len(found.reasons) > REASONS_MAX:
         rows.append(("incomplete", f"and {plural(len(found.reasons) - REASONS_MAX, 'more reason')}"))
-    return [(label, shorten(text, LINE_CHARACTERS_MAX)) for label, text in rows]
+    return [(label, shorten(told, LINE_CHARACTERS_MAX)) for label, told in rows]
 
 
 def _hint(found: RunDiff) -> str:
@@ -112,23 +112,21 @@ def render_runs(found: RunDiff, *, with_cost: bool = False) -> list[Text]:
     style = "green" if found.is_same and not found.reasons else "yellow" if found.is_same else "red"
     sign = "✔" if style == "green" else "!" if style == "yellow" else "✘"
     lines = [Text(f"{sign} {shorten(headline(found), LINE_CHARACTERS_MAX)}", style=style, overflow="fold")]
-    lines += [_line(name, _describe_run(run)) for name, run in (("A", found.a), ("B", found.b))]
+    lines += [text.row(name, _describe_run(run)) for name, run in (("A", found.a), ("B", found.b))]
     for diff in _diffs(found.first)[:DIFFS_MAX]:
-        at = first_difference(diff)
-        lines.append(Text(f"  {escape(str(diff.get('path', '$')))}", style="bold"))
-        lines.append(_line("  A", show_value(diff.get("recorded"), at), "red"))
-        lines.append(_line("  B", show_value(diff.get("now"), at), "green"))
-    lines += [_line(label, text) for label, text in _facts(found)]
+        lines += text.render_diff(diff, "A", "B")
+    lines += [text.row(label, told) for label, told in _facts(found)]
     others = [each for each in found.differences if each != found.first and not _is_first(each, found.first)]
     lines += [
-        _line("also", shorten(f"{describe_call(e)}: {e.describe()}", LINE_CHARACTERS_MAX)) for e in others[:CALLS_MAX]
+        text.row("also", shorten(f"{describe_call(e)}: {e.describe()}", LINE_CHARACTERS_MAX))
+        for e in others[:CALLS_MAX]
     ]
     if len(others) > CALLS_MAX:
-        lines.append(_line("also", f"{plural(len(others) - CALLS_MAX, 'more call')}: --json or --html shows them"))
+        lines.append(text.row("also", f"{plural(len(others) - CALLS_MAX, 'more call')}: --json or --html shows them"))
     if with_cost:
-        lines += [_line("cost", text) for text in describe_costs(found.cost)]
+        lines += [text.row("cost", told) for told in describe_costs(found.cost)]
     hint = _hint(found)
-    return [*lines, _line("next", hint)] if hint else lines
+    return [*lines, text.row("next", hint)] if hint else lines
 
 
 def _is_first(each: CallDiff, first: CallDiff | None) -> bool:
@@ -141,13 +139,6 @@ def _describe_run(run: Any) -> str:
     return shorten(
         f"{root.run_id} {root.app}{user}, {plural(len(run.calls), 'call')}, {root.outcome}", LINE_CHARACTERS_MAX
     )
-
-
-def _line(label: str, text: str, style: str = "") -> Text:
-    line = Text("  ")
-    line.append(f"{label:<{_LABEL_WIDTH}}", style="dim")
-    line.append(" " + text, style=style)
-    return line
 
 
 def _diffs(each: CallDiff | None) -> list[Diff]:
@@ -171,8 +162,8 @@ def describe_costs(cost: CostDiff) -> list[str]:
 def _describe_place(place: PlaceCost) -> str:
     where = f"{place.boundary} at {place.code}" if place.code else place.boundary
     if place.a.usd is not None and place.b.usd is not None:
-        more = f"{place.b.usd - place.a.usd:+.6f}".rstrip("0").rstrip(".")
-        amount = f"{more[0]}${more[1:]}"
+        more = place.b.usd - place.a.usd
+        amount = ("-" if more < 0 else "+") + text.show_usd(abs(more))
     else:
         tokens = place.b.tokens_in + place.b.tokens_out - place.a.tokens_in - place.a.tokens_out
         amount = f"{tokens:+,} tokens"
@@ -182,7 +173,7 @@ def _describe_place(place: PlaceCost) -> str:
 
 def _spent(spent: Spent) -> str:
     tokens = f"{spent.tokens_in:,}+{spent.tokens_out:,} tokens in {plural(spent.calls, 'call')}"
-    return tokens if spent.usd is None else f"${spent.usd:.6f}".rstrip("0").rstrip(".") + f", {tokens}"
+    return tokens if spent.usd is None else f"{text.show_usd(spent.usd)}, {tokens}"
 
 
 # ── one page ────────────────────────────────────────────────────────────────────────────────────────
