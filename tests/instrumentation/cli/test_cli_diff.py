@@ -95,6 +95,15 @@ def test_s42_cost_is_attributed_to_the_loop_that_made_it(spanreplay: Invoke, dat
     assert "+319,000 tokens llm:ask at agent.py:11 step" in plain.output
 
 
+def test_w1_of_a_long_command_line_the_words_that_differ_are_shown(spanreplay: Invoke, data_dir: Path) -> None:
+    """Where no value leads to it, it may be the cause."""
+    words = [f"--option-{number}" for number in range(30)]
+    a = keep(data_dir, 1, step(TOOL, 1, "x"), env={"argv": [*words, "--fast"]})
+    b = keep(data_dir, 2, step(TOOL, 2, "x"), env={"argv": [*words, "--slow"]})
+    found = spanreplay("diff", a.run_id, b.run_id)
+    assert 'perhaps the command line has ["--fast"] in A, ["--slow"] in B' in found.output
+
+
 class _Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

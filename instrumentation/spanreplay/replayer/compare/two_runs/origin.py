@@ -173,8 +173,9 @@ class Origins:
             yield Cause("environment", f"environment variables differ: {_list(differing)}", "beside", "environment")
         for each in find_drift(self._a.root.env, self._b.root.env):
             kind = {"git_sha": "code", "argv": "argument"}.get(str(each["name"]), "versions")
+            a, b = (_differing_part(each["recorded"], each["now"]), _differing_part(each["now"], each["recorded"]))
             what = "the command line" if each["name"] == "argv" else each["name"]
-            told = f"{what} is {_short(each['recorded'])} in A, {_short(each['now'])} in B"
+            told = f"{what} {'has' if isinstance(a, list) else 'is'} {_short(a)} in A, {_short(b)} in B"
             yield Cause(kind, told, "beside", str(each["name"]))
 
 
@@ -218,6 +219,13 @@ def _place(pair: Pair) -> str:
 def _list(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def _differing_part(value: Any, other: Any) -> Any:
+    """Of a list (the words of a command) what the other one does not hold; anything else as it is."""
+    if not isinstance(value, list) or not isinstance(other, list):
+        return value
+    return [each for each in value if each not in other] or value
 
 
 def _short(value: Any) -> str:
