@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socketserver
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     network.deny()
     # A job in the background of a shell ignores it, and so would every program that a test interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # With the 5 of the standard library the kernel resets some of many connections while a busy machine accepts none
+    socketserver.TCPServer.request_queue_size = 128
     if hasattr(config, "workerinput"):
         return
     path, part = config.getoption("--status-file"), config.getoption("--status-part")

@@ -88,6 +88,7 @@ from app import app
 
 class Threaded(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128  # with 5, the kernel resets some of many connections while a busy machine accepts none
 
 make_server("127.0.0.1", int(sys.argv[-1]), app, server_class=Threaded).serve_forever()
 """

@@ -101,6 +101,7 @@ def _target_of(recorded: Mapping[str, Any]) -> str:
 class _Port(HTTPServer):
     """What listens; one request at a time."""
 
+    request_queue_size = 128  # the others wait: with the default of 5 the kernel may reset their connections
     recorded: Recorded
     judge: Judge
     show: Callable[[Verdict], int]
