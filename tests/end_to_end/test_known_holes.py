@@ -34,6 +34,27 @@ EFFECTS: Final = {
 }
 
 
+MANAGED: Final = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+import spanreplay
+
+@spanreplay.boundary("tool", name="quote", effect="read")
+def quote(amount):
+    return amount * 2
+
+def work(shared, amount):
+    shared[amount] = quote(amount)
+
+if __name__ == "__main__":
+    with multiprocessing.Manager() as manager:
+        shared = manager.dict()
+        with ProcessPoolExecutor(2) as pool:
+            list(pool.map(work, [shared] * 4, range(4)))
+        print(sorted(shared.items()))
+"""
+
+
 @pytest.mark.parametrize("way", EFFECTS)
 def test_p12_a_hole_that_the_recording_names_is_no_divergence(way: str, workplace: Workplace) -> None:
     """The replay of an unchanged program is incomplete (4) where its recording names a hole, never diverged."""
@@ -67,3 +88,13 @@ def test_p12_what_differs_before_a_named_hole_has_diverged(workplace: Workplace)
     workplace.write("agent.py", agent.read_text().replace("quote(1)", "quote(7)"))
     replayed = workplace.replay("agent.py")
     assert (replayed.status, replayed.causes()) == (3, [("changed_call", "tool:quote")])
+
+
+def test_p12_a_process_that_nobody_can_reach_any_more_is_ended(workplace: Workplace) -> None:
+    """Beyond the hole that a manager of `multiprocessing` is, nothing waits for ever and no process stays behind."""
+    agent = workplace.write("agent.py", MANAGED)
+    workplace.record(agent)
+    assert not workplace.recording().completeness().is_complete
+    replayed = workplace.replay(agent)  # returns once nobody has its standard output open any more
+    assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
+    assert "_exit_function" not in replayed.stderr

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["excuse", "has_ended_at_a_hole", "stop_at_hole"]
 
 _BLOCKED: Final = "effect_blocked"
+_STALL: Final = "order_stall"
 _SOCKET: Final = "socket"
 _EFFECTS: Final = frozenset({_SOCKET, "process", "native"})
 """Kinds of leaks that every replay denies. Reads it denies only where it was asked to: those are divergences."""
@@ -28,12 +29,13 @@ def has_ended_at_a_hole(session: Session) -> bool:
     leaks = session.recording.root.manifest.get("leaks")
     rows = leaks if isinstance(leaks, list) else []
     holes = [row for row in rows if isinstance(row, dict) and row.get("is_hole") and row.get("kind") in _EFFECTS]
-    if not holes or not (session.divergences or session.sockets_denied):
+    found = [each for each in session.divergences if each.kind != _STALL]  # what waits for who ended there, in vain
+    if not holes or not (found or session.sockets_denied):
         return False
     if session.sockets_denied and not any(row.get("kind") == _SOCKET for row in holes):
         return False
     places = {row.get("code") for row in holes}
-    return all(found.kind == _BLOCKED and found.code in places for found in session.divergences)
+    return all(each.kind == _BLOCKED and each.code in places for each in found)
 
 
 def stop_at_hole(session: Session) -> None:

@@ -151,7 +151,9 @@ def _find_divergences(
     """Calls first, in the order in which they were found, then connections, files and what the process gave."""
     recording = session.recording
     divergences = _order_moves(session)
-    blocked = [_blocked(address, bool(divergences)) for address in session.sockets_denied]
+    if session.sockets_denied:  # what waits for who is denied a connection waits in vain
+        divergences = [replace(d, is_downstream=d.is_downstream or d.kind == "order_stall") for d in divergences]
+    blocked = [_blocked(address, any(not d.is_downstream for d in divergences)) for address in session.sockets_denied]
     if not session.has_reached_frontier:
         left = _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
         # Who is denied a connection ends there

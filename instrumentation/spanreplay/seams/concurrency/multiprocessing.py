@@ -6,6 +6,7 @@ pools see `process_pools.py`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -173,6 +174,16 @@ def _exit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             worker_end.finish(run)
 
 
+def _is_at_exit() -> bool:
+    """Whether it is the end of the interpreter that waits for a process."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "_exit_function":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _nothing() -> None:
     """Be no worker: one before has ended at a call without an answer, and so would this one."""
 
@@ -223,7 +234,12 @@ def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 
     with gate.crew.waiting_elsewhere():
         if timeout is None and ticket is not None and process_meetings.waits_for_ever(run):
-            gate.wait_long(has_ended)
+            try:
+                gate.wait_long(has_ended)
+            except ReplayMiss:
+                if not _is_at_exit():
+                    raise
+                process.kill()  # nobody is left who could end it
         wrapped(*args, **kwargs)
     if ticket is not None and process.exitcode is not None:
         _state_starting(run, ticket, False)
