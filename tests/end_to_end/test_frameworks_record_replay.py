@@ -54,7 +54,6 @@ def _there(workplace: Workplace, environment: str, instrumentor: str = "") -> Wo
         **without_instrumentors(*filter(None, [instrumentor])),
         "OPENAI_AGENTS_DISABLE_TRACING": "0" if instrumentor == "openai_agents" else "1",
         "HAYSTACK_TELEMETRY_ENABLED": "False",
-        "PYTHONHASHSEED": "0",  # Haystack's spans name a component's inputs in the order of a set
     }
     return Workplace(workplace.path, environ, python)
 

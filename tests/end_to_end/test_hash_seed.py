@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from support.replaying import BIN, TIMEOUT_S, Workplace
 
 AGENT = """
@@ -39,13 +41,33 @@ def test_n2_recorded_command_and_its_replay_have_the_same_sets(tmp_path: Path) -
     assert replayed.stdout == recorded.stdout
 
 
-def test_n2_other_order_of_a_set_is_named_as_what_may_have_caused_a_divergence(tmp_path: Path) -> None:
-    """Where hashes were seeded at random, a call whose words stand in another order says so."""
+def test_n2_a_process_that_drew_its_seed_and_its_replay_have_the_same_sets(tmp_path: Path) -> None:
+    """Also where Python seeded its hashes itself: the recording holds the seed."""
+    workplace = Workplace(tmp_path)
+    agent = workplace.write("agent.py", AGENT + "print(hash('alpha'))")
+    printed = set()
+    for _ in range(3):
+        recorded = workplace.record(agent)
+        printed.add(recorded.stdout)
+        assert workplace.recordings()[-1].root.env["hash_seed"] == "random"
+        replayed = workplace.replay(agent)
+        assert replayed.status == 0, replayed.stderr
+        assert replayed.stdout == recorded.stdout
+    assert len(printed) == 3  # of 2^64 hashes
+
+
+@pytest.mark.parametrize("way", ["no key", "not sealed", "PYTHONHASHSEED"])
+def test_n2_other_order_of_a_set_is_named_as_what_may_have_caused_a_divergence(way: str, tmp_path: Path) -> None:
+    """Where hashes can't be as they were, a call whose words stand in another order says so, and why."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", AGENT)
-    workplace.record(agent)
+    workplace.record(agent, SPANREPLAY_SEAL="false" if way == "not sealed" else "true")
     assert workplace.recording().root.env["hash_seed"] == "random"
-    replayed = workplace.replay(agent)  # one of twelve factorial orders is the recorded one
+    here = {"PYTHONHASHSEED": "7"} if way == "PYTHONHASHSEED" else {}
+    if way == "no key":
+        (tmp_path / ".spanreplay/redact.key").unlink()
+    replayed = workplace.replay(agent, **here)  # one of twelve factorial orders is the recorded one
     assert replayed.causes() == [("changed_call", "tool:ask")]
-    causes = replayed.verdict["divergences"][0]["causes"]
-    assert "hash_seed" in [cause["kind"] for cause in causes]
+    causes = {cause["kind"]: cause["evidence"] for cause in replayed.verdict["divergences"][0]["causes"]}
+    said = {"no key": "redaction key is not here", "not sealed": "does not hold the seed", "PYTHONHASHSEED": "unset it"}
+    assert said[way] in causes["hash_seed"]

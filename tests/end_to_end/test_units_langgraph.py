@@ -67,7 +67,6 @@ def workplace(provider: Provider, tmp_path: Path) -> Workplace:
     if not PYTHON.exists():
         pytest.skip(f"no {PYTHON}: tools/agents.sh builds it")
     quiet = {"LANGSMITH_TRACING": "false", "LANGGRAPH_NO_VERSION_CHECK": "true", "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
-    quiet["PYTHONHASHSEED"] = "0"  # the metadata of streamed messages are in the order of a set
     made = Workplace(tmp_path, {**provider.environ(), **quiet, "SPANREPLAY_GUARD": "production"}, PYTHON)
     made.write("agent.py", AGENT)
     made.write("auth.py", AUTH)

@@ -77,7 +77,8 @@ app = Flask(__name__)
 
 @app.get("/ask/<text>")
 def answer(text):
-    return {"greeting": greeting, "id": uuid.uuid4().hex, "answer": ask(text)}
+    tags = " ".join({"red", "green", "blue", "cyan", "teal"})  # in the order of their hashes
+    return {"greeting": greeting, "id": uuid.uuid4().hex, "answer": ask(f"{text} {tags}")}
 """
 PLAIN: Final = """
 from flask import Flask

@@ -13,8 +13,15 @@ from typing import Any, Final
 
 import click
 
-from spanreplay.cli.agent.child import describe_end
-from spanreplay.cli.agent.launch import Agent, build_environ, check_not_isolated, find_agent, recorded_hash_seed
+from spanreplay.cli.agent.child import describe_end, hashing_as
+from spanreplay.cli.agent.launch import (
+    Agent,
+    build_environ,
+    check_not_isolated,
+    find_agent,
+    recorded_hash_secret,
+    recorded_hash_seed,
+)
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.replay import Source, open_source, work_folder
 from spanreplay.cli.runs import runs
@@ -106,18 +113,20 @@ def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...],
         "OTEL_EXPORTER_OTLP_ENDPOINT": "",
     }
     quiet = subprocess.DEVNULL
+    seed = recorded_hash_seed(found.recording)
+    environ = build_environ(os.environ, _with_key(told), is_replay=True, hash_seed=seed)
     try:
-        done = subprocess.run(
-            agent.argv,
-            env=build_environ(
-                os.environ, _with_key(told), is_replay=True, hash_seed=recorded_hash_seed(found.recording)
-            ),
-            stdin=quiet,
-            stdout=quiet,
-            stderr=quiet,
-            timeout=timeout,
-            check=False,
-        )
+        with hashing_as(recorded_hash_secret(found.recording), agent.argv, environ) as (words, source):
+            done = subprocess.run(
+                words,
+                env=environ,
+                stdin=quiet,
+                stdout=quiet,
+                stderr=quiet,
+                timeout=timeout,
+                check=False,
+                pass_fds=source,
+            )
     except subprocess.TimeoutExpired:
         return f"it did not end within {timeout} s"
     except OSError as exc:

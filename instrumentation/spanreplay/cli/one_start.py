@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spanreplay.cli.agent.child import describe_end, run_child
-from spanreplay.cli.agent.launch import Agent, build_environ, recorded_hash_seed
+from spanreplay.cli.agent.launch import Agent, build_environ, recorded_hash_secret, recorded_hash_seed
 from spanreplay.cli.agent.settle import settle
 from spanreplay.cli.replay import Source, run_agent
 from spanreplay.cli.runs.units import Unit
@@ -126,9 +126,11 @@ def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> t
         "SPANREPLAY_REPLAY_PID": "",
         "SPANREPLAY_REPLAY_WARM": "",
     }
-    seed = recorded_hash_seed(Recording(sources[0][0].root, ()))
+    first = Recording(sources[0][0].root, ())
+    seed = recorded_hash_seed(first)
     environ = build_environ(os.environ, settings, is_replay=True, hash_seed=seed)
-    status = run_child(terms.agent.argv, environ, stdout=terms.stdout)
+    secret = recorded_hash_secret(first)
+    status = run_child(terms.agent.argv, environ, stdout=terms.stdout, hash_secret=secret)
     lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
     return [json.loads(line) for line in lines if line], status
 

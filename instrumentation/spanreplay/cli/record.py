@@ -71,7 +71,7 @@ def record_command(ctx: click.Context, *, command: tuple[str, ...], json_file: s
 
     Does what opentelemetry-instrument does, with settings under which OpenTelemetry's own configuration cannot fail.
     Ends with the agent's exit status. PYTHONHASHSEED is chosen where it is not set, so that sets of texts have the same
-    order in a replay.
+    order in a replay on every machine.
 
     \b
     spanreplay record -- python agent.py

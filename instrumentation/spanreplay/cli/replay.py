@@ -22,6 +22,7 @@ from spanreplay.cli.agent.launch import (
     build_environ,
     check_not_isolated,
     find_recorded_agent,
+    recorded_hash_secret,
     recorded_hash_seed,
 )
 from spanreplay.cli.agent.settle import settle
@@ -192,7 +193,8 @@ def run_agent(
     }
     seed = recorded_hash_seed(found.recording)
     environ = build_environ(os.environ, told, is_replay=True, hash_seed=seed, here=cwd)
-    status = run_child(agent.argv, environ, stdout=stdout, timeout_s=timeout_s, cwd=cwd)
+    secret = recorded_hash_secret(found.recording)
+    status = run_child(agent.argv, environ, stdout=stdout, timeout_s=timeout_s, cwd=cwd, hash_secret=secret)
     return _read_verdict(report_path, status), status
 
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spanreplay.model import attributes as names
+from spanreplay.model import guard
 from spanreplay.model.call import Outcome
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.json_text import dump
 from spanreplay.recording.root_record import root_of
+from spanreplay.runtime.process import hash_secret
 from spanreplay.runtime.who import Who
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ def build_root_attributes(
     """The attributes of a run's root span, redacted; a manifest makes it the final one."""
     redactor = run.redactor
     environment = {**redactor.value(dict(run.environment)), names.REDACTION_KEY: redactor.fingerprint}
+    if run.session is None:
+        environment.update(guard.guarded("the secret of hashes", hash_secret.describe, redactor) or {})
     attributes: dict[str, Any] = {
         names.SCHEMA: names.SCHEMA_VERSION,
         names.RUN_ID: run.run_id,

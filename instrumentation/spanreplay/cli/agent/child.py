@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from spanreplay.cli.agent import seeded_start
 from spanreplay.model.errors import ConfigError
 
 _FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -72,17 +73,19 @@ def run_child(
     stdout: int | None = None,
     timeout_s: float | None = None,
     cwd: Path | None = None,
+    hash_secret: bytes = b"",
 ) -> int:
     """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError.
 
     `stdout` is a file descriptor that takes the place of standard output. A child that takes longer than `timeout_s`
-    is killed. `cwd` is the folder that it starts in; this one without.
+    is killed. `cwd` is the folder that it starts in; this one without. For `hash_secret` see `hashing_as`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     with _forwarding() as forwarder:
         try:
-            process = subprocess.Popen(list(argv), env=dict(environ), stdout=stdout, cwd=cwd)
+            with hashing_as(hash_secret, argv, environ) as (words, source):
+                process = subprocess.Popen(words, env=dict(environ), stdout=stdout, cwd=cwd, pass_fds=source)
         except OSError as exc:
             raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
         forwarder.pass_to(process)
@@ -91,6 +94,26 @@ def run_child(
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
+
+
+@contextmanager
+def hashing_as(
+    secret: bytes, argv: Sequence[str], environ: Mapping[str, str]
+) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """The words that start a command whose Python hashes texts by a recorded secret, and what they read it from.
+
+    The command's own words where there is no secret, where PYTHONHASHSEED decides, and on machines other than Linux.
+    """
+    if not secret or environ.get("PYTHONHASHSEED", "random") not in ("", "random") or not seeded_start.is_possible():
+        yield list(argv), ()
+        return
+    source, target = os.pipe()
+    try:
+        os.write(target, secret)
+        os.close(target)
+        yield [sys.executable, "-I", "-S", seeded_start.__file__, str(source), *argv], (source,)
+    finally:
+        os.close(source)
 
 
 def as_shell_status(status: int) -> int:

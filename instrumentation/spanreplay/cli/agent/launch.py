@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from spanreplay.model import config
 from spanreplay.model.call import Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.model.here import BOOT_PARTS, PACKAGE
+from spanreplay.runtime.process import hash_secret
 from spanreplay.runtime.process.environment import MODULE
 
 BOOT: Final = Path(PACKAGE, *BOOT_PARTS).resolve()
@@ -111,6 +113,18 @@ def recorded_hash_seed(recording: Recording) -> str:
     """The seed that a recording states, '' if it states none that can be set."""
     seed = str(recording.root.env.get("hash_seed", ""))
     return seed if seed.isdecimal() else ""
+
+
+def recorded_hash_secret(recording: Recording) -> bytes:
+    """The secret that the recorded process drew for its hashes; empty without it, or without its redaction key."""
+    environment = recording.root.env
+    named = config.read_setting("SPANREPLAY_REDACT_KEY")
+    path = Path(named) if named else config.read_data_dir() / "redact.key"
+    if not hash_secret.is_recorded(environment) or not path.is_file():
+        return b""
+    from spanreplay.redact.tokens import Tokenizer, load_or_create_key
+
+    return hash_secret.find_recorded(environment, Tokenizer(*load_or_create_key(path, is_named=bool(named))).derive)
 
 
 def build_environ(

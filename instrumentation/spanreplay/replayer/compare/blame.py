@@ -23,6 +23,7 @@ from spanreplay.replayer.divergence import Cause, Diff, Divergence, with_causes
 from spanreplay.replayer.index import RecordingIndex
 from spanreplay.replayer.relocation import FOLDER
 from spanreplay.replayer.resolve.hidden import REDACTION
+from spanreplay.runtime.process import hash_secret
 from spanreplay.runtime.process.environment import RANDOM
 from spanreplay.runtime.process.outside_io import unwatched
 
@@ -214,13 +215,12 @@ class Blame:
         seed = str(self._env.get("hash_seed", ""))
         if not seed or (seed == self._run.environment.get("hash_seed") and seed != RANDOM):
             return
+        if seed == RANDOM and hash_secret.is_as_recorded(self._env, self._run.redactor):
+            return
         before, now = [_as_text(d.recorded) for d in divergence.diff], [_as_text(d.now) for d in divergence.diff]
         if before != now and _count_words(before) == _count_words(now):
-            why = "were seeded at random" if seed == RANDOM else f"had the seed {seed}"
-            evidence = (
-                "the same words are in another order: if a set of texts gives it, record with `spanreplay record` "
-                f"or set PYTHONHASHSEED (the recording's hashes {why})"
-            )
+            why = hash_secret.explain(self._env, self._run.redactor) if seed == RANDOM else f"PYTHONHASHSEED was {seed}"
+            evidence = f"the same words are in another order, as a set of texts may give it: {why}"
             yield Cause("hash_seed", evidence, "beside", "PYTHONHASHSEED")
 
     def _from_ignored(self, divergence: Divergence, now: str) -> Iterable[Cause]:

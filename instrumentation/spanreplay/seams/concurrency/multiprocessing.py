@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from spanreplay.model import guard, ids
@@ -176,7 +177,7 @@ def _exit(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_at_exit() -> bool:
     """Whether it is the end of the interpreter that waits for a process."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_name == "_exit_function":
             return True
