@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from spanreplay.cli.runs import runs
+from spanreplay.cli.runs.page import render_run
 from spanreplay.cli.runs.preview import answer_of, asked_of, chunk_text, facts_of
 from spanreplay.cli.runs.show_filter import Chosen, Wanted, choose
 from spanreplay.cli.runs.times import format_duration, format_local
-from spanreplay.cli.terminal import open_console, print_data, print_json, print_pages
+from spanreplay.cli.terminal import open_console, print_data, print_json, print_pages, say
 from spanreplay.model.attributes import UNIT, UNIT_TRACE
 from spanreplay.model.call import CallRecord, Effect, Kind, Outcome, Recording
 from spanreplay.model.errors import RunNotFound
@@ -230,6 +232,9 @@ def _read_pattern(ctx: click.Context, param: click.Parameter, text: str | None) 
 )
 @click.option("--errors", "only_errors", is_flag=True, help="Calls that raised, got an error, or never ended.")
 @click.option("--no-pager", is_flag=True, help="Print everything without a pager.")
+@click.option(
+    "--html", "page", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write one HTML page."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything that is recorded, as JSON.")
 def show_command(
     *,
@@ -239,21 +244,26 @@ def show_command(
     pattern: re.Pattern[str] | None,
     only_errors: bool,
     no_pager: bool,
+    page: Path | None,
     as_json: bool,
 ) -> None:
     """Show what happened in a run.
 
     RUN is a run id or its beginning, `latest`, or a .replay file. Output that does not fit the terminal goes through
-    the pager that PAGER names. Recordings are redacted: --grep finds what is stored, not what was hidden.
+    the pager that PAGER names. Recordings are redacted: --grep finds what is stored, not what was hidden. The page of
+    --html needs no server: send it, or a link to one call in it (`run.html#call-7`).
 
     \b
     spanreplay show 0192f3a4b5c67
     spanreplay show latest --call 7
     spanreplay show latest --kind tool --grep 'refund|chargeback'
+    spanreplay show latest --html run.html
     """
     wanted = Wanted(frozenset(kinds), pattern, only_errors)
     if number is not None and wanted:
         raise click.UsageError("--call shows one call: leave out --kind, --grep and --errors")
+    if page is not None and (as_json or number is not None):
+        raise click.UsageError("--html writes a page of the whole run: leave out --json and --call")
     recording = runs.load(run)
     links = _links(run, recording)
     if number is not None:
@@ -265,6 +275,10 @@ def show_command(
             (click.echo if no_pager else print_pages)(_describe_call(call, link))
         return
     chosen = choose(recording.calls, wanted)
+    if page is not None:
+        page.write_text(render_run(recording, [each.call for each in chosen], links), encoding="utf-8")
+        say(f"wrote {page}")
+        return
     if as_json:
         numbers = {each.call.number for each in chosen}
         shown = runs.recording_to_json(recording, links)

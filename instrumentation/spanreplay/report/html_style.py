@@ -48,5 +48,10 @@ th, td { padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); t
 td { text-align: right; font-variant-numeric: tabular-nums; }
 details { margin: 1rem 0; border: 1px solid var(--line); padding: .4rem .8rem; }
 summary { cursor: pointer; }
+details details { margin: .5rem 0; }
+details:has(> :target) { border-color: var(--ink); }
+.failed { color: var(--bad); font-style: normal; }
+small { color: var(--quiet); overflow-wrap: anywhere; }
+a { color: inherit; }
 li { overflow-wrap: anywhere; }
 """

@@ -14,7 +14,7 @@ from spanreplay.dialects import Dialect, Message, find_dialect
 from spanreplay.model.call import CallRecord, Kind
 from spanreplay.runtime.wire.http_reply import stored_texts
 
-__all__ = ["answer_of", "asked_of", "chunk_text", "facts_of"]
+__all__ = ["answer_of", "asked_of", "chunk_text", "conversation_of", "facts_of"]
 
 _TRANSPORT: Final = frozenset({Kind.LLM.value, Kind.EMBEDDING.value, Kind.HTTP.value})
 ITEMS_SHOWN_MAX: Final = 20
@@ -75,6 +75,21 @@ def asked_of(call: CallRecord) -> str:
     if call.kind == Kind.HTTP.value:
         return _target(request)
     return _body_text(_find(request), request)
+
+
+def conversation_of(call: CallRecord) -> list[tuple[str, str]]:
+    """(role, text) of each message that a model was sent; empty if it was none, or no dialect reads it."""
+    request = parse_json(call.request)
+    if not isinstance(request, dict) or call.kind != Kind.LLM.value:
+        return []
+    dialect, body = _find(request), request.get("body")
+    if dialect is None or not isinstance(body, dict):
+        return []
+    return [
+        (message.role, _message_text(message))
+        for entry in dialect.conversation(body)
+        for message in dialect.read_message(entry)
+    ]
 
 
 def _chunks(response: Any) -> list[str]:
