@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "trace": ("trace", "Replay one request through all services that it went through"),
     "resume": ("resume", "Resume a run that is waiting for a human, or was killed"),
     "diff": ("compare.diff", "Show how two recorded runs differ, and where they part"),
+    "bisect": ("compare.bisect", "Find the commit that changed what a run does"),
     "mutate": ("mutate", "Find out which recorded fields the outcome depends on"),
     "drift": ("drift", "Find models that answer equal requests in another way"),
     "report": ("report", "Show a replay's verdict in another format"),

@@ -19,6 +19,7 @@ from spanreplay.cli.agent.launch import (
     build_environ,
     check_not_isolated,
     find_agent,
+    keep_key,
     recorded_hash_secret,
     recorded_hash_seed,
 )
@@ -114,7 +115,7 @@ def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...],
     }
     quiet = subprocess.DEVNULL
     seed = recorded_hash_seed(found.recording)
-    environ = build_environ(os.environ, _with_key(told), is_replay=True, hash_seed=seed)
+    environ = build_environ(os.environ, keep_key(told), is_replay=True, hash_seed=seed)
     try:
         with hashing_as(recorded_hash_secret(found.recording), agent.argv, environ) as (words, source):
             done = subprocess.run(
@@ -136,15 +137,6 @@ def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...],
     except (OSError, SpanreplayError):
         return f"the agent {describe_end(done.returncode)} without a verdict"
     return settle(verdict, done.returncode, found.recording.completeness())
-
-
-def _with_key(told: dict[str, str]) -> dict[str, str]:
-    """The redaction key stays that of the directory which the recording was made in."""
-    from spanreplay.model import config
-
-    named = config.read_setting("SPANREPLAY_REDACT_KEY")
-    key = Path(named) if named else config.read_data_dir() / "redact.key"
-    return {**told, "SPANREPLAY_REDACT_KEY": str(key.absolute())} if key.exists() else told
 
 
 def _check_identical(verdict: Verdict | str) -> None:

@@ -176,12 +176,13 @@ def run_agent(
     folder: Path,
     *,
     stdout: int | None = None,
+    stderr: int | None = None,
     timeout_s: float | None = None,
     cwd: Path | None = None,
 ) -> tuple[Verdict, int]:
     """Replay in a process of its own; the verdict and how the process ended. Raises: SpanreplayError.
 
-    `stdout`: a file descriptor that takes the agent's standard output; for `timeout_s` and `cwd` see `run_child`.
+    For `stdout`, `stderr`, `timeout_s` and `cwd` see `run_child`.
     """
     report_path = folder / "verdict.json"
     told = {
@@ -194,7 +195,9 @@ def run_agent(
     seed = recorded_hash_seed(found.recording)
     environ = build_environ(os.environ, told, is_replay=True, hash_seed=seed, here=cwd)
     secret = recorded_hash_secret(found.recording)
-    status = run_child(agent.argv, environ, stdout=stdout, timeout_s=timeout_s, cwd=cwd, hash_secret=secret)
+    status = run_child(
+        agent.argv, environ, stdout=stdout, stderr=stderr, timeout_s=timeout_s, cwd=cwd, hash_secret=secret
+    )
     return _read_verdict(report_path, status), status
 
 

@@ -71,21 +71,25 @@ def run_child(
     environ: Mapping[str, str],
     *,
     stdout: int | None = None,
+    stderr: int | None = None,
     timeout_s: float | None = None,
     cwd: Path | None = None,
     hash_secret: bytes = b"",
 ) -> int:
     """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError.
 
-    `stdout` is a file descriptor that takes the place of standard output. A child that takes longer than `timeout_s`
-    is killed. `cwd` is the folder that it starts in; this one without. For `hash_secret` see `hashing_as`.
+    `stdout` and `stderr` are file descriptors that take the place of standard output and error. A child that takes
+    longer than `timeout_s` is killed. `cwd` is the folder that it starts in; this one without. For `hash_secret` see
+    `hashing_as`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     with _forwarding() as forwarder:
         try:
             with hashing_as(hash_secret, argv, environ) as (words, source):
-                process = subprocess.Popen(words, env=dict(environ), stdout=stdout, cwd=cwd, pass_fds=source)
+                process = subprocess.Popen(
+                    words, env=dict(environ), stdout=stdout, stderr=stderr, cwd=cwd, pass_fds=source
+                )
         except OSError as exc:
             raise ConfigError(f"cannot run {argv[0]!r}: {exc.strerror or exc}") from exc
         forwarder.pass_to(process)

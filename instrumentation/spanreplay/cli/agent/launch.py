@@ -115,11 +115,22 @@ def recorded_hash_seed(recording: Recording) -> str:
     return seed if seed.isdecimal() else ""
 
 
+def _find_key() -> tuple[str, Path]:
+    """The name of the redaction key's file, if it is set, and where it is."""
+    named = config.read_setting("SPANREPLAY_REDACT_KEY")
+    return named, Path(named) if named else config.read_data_dir() / "redact.key"
+
+
+def keep_key(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings that name another directory, with the redaction key of the one that the recording was made in."""
+    _, key = _find_key()
+    return {**settings, "SPANREPLAY_REDACT_KEY": str(key.absolute())} if key.exists() else dict(settings)
+
+
 def recorded_hash_secret(recording: Recording) -> bytes:
     """The secret that the recorded process drew for its hashes; empty without it, or without its redaction key."""
     environment = recording.root.env
-    named = config.read_setting("SPANREPLAY_REDACT_KEY")
-    path = Path(named) if named else config.read_data_dir() / "redact.key"
+    named, path = _find_key()
     if not hash_secret.is_recorded(environment) or not path.is_file():
         return b""
     from spanreplay.redact.tokens import Tokenizer, load_or_create_key
