@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,24 +9,21 @@ from typing import Any, Final
 
 import click
 
-from spanreplay.cli.agent.launch import Agent, check_not_isolated, find_recorded_agent, keep_key
-from spanreplay.cli.agent.settle import settle
+from spanreplay.cli.agent.launch import check_not_isolated, find_recorded_agent
+from spanreplay.cli.compare.at_commits import SHORT, Replays, describe_shortly
 from spanreplay.cli.compare.commits import Commit, Repository
-from spanreplay.cli.replay import Source, open_source, run_agent, work_folder
+from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import print_data, print_json, say
 from spanreplay.model.errors import ConfigError, SpanreplayError
 from spanreplay.model.escape import escape
-from spanreplay.report import suite
 
 __all__ = ["bisect_command", "find_first"]
 
 FOUND, UNDECIDED = 0, 4
 SAME, OTHER, UNKNOWN = "same", "other", "unknown"
 _KINDS: Final = {"identical": SAME, "incomplete": SAME, "diverged": OTHER}
-_SHORT: Final = 10
 _FILES_MAX: Final = 20
-_PATHS_TIMEOUT_S: Final = 60
 
 
 @click.command("bisect")
@@ -105,7 +99,7 @@ def find_first(count: int, judge: Callable[[int], str], wanted: str) -> tuple[in
 
 # ── replays ─────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
-class Replayed:
+class _Replayed:
     """What the replay at one commit came to."""
 
     sha: str
@@ -113,77 +107,27 @@ class Replayed:
     said: str
 
 
-class Replays:
-    """Replays of one run at commits."""
+class _Judge:
+    """How a run goes at commits; each is replayed once."""
 
-    def __init__(self, found: Source, agent: Agent, repository: Repository, folder: Path, timeout_s: float) -> None:
-        self.recording = found.recording
-        self.repository = repository
-        self.done: dict[str, Replayed] = {}
+    def __init__(self, replays: Replays) -> None:
+        self.done: dict[str, _Replayed] = {}
         """Commit → what came of it, in the order in which they were tried."""
-        self._found = found
-        self._agent = agent
-        self._folder = folder
-        self._timeout_s = timeout_s
-        self._here = Path.cwd().resolve()
-        self._paths = _list_paths(agent)
+        self._replays = replays
 
     def judge(self, sha: str) -> str:
-        """How the run goes at a commit."""
+        """`SAME`, `OTHER` or `UNKNOWN`."""
         if sha not in self.done:
             self.done[sha] = replayed = self._replay(sha)
-            say(f"{sha[:_SHORT]}  {replayed.said}")
+            say(f"{sha[:SHORT]}  {replayed.said}")
         return self.done[sha].kind
 
-    def _replay(self, sha: str) -> Replayed:
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        tree = folder / "tree"
-        self.repository.lay_out(sha, tree)
-        here = tree / self._here.relative_to(self.repository.root)
-        if not here.is_dir():
-            return Replayed(sha, UNKNOWN, f"the folder {here.relative_to(tree)} is not there")
-        paths = [moved for path in self._paths if (moved := self._move(path, tree))]
-        settings = {
-            "SPANREPLAY_REPLAY_TIMEOUT": str(self._timeout_s),
-            "SPANREPLAY_DIR": str(folder / "data"),  # nobody looks for these replays
-            "OTEL_EXPORTER_OTLP_ENDPOINT": "",
-            "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH", "")])]),
-        }
-        argv = tuple(self._move(word, tree) or word for word in self._agent.argv)
-        agent = Agent(argv, self._agent.python, self._agent.python_flags)
+    def _replay(self, sha: str) -> _Replayed:
         try:
-            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 -- a device
-                quiet = nowhere.fileno()
-                verdict, status = run_agent(
-                    agent, self._found, keep_key(settings), folder, stdout=quiet, stderr=quiet, cwd=here
-                )
+            verdict = self._replays.replay(sha)
         except SpanreplayError as exc:
-            return Replayed(sha, UNKNOWN, str(exc))
-        verdict = settle(verdict, status, self.recording.completeness())
-        said = " ".join(suite.describe({**verdict, "run_id": ""}).split())
-        return Replayed(sha, _KINDS.get(verdict["verdict"], UNKNOWN), said)
-
-    def _move(self, path: str, tree: Path) -> str:
-        """The same file or folder among those of a commit; '' if it is none of the repository's."""
-        try:
-            inner = Path(path).resolve().relative_to(self.repository.root) if Path(path).is_absolute() else None
-        except (ValueError, OSError):
-            return ""
-        return str(tree / inner) if inner is not None and (tree / inner).exists() else ""
-
-
-def _list_paths(agent: Agent) -> list[str]:
-    """The folders that the agent's Python looks for modules in, as one that is installed in place is found."""
-    if not agent.python:
-        return []
-    ask = "import sys; print('\\n'.join(sys.path))"
-    try:
-        done = subprocess.run(
-            [agent.python, "-c", ask], capture_output=True, text=True, timeout=_PATHS_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line for line in done.stdout.splitlines() if line]
+            return _Replayed(sha, UNKNOWN, str(exc))
+        return _Replayed(sha, _KINDS.get(verdict["verdict"], UNKNOWN), describe_shortly(verdict))
 
 
 # ── the search ──────────────────────────────────────────────────────────────────────────────────────
@@ -192,6 +136,7 @@ class _Search:
 
     def __init__(self, replays: Replays) -> None:
         self._replays = replays
+        self._judge = _Judge(replays)
         self._repository = replays.repository
 
     def run(self, good_name: str, bad_name: str) -> dict[str, Any]:
@@ -203,14 +148,14 @@ class _Search:
         if ends[good] == ends[bad]:
             how = "as recorded" if ends[bad] == SAME else "another way"
             raise ConfigError(
-                f"the run goes {how} at {good[:_SHORT]} and at {bad[:_SHORT]}: no commit between them can be named",
+                f"the run goes {how} at {good[:SHORT]} and at {bad[:SHORT]}: no commit between them can be named",
                 hint="--good is a commit at which it goes another way than at --bad",
             )
-        before, at = find_first(len(commits), lambda number: self._replays.judge(commits[number]), ends[bad])
+        before, at = find_first(len(commits), lambda number: self._judge.judge(commits[number]), ends[bad])
         for sha, is_needed in ((bad, at == len(commits) - 1), (good, before < 0)):
-            if is_needed and self._replays.judge(sha) != ends[sha]:
+            if is_needed and self._judge.judge(sha) != ends[sha]:
                 raise ConfigError(
-                    f"the run is recorded at {sha[:_SHORT]} and does not replay there: {self._replays.done[sha].said}",
+                    f"the run is recorded at {sha[:SHORT]} and does not replay there: {self._judge.done[sha].said}",
                     hint="a run of code that was not committed, or of other packages, can't be looked for by commits",
                 )
         older = good if before < 0 else commits[before]
@@ -226,9 +171,9 @@ class _Search:
         return self._repository.find("HEAD")
 
     def _judge_end(self, sha: str) -> str:
-        kind = self._replays.judge(sha)
+        kind = self._judge.judge(sha)
         if kind == UNKNOWN:
-            raise ConfigError(f"the run can't be replayed at {sha[:_SHORT]}: {self._replays.done[sha].said}")
+            raise ConfigError(f"the run can't be replayed at {sha[:SHORT]}: {self._judge.done[sha].said}")
         return kind
 
     def _to_json(self, older: str, candidates: Sequence[str], kind: str) -> dict[str, Any]:
@@ -236,23 +181,23 @@ class _Search:
         return {
             "run_id": self._replays.recording.run_id,
             "from_then_on": "identical" if kind == SAME else "diverged",
-            "differs": self._replays.done[candidates[-1] if kind == OTHER else older].said,
+            "differs": self._judge.done[candidates[-1] if kind == OTHER else older].said,
             "candidates": list(candidates),
             "found": None if found is None else {**asdict(found), "files": self._repository.list_changed(found.sha)},
-            "replays": [{"sha": each.sha, "verdict": each.said} for each in self._replays.done.values()],
+            "replays": [{"sha": each.sha, "verdict": each.said} for each in self._judge.done.values()],
         }
 
 
 def _describe(result: dict[str, Any]) -> str:
     how = "replays identical" if result["from_then_on"] == "identical" else "diverges"
     if result["found"] is None:
-        names = " ".join(sha[:_SHORT] for sha in result["candidates"])
+        names = " ".join(sha[:SHORT] for sha in result["candidates"])
         return f"one of these {len(result['candidates'])} commits, some of which can't be replayed: {names}"
     files = result["found"].pop("files")
     commit = Commit(**result["found"])
     more = [f"  and {len(files) - _FILES_MAX:,} more"] if len(files) > _FILES_MAX else []
     lines = [
-        f"from commit {commit.sha[:_SHORT]} on the run {how}",
+        f"from commit {commit.sha[:SHORT]} on the run {how}",
         f"  {escape(commit.subject)}",
         f"  {escape(commit.author)}, {commit.date}",
         f"  {'now' if result['from_then_on'] == 'diverged' else 'before'}: {escape(result['differs'])}",
