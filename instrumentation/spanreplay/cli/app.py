@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "resume": ("resume", "Resume a run that is waiting for a human, or was killed"),
     "diff": ("compare.diff", "Show how two recorded runs differ, and where they part"),
     "bisect": ("compare.bisect", "Find the commit that changed what a run does"),
+    "promote": ("compare.promote", "Make a test of a run in which something went wrong"),
     "mutate": ("mutate", "Find out which recorded fields the outcome depends on"),
     "drift": ("drift", "Find models that answer equal requests in another way"),
     "report": ("report", "Show a replay's verdict in another format"),

@@ -1,0 +1,217 @@
+"""`spanreplay promote`: a run in which something went wrong becomes a test that fails while it still does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+import click
+
+from spanreplay.cli.agent.launch import Agent, check_not_isolated, find_recorded_agent
+from spanreplay.cli.compare.at_commits import SHORT, Replays, describe_shortly
+from spanreplay.cli.compare.commits import Repository
+from spanreplay.cli.replay import Source, open_source, work_folder, write_file
+from spanreplay.cli.runs import runs
+from spanreplay.cli.terminal import print_data, print_json, say
+from spanreplay.model.call import Recording
+from spanreplay.model.errors import ConfigError
+from spanreplay.report.shape import Verdict
+from spanreplay.testing.promoted import Instead, find_instead, is_made
+from spanreplay.units.stated import find_unit
+
+__all__ = ["promote_command"]
+
+_FOLDER: Final = Path("tests", "incidents")
+_HERE: Final = "the working tree"
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,60}\Z")
+_TEST: Final = '''"""Written by `spanreplay promote` from run {run_id}: its call {number} must not be made again."""
+
+import sys
+from pathlib import Path
+
+from spanreplay.testing.promoted import check_promoted
+
+HERE = Path(__file__).parent
+
+
+def test_{name}():
+    check_promoted(
+        HERE / {file!r},
+        never={number},
+        instead={instead!r},
+        command=({command}),
+        cwd=HERE / {cwd!r},
+    )
+'''
+
+
+@click.command("promote")
+@click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
+@click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--never", "number", required=True, type=click.IntRange(1), help="The call that must not be made again.")
+@click.option("--bad", default="", metavar="COMMIT", help="A commit that makes it; default: that of the recording.")
+@click.option("--good", default="", metavar="COMMIT", help="A commit that does not; default: the working tree.")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=_FOLDER,
+    show_default=True,
+    metavar="FOLDER",
+    help="Where the test and its recording go.",
+)
+@click.option("--name", default="", metavar="NAME", help="Name of the test; default: the call's, and the run's id.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of one replay.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def promote_command(
+    *,
+    source: str,
+    command: tuple[str, ...],
+    number: int,
+    bad: str,
+    good: str,
+    folder: Path,
+    name: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Write a test that fails as long as a recorded mistake is made again; it calls nobody.
+
+    The test is tried first: it has to fail at --bad and to pass at --good, or nothing is written. It passes as long as
+    the code does what that of --good does; where the run comes to go another way before the call, it fails and
+    says so.
+
+    \b
+    spanreplay promote 0192f3a4b5c67 --never 7 -- python agent.py
+    """
+    with work_folder() as work:
+        found = open_source(source, work)
+        agent = find_recorded_agent(command, found.recording)
+        check_not_isolated(agent)
+        name = _choose_name(name, found.recording, number)
+        repository = Repository(Path.cwd())
+        replays = Replays(found, agent, repository, work, timeout_s)
+        wrong = repository.find(bad or str(found.recording.root.env.get("git_sha") or "HEAD"))
+        right = repository.find(good) if good else ""
+        instead = _prove(replays, number, wrong, right)
+        files = _write(found, folder, name, number, instead, agent)
+    result = {"run_id": found.recording.run_id, "never": number, "instead": list(instead), "files": files}
+    if as_json:
+        print_json(result)
+    else:
+        print_data("\n".join(files))
+        say(f"run it: pytest {files[0]}")
+
+
+def _choose_name(name: str, recording: Recording, number: int) -> str:
+    """Raises: ConfigError if there is no such call, or the name can't be one of a test."""
+    call = next((each for each in recording.calls if each.number == number), None)
+    if call is None:
+        raise ConfigError(
+            f"run {recording.run_id} has no call {number}; it has {len(recording.calls):,}",
+            hint=f"spanreplay show {recording.run_id}",
+        )
+    words = re.sub(r"[^a-z0-9]+", "_", call.name.lower()).strip("_")[:40] or call.kind
+    chosen = name or f"no_{words}_{recording.run_id[:13]}"
+    if not _NAME.match(chosen):
+        raise ConfigError(f"{chosen!r} is no name of a test", hint="--name: small letters, digits and _, 61 at most")
+    return chosen
+
+
+# ── the proof ───────────────────────────────────────────────────────────────────────────────────────
+def _prove(replays: Replays, number: int, bad: str, good: str) -> Instead:
+    """How the good code parts from the recording. Raises: ConfigError unless the test would fail, then pass."""
+    verdict = replays.replay(bad)
+    _tell(bad[:SHORT], verdict)
+    _refuse_broken(bad[:SHORT], verdict)
+    if not is_made(verdict, number):
+        raise ConfigError(
+            f"call {number} is not made at {bad[:SHORT]}, so that a test would pass there and prove nothing",
+            hint="--bad names a commit at which it is made: that of the recording, if its code was committed",
+        )
+    where = good[:SHORT] or _HERE
+    verdict = replays.replay(good) if good else replays.replay_here()
+    _tell(where, verdict)
+    _refuse_broken(where, verdict)
+    if is_made(verdict, number):
+        raise ConfigError(
+            f"call {number} is made at {where} too, so that a test would fail there",
+            hint="mend the code first, or name a commit that does not make it with --good",
+        )
+    instead = find_instead(verdict)
+    if instead is None:
+        raise ConfigError(f"the replay at {where} says nothing about call {number}: {describe_shortly(verdict)}")
+    if 0 < instead[2] < number:
+        say(f"  the run parts from its recording at call {instead[2]} already; the test holds the code to that")
+    return instead
+
+
+def _refuse_broken(where: str, verdict: Verdict) -> None:
+    if verdict["verdict"] not in ("identical", "diverged", "incomplete"):
+        raise ConfigError(f"the run can't be replayed at {where}: {describe_shortly(verdict)}")
+
+
+def _tell(where: str, verdict: Verdict) -> None:
+    say(f"{where}  {describe_shortly(verdict)}")
+
+
+# ── the files ───────────────────────────────────────────────────────────────────────────────────────
+def _write(found: Source, folder: Path, name: str, number: int, instead: Instead, agent: Agent) -> list[str]:
+    """Write the test and its recording; their paths. Raises: ConfigError if the test is there already."""
+    test = folder / f"test_{name}.py"
+    if test.exists():
+        raise ConfigError(f"{test} is there already", hint="--name gives this one another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    recordings = _write_recordings(found, folder)
+    up = os.path.relpath(Path.cwd(), folder.absolute())
+    text = _TEST.format(
+        run_id=found.recording.run_id,
+        name=name,
+        number=number,
+        file=recordings[0].name,
+        instead=instead,
+        command=_describe_command(agent),
+        cwd=up,
+    )
+    test.write_text(text, encoding="utf-8")
+    return [str(test), *map(str, recordings)]
+
+
+def _write_recordings(found: Source, folder: Path) -> list[Path]:
+    """The run, and with a unit the run of its process, which its replay starts from."""
+    unit = find_unit(found.recording.root.env)
+    names = [f"{run_id}.replay" for run_id in (found.recording.run_id, *([unit.process] if unit is not None else []))]
+    if found.is_at_service:
+        with runs.open_catalog() as catalog:
+            write_file(catalog, found.recording, folder)
+    else:
+        source = Path(found.name)
+        for name in names:
+            beside = source if name == names[0] else source.with_name(name)
+            if beside.is_file():
+                shutil.copyfile(beside, folder / name)
+    return [folder / name for name in names if (folder / name).is_file()]
+
+
+def _describe_command(agent: Agent) -> str:
+    """The command as Python writes it, without paths of this machine; a Python is the one that runs the test."""
+    first = "sys.executable" if agent.python == agent.argv[0] else repr(Path(agent.argv[0]).name)
+    here = Path.cwd().resolve()
+    words = [
+        str(Path(word).resolve().relative_to(here))
+        if Path(word).is_absolute() and Path(word).resolve().is_relative_to(here)
+        else word
+        for word in agent.argv[1:]
+    ]
+    return f"{', '.join([first, *map(repr, words)])}{'' if words else ','}"

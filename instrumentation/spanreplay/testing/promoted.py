@@ -1,0 +1,97 @@
+"""What a promoted run asserts: a call that was wrong is not made again, and nothing else has changed before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["Instead", "check_promoted", "find_instead", "is_made"]
+
+_STATUSES: Final = (0, 3, 4)
+_TIMEOUT_S: Final = 600.0
+_MAIN: Final = "from spanreplay.cli import main; main()"
+Instead = tuple[str, str, int]
+"""How a replay parts from its recording: kind of divergence, boundary, number of the recorded call (0: none)."""
+
+
+def check_promoted(
+    recording: str | os.PathLike[str],
+    *,
+    never: int,
+    instead: Instead,
+    command: Sequence[str],
+    cwd: str | os.PathLike[str],
+    timeout_s: float = _TIMEOUT_S,
+) -> None:
+    """Replay a recording with the code that is there; `spanreplay promote` writes tests that call this.
+
+    `never`: the number of the recorded call that must not be made again. `instead`: how the replay of the fixed code
+    parts from the recording. Nothing is called and nothing is written.
+
+    Raises: AssertionError if the call is made again, or if the replay parts from its recording elsewhere, so that
+    nothing is known of the call; RuntimeError if there is no verdict.
+    """
+    verdict = _replay(recording, command, cwd, timeout_s)
+    found = find_instead(verdict)
+    if is_made(verdict, never):
+        raise AssertionError(f"call {never} is made again, as in the recorded run {verdict.get('run_id', '')}")
+    if found != tuple(instead):
+        raise AssertionError(
+            f"the run goes another way before it comes to call {never}: {_describe(found)}; when this test was "
+            f"written: {_describe(tuple(instead))}. It says nothing about that call any more: record the run "
+            "again with the code of now, or promote it again"
+        )
+
+
+def is_made(verdict: Mapping[str, Any], number: int) -> bool:
+    """Whether a recorded call was made as it was recorded."""
+    divergences = verdict.get("divergences") or []
+    if verdict.get("divergences_total", len(divergences)) > len(divergences):
+        raise RuntimeError("too much has changed to tell: the verdict does not list every call")
+    return all(each.get("call") != number for each in divergences)
+
+
+def find_instead(verdict: Mapping[str, Any]) -> Instead | None:
+    """How a replay parts from its recording; None if it does not."""
+    divergences = verdict.get("divergences") or []
+    first = next((each for each in divergences if not each.get("downstream")), None)
+    if first is None:
+        return None
+    return str(first.get("kind", "")), str(first.get("boundary", "")), int(first.get("call") or 0)
+
+
+def _describe(instead: tuple[Any, ...] | None) -> str:
+    if instead is None:
+        return "it does what was recorded"
+    kind, boundary, number = instead
+    return f"{kind} at {f'call {number}, ' if number else ''}{boundary}"
+
+
+def _replay(
+    recording: str | os.PathLike[str], command: Sequence[str], cwd: str | os.PathLike[str], timeout_s: float
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="spanreplay-", ignore_cleanup_errors=True) as folder:
+        report = Path(folder, "verdict.json")
+        options = ["--json", str(report), "--timeout", str(timeout_s), "--", *command]
+        settings = {"SPANREPLAY_DIR": str(Path(folder, "data")), "SPANREPLAY_ENDPOINT": ""}
+        key = Path(cwd, ".spanreplay", "redact.key").absolute()
+        if key.is_file() and not os.environ.get("SPANREPLAY_REDACT_KEY"):
+            settings["SPANREPLAY_REDACT_KEY"] = str(key)
+        done = subprocess.run(
+            [sys.executable, "-c", _MAIN, "replay", str(Path(recording).absolute()), *options],
+            cwd=cwd,
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode not in _STATUSES or not report.exists():
+            raise RuntimeError(f"no verdict, exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
+        found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+        return found

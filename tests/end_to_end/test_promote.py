@@ -1,0 +1,142 @@
+"""`spanreplay promote`: an incident becomes a test that fails on the code that made it and passes on the fix."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from support.provider import Provider
+from support.replaying import TIMEOUT_S, Workplace
+from support.repository import commit
+from support.units import CHAT, COMMAND, path_of, serve
+
+AGENT: Final = """
+import spanreplay
+from openai import OpenAI
+from rules import may_trade
+
+@spanreplay.boundary("tool", effect="read")
+def find_price(what):
+    return 190
+
+@spanreplay.boundary("tool", effect="irreversible")
+def place_order(notional):
+    return {"state": "filled", "notional": notional}
+
+def ask(text):
+    made = OpenAI().chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
+    return made.choices[0].message.content
+
+print(ask("shall I trade?"))
+notional = find_price("shares") * 1000
+print(place_order(notional) if may_trade(notional) else "refused")
+"""
+BAD, FIXED = "def may_trade(notional):\n    return True\n", "def may_trade(notional):\n    return notional < 10_000\n"
+CALL: Final = 3
+"""The number of `place_order`."""
+
+
+@pytest.fixture
+def incident(provider: Provider, tmp_path: Path) -> tuple[Workplace, str, str]:
+    """A recorded order that should not have been placed, the commit that placed it, and that of the fix."""
+    workplace = Workplace(tmp_path, provider.environ())
+    workplace.write("agent.py", AGENT)
+    workplace.write("rules.py", BAD)
+    bad = commit(tmp_path, "trade")
+    workplace.record("agent.py")
+    provider.stop()
+    workplace.write("rules.py", FIXED)
+    return workplace, bad, commit(tmp_path, "a limit")
+
+
+def _promote(workplace: Workplace, *options: str) -> subprocess.CompletedProcess[str]:
+    words = ("promote", "latest", "--never", str(CALL), *options, "--", str(workplace.python), "agent.py")
+    return workplace.run(*words)
+
+
+def _pytest(workplace: Workplace, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(workplace.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
+        cwd=workplace.path,
+        env={
+            **{name: value for name, value in workplace.environ.items() if not name.startswith("OPENAI")},
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a user has a few, an environment of all frameworks has dozens
+        },
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_s4_s49_n11_the_test_fails_on_the_bad_commit_and_passes_on_the_fix(
+    incident: tuple[Workplace, str, str],
+) -> None:
+    """It is proved at both commits, needs no key, no model and no path of this machine, and gives no false comfort."""
+    workplace, bad, fixed = incident
+    done = _promote(workplace, "--bad", bad, "--good", fixed, "--json")
+    assert done.returncode == 0, done.stderr
+    made: dict[str, Any] = json.loads(done.stdout)
+    test, recording = (workplace.path / name for name in made["files"])
+    assert recording.parent == test.parent == workplace.path / "tests" / "incidents"
+    assert str(workplace.path) not in test.read_text()
+    assert made["instead"][0] != ""
+    passed = _pytest(workplace, str(test))
+    assert passed.returncode == 0, passed.stdout
+    workplace.write("rules.py", FIXED + "\nLIMIT = 10_000  # a benign change\n")
+    workplace.write("agent.py", AGENT.replace("def ask(text)", "def ask(text, again=0)"))
+    passed = _pytest(workplace, str(test))
+    assert passed.returncode == 0, passed.stdout
+    workplace.write("agent.py", AGENT.replace("shall I trade?", "May I trade?"))
+    hidden = _pytest(workplace, str(test))  # it never comes to its call, and does not pass because of that
+    assert hidden.returncode == 1, hidden.stdout
+    assert f"the run goes another way before it comes to call {CALL}: changed_call at call 1" in hidden.stdout
+    workplace.write("agent.py", AGENT)
+    workplace.write("rules.py", BAD)
+    failed = _pytest(workplace, str(test))
+    assert failed.returncode == 1, failed.stdout
+    assert f"call {CALL} is made again, as in the recorded run" in failed.stdout
+
+
+def test_s4_s49_what_would_prove_nothing_is_not_written(incident: tuple[Workplace, str, str]) -> None:
+    """Refused: a bad commit that does not make the call, a fix that does, a call that is not there, a bad name."""
+    workplace, bad, fixed = incident
+    workplace.write("rules.py", BAD)
+    for options, said in (
+        (("--bad", fixed), f"call {CALL} is not made at {fixed[:10]}"),
+        ((), f"call {CALL} is made at the working tree too"),
+        (("--good", bad), f"call {CALL} is made at {bad[:10]} too"),
+        (("--never", "99"), "has no call 99"),
+        (("--name", "../x"), "is no name of a test"),
+    ):
+        done = _promote(workplace, *options)
+        assert done.returncode == 1, done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (workplace.path / "tests").exists()
+
+
+def test_s49_a_request_of_a_service_is_promoted(provider: Provider, tmp_path: Path) -> None:
+    """With the run of its process, from which its replay starts."""
+    workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
+    workplace.write("app.py", CHAT)
+    commit(tmp_path, "chat")
+    with serve(workplace, command=COMMAND) as server:
+        httpx.post(f"{server.url}/chat", json={"text": "hello"}, timeout=TIMEOUT_S)
+        server.await_ends()
+        server.stop()
+    provider.stop()
+    unit = next(each for each in server.units() if path_of(each) == "/chat")
+    asked = next(each.number for each in unit.calls if each.kind == "llm")
+    workplace.write("app.py", CHAT.replace('reply = await ask((await request.json())["text"])', 'reply = "no"'))
+    words = ("promote", unit.run_id, "--never", str(asked), "--json", "--", str(workplace.python), *COMMAND)
+    done = workplace.run(*words)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["files"]) == 3
+    passed = _pytest(workplace, "tests")
+    assert passed.returncode == 0, passed.stdout
