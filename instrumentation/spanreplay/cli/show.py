@@ -11,7 +11,7 @@ import click
 
 from spanreplay.cli.runs import runs
 from spanreplay.cli.runs.page import render_run
-from spanreplay.cli.runs.preview import answer_of, asked_of, chunk_text, facts_of
+from spanreplay.cli.runs.preview import answer_of, asked_of, chunk_text, conversation_of, facts_of
 from spanreplay.cli.runs.show_filter import Chosen, Wanted, choose
 from spanreplay.cli.runs.times import format_duration, format_local
 from spanreplay.cli.terminal import open_console, print_data, print_json, print_pages, say
@@ -196,6 +196,28 @@ def _describe_call(call: CallRecord, link: str) -> str:
     return "\n".join(lines)
 
 
+def _describe_all(recording: Recording, calls: list[CallRecord]) -> str:
+    """Every call, whole, without ids and times: two recordings of the same behaviour differ in nothing.
+
+    Of a model's answer it is what the model said, however it was cut into pieces.
+    """
+    argv = recording.root.env.get("argv")
+    words = " ".join(map(str, argv)) if isinstance(argv, list) else ""
+    lines = [_heading(f"run of {recording.root.app}  {words}".rstrip())]
+    for call in calls:
+        said = answer_of(call) if conversation_of(call) else ""
+        answer = said or chunk_text(runs.parse_json(call.response)) or call.response
+        lines += [
+            "",
+            _heading(f"call {call.number}  {call.boundary}  {call.outcome}"),
+            escape(f"  {name_lane(call.lane)}  {call.code}".rstrip()),
+            _pretty(call.request) if call.request else "(no request)",
+            _heading("→"),
+            _pretty(answer) if answer else "(none: the call did not end)",
+        ]
+    return "\n".join(lines)
+
+
 def _heading(text: str) -> str:
     return click.style(escape(text), bold=True)
 
@@ -231,6 +253,9 @@ def _read_pattern(ctx: click.Context, param: click.Parameter, text: str | None) 
     help="Calls whose name, request or response matches; (?i) at its beginning ignores case.",
 )
 @click.option("--errors", "only_errors", is_flag=True, help="Calls that raised, got an error, or never ended.")
+@click.option(
+    "--full", "is_full", is_flag=True, help="Every call with its whole request and answer, without ids and times."
+)
 @click.option("--no-pager", is_flag=True, help="Print everything without a pager.")
 @click.option(
     "--html", "page", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write one HTML page."
@@ -243,6 +268,7 @@ def show_command(
     kinds: tuple[str, ...],
     pattern: re.Pattern[str] | None,
     only_errors: bool,
+    is_full: bool,
     no_pager: bool,
     page: Path | None,
     as_json: bool,
@@ -251,7 +277,8 @@ def show_command(
 
     RUN is a run id or its beginning, `latest`, or a .replay file. Output that does not fit the terminal goes through
     the pager that PAGER names. Recordings are redacted: --grep finds what is stored, not what was hidden. The page of
-    --html needs no server: send it, or a link to one call in it (`run.html#call-7`).
+    --html needs no server: send it, or a link to one call in it (`run.html#call-7`). With --full as git's textconv,
+    `git diff` shows what changed in a recording (docs/pytest.md).
 
     \b
     spanreplay show 0192f3a4b5c67
@@ -262,8 +289,8 @@ def show_command(
     wanted = Wanted(frozenset(kinds), pattern, only_errors)
     if number is not None and wanted:
         raise click.UsageError("--call shows one call: leave out --kind, --grep and --errors")
-    if page is not None and (as_json or number is not None):
-        raise click.UsageError("--html writes a page of the whole run: leave out --json and --call")
+    if page is not None and (as_json or is_full or number is not None):
+        raise click.UsageError("--html writes a page of the whole run: leave out --json, --full and --call")
     recording = runs.load(run)
     links = _links(run, recording)
     if number is not None:
@@ -283,6 +310,9 @@ def show_command(
         numbers = {each.call.number for each in chosen}
         shown = runs.recording_to_json(recording, links)
         print_json({**shown, "calls": [call for call in shown["calls"] if call["call"] in numbers]})
+        return
+    if is_full:
+        (click.echo if no_pager else print_pages)(_describe_all(recording, [each.call for each in chosen]))
         return
     console = open_console()
     characters = max(40, console.width - _INDENT) if console.is_terminal else PIPE_LINE_CHARACTERS

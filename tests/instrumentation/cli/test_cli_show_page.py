@@ -152,7 +152,7 @@ def test_w7_calls_that_are_chosen_are_in_the_page(spanreplay: Invoke, data_dir: 
     for other in (("--json",), ("--call", "1")):
         refused = spanreplay("show", "latest", "--html", "run.html", *other)
         assert refused.exit_code == 2
-        assert "leave out --json and --call" in refused.stderr
+        assert "leave out --json, --full and --call" in refused.stderr
 
 
 def test_w7_calls_that_stand_in_a_circle_are_listed() -> None:
