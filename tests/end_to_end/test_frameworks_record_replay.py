@@ -11,6 +11,7 @@ from support.agents import AGENTS, ENVIRONMENTS, without_instrumentors
 from support.provider import Provider
 from support.replaying import Workplace
 from support.sampling import IS_WHOLE
+from support.seeding import fixed_seed
 from support.spans import assert_same_spans
 
 RUNS: Final = {
@@ -54,6 +55,7 @@ def _there(workplace: Workplace, environment: str, instrumentor: str = "") -> Wo
         **without_instrumentors(*filter(None, [instrumentor])),
         "OPENAI_AGENTS_DISABLE_TRACING": "0" if instrumentor == "openai_agents" else "1",
         "HAYSTACK_TELEMETRY_ENABLED": "False",
+        **fixed_seed(),  # Haystack's spans name a component's inputs in the order of a set
     }
     return Workplace(workplace.path, environ, python)
 

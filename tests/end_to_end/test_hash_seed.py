@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.replaying import BIN, TIMEOUT_S, Workplace
+from support.seeding import WHY, can_seed
 
 AGENT = """
 import spanreplay
@@ -41,6 +42,7 @@ def test_n2_recorded_command_and_its_replay_have_the_same_sets(tmp_path: Path) -
     assert replayed.stdout == recorded.stdout
 
 
+@pytest.mark.skipif(not can_seed(), reason=WHY)
 def test_n2_a_process_that_drew_its_seed_and_its_replay_have_the_same_sets(tmp_path: Path) -> None:
     """Also where Python seeded its hashes itself: the recording holds the seed."""
     workplace = Workplace(tmp_path)

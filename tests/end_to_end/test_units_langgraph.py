@@ -16,6 +16,7 @@ from support.ports import free_port
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
 from support.sampling import IS_WHOLE
+from support.seeding import fixed_seed
 from support.units import Server, await_true, path_of, serve_with
 from support.workers import output_of
 
@@ -67,6 +68,7 @@ def workplace(provider: Provider, tmp_path: Path) -> Workplace:
     if not PYTHON.exists():
         pytest.skip(f"no {PYTHON}: tools/agents.sh builds it")
     quiet = {"LANGSMITH_TRACING": "false", "LANGGRAPH_NO_VERSION_CHECK": "true", "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
+    quiet |= fixed_seed()  # the metadata of streamed messages are in the order of a set
     made = Workplace(tmp_path, {**provider.environ(), **quiet, "SPANREPLAY_GUARD": "production"}, PYTHON)
     made.write("agent.py", AGENT)
     made.write("auth.py", AUTH)

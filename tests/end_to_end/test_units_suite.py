@@ -18,6 +18,7 @@ import pytest
 from spanreplay.model.call import Recording
 from support.provider import Provider
 from support.replaying import LONG_S, Workplace
+from support.seeding import fixed_seed
 from support.suites import Suite, replay_suite
 from support.units import COMMAND, path_of, response_of, serve
 
@@ -150,7 +151,7 @@ def _replay(place: Workplace, *words: str, command: Sequence[str], at: str) -> S
 def test_p4_many_units_replay_in_one_start(name: str, provider: Provider, tmp_path: Path) -> None:
     """Requests that were answered under load replay in forks of one start, each identical, without a provider."""
     source, command, at = SERVERS[name]
-    place = Workplace(tmp_path, provider.environ())
+    place = Workplace(tmp_path, {**provider.environ(), **fixed_seed()})
     place.write("app.py", source)
     _record(place, [f"/ask/question-{number}." for number in range(UNITS)], command, at)
     provider.stop()

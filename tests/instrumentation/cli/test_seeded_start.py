@@ -16,8 +16,9 @@ import pytest
 from spanreplay.cli.agent import seeded_start
 from spanreplay.cli.agent.child import hashing_as
 from support import pythons
+from support.seeding import WHY, can_seed
 
-pytestmark = pytest.mark.skipif(not seeded_start.is_possible(), reason="seeding Python's hashes is for Linux")
+pytestmark = pytest.mark.skipif(not can_seed(), reason=WHY)
 
 SECRET: Final = bytes(range(1, 25))
 SAY: Final = """
@@ -101,3 +102,24 @@ def test_n2_random_bytes_of_the_kernels_function_are_asked_of_the_kernel(tmp_pat
     )
     assert _start(SECRET, sys.executable, str(ask))[1] == [-38]  # ENOSYS
     assert _start(b"", sys.executable, str(ask))[1] == [0]
+
+
+def test_n2_where_tracing_is_forbidden_the_command_runs_as_ever() -> None:
+    """With hashes of its own: the kernel refuses, and nobody waits for what does not come."""
+    source, target = os.pipe()
+    os.write(target, SECRET)
+    os.close(target)
+    driver = (
+        f"import sys; sys.path.insert(0, {str(Path(seeded_start.__file__).parent)!r}); import seeded_start\n"
+        "seeded_start._SEIZE = 0x7FFF  # no request that a kernel knows\n"
+        "seeded_start.main(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", driver, str(source), sys.executable, "-c", SAY, "a"]
+    done = subprocess.run(
+        command, env={"PATH": os.environ["PATH"]}, pass_fds=(source,), capture_output=True, text=True, check=True
+    )
+    os.close(source)
+    said = json.loads(done.stdout)
+    assert said[2:5] == [False, "0", ["a"]]
+    assert said[0] != _start(SECRET, sys.executable, "-c", SAY)[1][0]
+    assert done.stderr == ""
