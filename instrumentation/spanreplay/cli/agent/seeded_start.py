@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ __all__ = ["SECRET_BYTES", "find_function", "is_possible", "main"]
 
 SECRET_BYTES: Final = 24
 """Size of CPython's `_Py_HashSecret_t`, since 3.4."""
+_MACHINE: Final = os.uname().machine if hasattr(os, "uname") else ""
 _GETRANDOM: Final = {"x86_64": 318, "aarch64": 278}
 """The number of the system call."""
 _NOT_HERE: Final = {
@@ -49,7 +49,7 @@ _DYNSYM: Final = 11
 
 def is_possible() -> bool:
     """Whether this machine is one for which it is written."""
-    return sys.platform == "linux" and platform.machine() in _GETRANDOM and sys.byteorder == "little"
+    return sys.platform == "linux" and _MACHINE in _GETRANDOM and sys.byteorder == "little"
 
 
 def main(words: list[str]) -> None:
@@ -110,7 +110,7 @@ class _Tracer:
         self._ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
         self._ptrace.restype = ctypes.c_long
         self._info = ctypes.create_string_buffer(_INFO_BYTES)
-        self._number = _GETRANDOM[platform.machine()]
+        self._number = _GETRANDOM[_MACHINE]
         self._at = 0
         """Where the secret will be, while it is being drawn."""
 
@@ -172,7 +172,7 @@ class _Tracer:
         base = found.get(_AT_SYSINFO_EHDR, 0)
         offset = find_function(lambda at, size: self._read(base + at, size)) if base else 0
         if offset:
-            self._write(base + offset, _NOT_HERE[platform.machine()])
+            self._write(base + offset, _NOT_HERE[_MACHINE])
 
 
 def find_function(read: Callable[[int, int], bytes]) -> int:
