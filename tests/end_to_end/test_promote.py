@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from spanreplay.testing.promoted import is_made
 from support.provider import Provider
 from support.replaying import TIMEOUT_S, Workplace
 from support.repository import commit
@@ -118,6 +119,41 @@ def test_s4_s49_what_would_prove_nothing_is_not_written(incident: tuple[Workplac
         assert done.returncode == 1, done.stderr
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+    assert not (workplace.path / "tests").exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "is_it"),
+    [
+        ({}, True),
+        ({"divergences": [{"kind": "moved", "recorded_span_id": "a", "call": 3}]}, True),
+        ({"divergences": [{"kind": "ambiguous", "recorded_span_id": "a"}]}, True),
+        ({"divergences": [{"kind": "extra_call", "call": 3}]}, True),
+        ({"divergences": [{"kind": "missing_call", "recorded_span_id": "a"}]}, False),
+        ({"divergences": [{"kind": "changed_call", "recorded_span_id": "a"}]}, False),
+        ({"verdict": "incomplete"}, None),
+        ({"divergences": [], "divergences_total": 9}, None),
+    ],
+    ids=str,
+)
+def test_s49_a_call_that_only_moved_is_made(found: dict[str, Any], is_it: bool | None) -> None:
+    """Only what was not made, or not with its request, is no mistake any more; what can't be told is not guessed."""
+    if is_it is None:
+        with pytest.raises(RuntimeError):
+            is_made(found, "a")
+    else:
+        assert is_made(found, "a") is is_it
+
+
+def test_s4_s49_a_fix_that_only_moves_the_call_is_refused(incident: tuple[Workplace, str, str]) -> None:
+    """The order is placed all the same, before the price is asked for."""
+    workplace, bad, _ = incident
+    moved = AGENT.replace('notional = find_price("shares") * 1000\n', "notional = 190_000\n") + 'find_price("shares")\n'
+    workplace.write("agent.py", moved)
+    workplace.write("rules.py", BAD)
+    done = _promote(workplace, "--bad", bad)
+    assert done.returncode == 1
+    assert f"call {CALL} is made at the working tree too" in done.stderr
     assert not (workplace.path / "tests").exists()
 
 

@@ -16,6 +16,8 @@ __all__ = ["Instead", "check_promoted", "find_instead", "is_made"]
 _STATUSES: Final = (0, 3, 4)
 _TIMEOUT_S: Final = 600.0
 _MAIN: Final = "from spanreplay.cli import main; main()"
+_NOT_MADE: Final = frozenset({"missing_call", "changed_call", "type_changed"})
+"""Kinds of divergences of a recorded call that was not made, or not with its request."""
 Instead = tuple[str, str, int]
 """How a replay parts from its recording: kind of divergence, boundary, number of the recorded call (0: none)."""
 
@@ -39,7 +41,7 @@ def check_promoted(
     """
     verdict = _replay(recording, command, cwd, timeout_s)
     found = find_instead(verdict)
-    if is_made(verdict, never):
+    if is_made(verdict, _find_span(Path(recording), never)):
         raise AssertionError(f"call {never} is made again, as in the recorded run {verdict.get('run_id', '')}")
     if found != tuple(instead):
         raise AssertionError(
@@ -49,12 +51,18 @@ def check_promoted(
         )
 
 
-def is_made(verdict: Mapping[str, Any], number: int) -> bool:
-    """Whether a recorded call was made as it was recorded."""
+def is_made(verdict: Mapping[str, Any], span_id: str) -> bool:
+    """Whether a recorded call, named by its span, was made, also where it was made at another place.
+
+    Raises: RuntimeError where the verdict can't tell.
+    """
     divergences = verdict.get("divergences") or []
     if verdict.get("divergences_total", len(divergences)) > len(divergences):
         raise RuntimeError("too much has changed to tell: the verdict does not list every call")
-    return all(each.get("call") != number for each in divergences)
+    kinds = {each.get("kind") for each in divergences if each.get("recorded_span_id") == span_id}
+    if not kinds and verdict.get("verdict") == "incomplete":
+        raise RuntimeError("the recording is incomplete: its replay may have ended before that call")
+    return not kinds or not kinds <= _NOT_MADE
 
 
 def find_instead(verdict: Mapping[str, Any]) -> Instead | None:
@@ -64,6 +72,12 @@ def find_instead(verdict: Mapping[str, Any]) -> Instead | None:
     if first is None:
         return None
     return str(first.get("kind", "")), str(first.get("boundary", "")), int(first.get("call") or 0)
+
+
+def _find_span(recording: Path, number: int) -> str:
+    from spanreplay.recording.bundle import load_file
+
+    return next(call.span_id for call in load_file(recording).calls if call.number == number)
 
 
 def _describe(instead: tuple[Any, ...] | None) -> str:

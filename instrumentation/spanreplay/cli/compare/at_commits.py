@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import click
 
 from spanreplay.cli.agent.launch import Agent, keep_key
 from spanreplay.cli.agent.settle import settle
@@ -16,11 +20,21 @@ from spanreplay.model.errors import ConfigError
 from spanreplay.report import suite
 from spanreplay.report.shape import Verdict
 
-__all__ = ["SHORT", "Replays", "describe_shortly"]
+__all__ = ["SHORT", "Replays", "describe_shortly", "timeout_option"]
 
 SHORT: Final = 10
 """Characters of a commit's id that people are shown."""
 _PATHS_TIMEOUT_S: Final = 60
+
+timeout_option: Final = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of one replay.",
+)
 
 
 class Replays:
@@ -38,7 +52,10 @@ class Replays:
 
     def replay(self, sha: str) -> Verdict:
         """What a replay at a commit comes to. Raises: SpanreplayError where there is no verdict."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        with self._scratch() as folder:
+            return self._replay_in(folder, sha)
+
+    def _replay_in(self, folder: Path, sha: str) -> Verdict:
         tree = folder / "tree"
         self.repository.lay_out(sha, tree)
         here = tree / self._here.relative_to(self.repository.root)
@@ -52,7 +69,14 @@ class Replays:
 
     def replay_here(self) -> Verdict:
         """The same with the working tree as it is."""
-        return self._run(self._agent, Path(tempfile.mkdtemp(dir=self._folder)), None, {})
+        with self._scratch() as folder:
+            return self._run(self._agent, folder, None, {})
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """A folder for one replay: of a large repository one copy at a time is enough."""
+        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
 
     def _run(self, agent: Agent, folder: Path, cwd: Path | None, settings: dict[str, str]) -> Verdict:
         told = {

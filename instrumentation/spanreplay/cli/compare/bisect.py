@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from spanreplay.cli.agent.launch import check_not_isolated, find_recorded_agent
-from spanreplay.cli.compare.at_commits import SHORT, Replays, describe_shortly
+from spanreplay.cli.compare.at_commits import SHORT, Replays, describe_shortly, timeout_option
 from spanreplay.cli.compare.commits import Commit, Repository
 from spanreplay.cli.replay import open_source, work_folder
 from spanreplay.cli.runs import runs
@@ -31,15 +31,7 @@ _FILES_MAX: Final = 20
 @click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--good", required=True, metavar="COMMIT", help="The older commit, at which the run goes another way.")
 @click.option("--bad", default="", metavar="COMMIT", help="The newer one; default: that of the recording, else HEAD.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit of one replay.",
-)
+@timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def bisect_command(

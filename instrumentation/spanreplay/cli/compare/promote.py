@@ -11,12 +11,12 @@ from typing import Final
 import click
 
 from spanreplay.cli.agent.launch import Agent, check_not_isolated, find_recorded_agent
-from spanreplay.cli.compare.at_commits import SHORT, Replays, describe_shortly
+from spanreplay.cli.compare.at_commits import SHORT, Replays, describe_shortly, timeout_option
 from spanreplay.cli.compare.commits import Repository
 from spanreplay.cli.replay import Source, open_source, work_folder, write_file
 from spanreplay.cli.runs import runs
 from spanreplay.cli.terminal import print_data, print_json, say
-from spanreplay.model.call import Recording
+from spanreplay.model.call import CallRecord, Recording
 from spanreplay.model.errors import ConfigError
 from spanreplay.report.shape import Verdict
 from spanreplay.testing.promoted import Instead, find_instead, is_made
@@ -64,15 +64,7 @@ def test_{name}():
     help="Where the test and its recording go.",
 )
 @click.option("--name", default="", metavar="NAME", help="Name of the test; default: the call's, and the run's id.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit of one replay.",
-)
+@timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def promote_command(
     *,
@@ -132,19 +124,20 @@ def _choose_name(name: str, recording: Recording, number: int) -> str:
 # ── the proof ───────────────────────────────────────────────────────────────────────────────────────
 def _prove(replays: Replays, number: int, bad: str, good: str) -> Instead:
     """How the good code parts from the recording. Raises: ConfigError unless the test would fail, then pass."""
-    verdict = replays.replay(bad)
-    _tell(bad[:SHORT], verdict)
-    _refuse_broken(bad[:SHORT], verdict)
-    if not is_made(verdict, number):
+    call = next(each for each in replays.recording.calls if each.number == number)
+    where, verdict = bad[:SHORT], replays.replay(bad)
+    _tell(where, verdict)
+    _refuse_broken(where, verdict)
+    if not _is_made(where, verdict, call):
         raise ConfigError(
-            f"call {number} is not made at {bad[:SHORT]}, so that a test would pass there and prove nothing",
+            f"call {number} is not made at {where}, so that a test would pass there and prove nothing",
             hint="--bad names a commit at which it is made: that of the recording, if its code was committed",
         )
     where = good[:SHORT] or _HERE
     verdict = replays.replay(good) if good else replays.replay_here()
     _tell(where, verdict)
     _refuse_broken(where, verdict)
-    if is_made(verdict, number):
+    if _is_made(where, verdict, call):
         raise ConfigError(
             f"call {number} is made at {where} too, so that a test would fail there",
             hint="mend the code first, or name a commit that does not make it with --good",
@@ -155,6 +148,13 @@ def _prove(replays: Replays, number: int, bad: str, good: str) -> Instead:
     if 0 < instead[2] < number:
         say(f"  the run parts from its recording at call {instead[2]} already; the test holds the code to that")
     return instead
+
+
+def _is_made(where: str, verdict: Verdict, call: CallRecord) -> bool:
+    try:
+        return is_made(verdict, call.span_id)
+    except RuntimeError as exc:
+        raise ConfigError(f"the replay at {where} says nothing about call {call.number}: {exc}") from exc
 
 
 def _refuse_broken(where: str, verdict: Verdict) -> None:
