@@ -80,9 +80,8 @@ async def wait():
     PENDING.append((time.time(), done))
 
     async def parts():
-        while not done.done():
-            await asyncio.wait([done], timeout=0.5)
-            yield "" if done.done() else "still waiting\\n"
+        while not (await asyncio.wait([done], timeout=0.5))[0]:
+            yield "still waiting\\n"
         yield done.result()
 
     return StreamingResponse(parts(), media_type="text/plain")
