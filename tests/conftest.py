@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import network, status
+from support import network, sampling, status
 
 settings.register_profile("no-clock", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
 settings.load_profile("no-clock")  # how long an example takes says only how busy the machine is
@@ -62,6 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(page, "spanreplay-status")
     elif part:
         config.pluginmanager.register(status.StatusPart(Path(part)), "spanreplay-status")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make matrix` tries."""
+    sampling.leave_out(config, items)
 
 
 def pytest_collection_finish() -> None:

@@ -45,7 +45,7 @@ done
     failed+=('the SDKs')
 
 say '── all of what make test samples'
-grep -rl --include='test_*.py' 'support\.sampling' tests | xargs .venv/bin/python -m pytest "${options[@]}" ||
+grep -rlE --include='test_*.py' 'support\.sampling|mark\.sampled' tests | xargs .venv/bin/python -m pytest "${options[@]}" ||
     failed+=('what make test samples')
 
 say '── every one of 200 requests, replayed alone, of each framework'

@@ -2,15 +2,7 @@
 # The whole test suite; writes docs/STATUS.md. Arguments go to pytest: with any, STATUS.md stays as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tools/setup.sh
-if [[ $# -eq 0 ]]; then
-    tools/kernels.sh & # most of the time goes into waiting for downloads
-    kernels=$!
-fi
-tools/agents.sh
-tools/browser.sh
-tools/postgres.sh
-tools/redis.sh
+tools/environments.sh ${1:+--no-kernels}
 # The tests start thousands of processes that import our packages. Where PYTHONDONTWRITEBYTECODE is set, as in images,
 # nobody else writes their bytecode, and each process would compile them anew.
 .venv/bin/python -m compileall -q instrumentation collector replay_service tests/support
@@ -22,11 +14,9 @@ if [[ $# -gt 0 ]]; then
 fi
 # The kernels' tests first, in an environment of their own with torch; the page is written from both runs.
 parts=()
-if wait "$kernels"; then
+if [[ -f .venvs/kernels/.stamp ]]; then
     parts=(--status-part=.venvs/kernels/status.json)
     .venvs/kernels/bin/python -m pytest -n auto --maxprocesses 8 "${options[@]}" "${parts[@]}" tests/kernels
-else
-    printf 'torch and triton cannot be had here: the tests of the kernels are left out\n' >&2
 fi
 # With a blank in place of `=` pytest would take an existing page for a folder of tests.
 options+=(--ignore=tests/kernels --status-file=docs/STATUS.md)

@@ -40,6 +40,7 @@ EXPORTERS: dict[str, Callable[[RunningCollector], SpanExporter]] = {
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
+@pytest.mark.sampled(3)
 def test_c5_exporter_brings_a_large_span_and_its_neighbours(name: str, tmp_path: Path) -> None:
     """Spans of 5 MB and 15 MiB in batches of five: every span is there, the large text to its last character."""
     store = SwitchStore()

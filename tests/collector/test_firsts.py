@@ -93,6 +93,7 @@ def _check_original(store: Store, payloads: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.sampled(5)
 def test_r5_a_stored_run_never_changes(store: Store, name: str) -> None:
     """Other content under the ids of a run is counted and kept apart; reads, merges and the seal see the first."""
     store.load(TENANT, [make_payload(ORIGINAL)], "genuine")

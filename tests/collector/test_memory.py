@@ -89,6 +89,7 @@ def send(transport: str, ports: dict[str, int], body: bytes) -> ExportTraceServi
 @pytest.mark.parametrize(
     ("case", "transport"), [*((case, "http") for case in BODIES), ("tiny spans", "grpc"), ("spans without ids", "grpc")]
 )
+@pytest.mark.sampled(3)
 def test_r6_a_request_is_checked_in_a_few_times_its_bytes(
     tmp_path: Path, python: str, case: str, transport: str
 ) -> None:

@@ -77,6 +77,7 @@ worker.join()
 @pytest.mark.parametrize(
     "work", [HANDLED, CUT_SLEEP, CUT_CALL, LEFT_OVER, TAKEN_BACK], ids=["handled", "sleep", "call", "left", "unused"]
 )
+@pytest.mark.sampled(4)
 def test_n2_alarm_goes_off_where_it_went_off(work: str, shared: str, tmp_path: Path) -> None:
     """In the sleep that it cuts, or as the error of the call that it cuts; else never."""
     workplace = Workplace(tmp_path)

@@ -75,6 +75,7 @@ ROUND = 2000
         *((how, "full") for how in ("calls", "files", "locks")),
     ],
 )
+@pytest.mark.sampled(4)
 def test_p8_nothing_is_kept_of_a_call_that_has_ended(workplace: Workplace, how: str, level: str) -> None:
     """The third 2,000 calls leave fewer than a block of memory for each two behind; all are sealed, in order."""
     script = workplace.write("agent.py", AGENT.replace("ROUND", str(ROUND)))

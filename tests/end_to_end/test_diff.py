@@ -215,6 +215,7 @@ def shop(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.sampled(7)
 def test_w1_s70_first_call_that_differs_and_its_origin_are_named(name: str, shop: Shop) -> None:
     """Each of 20 planted pairs."""
     plant = PLANTS[name]

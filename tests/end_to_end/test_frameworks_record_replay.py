@@ -104,6 +104,7 @@ def test_s8_fan_out_workflow_replays_the_same_events_fifty_times(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("environment", ["openai2", "old"])
+@pytest.mark.sampled(2)
 def test_s7_graph_is_taken_up_at_any_checkpoint_and_does_nothing_twice(
     environment: str, how: str, provider: Provider, workplace: Workplace
 ) -> None:

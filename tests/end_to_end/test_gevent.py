@@ -171,6 +171,7 @@ def chat():
     [MEETING, ENDING, WAITING, THREADS],
     ids=["spawn and pools", "kill and timeouts", "waits", "patched threads"],
 )
+@pytest.mark.sampled(2)
 def test_p3_calls_of_greenlets_end_in_the_recorded_order(body: str, provider: Provider, tmp_path: Path) -> None:
     """Each replay is identical, with the same output, however often; no answer is asked for."""
     workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})

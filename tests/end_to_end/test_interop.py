@@ -157,6 +157,7 @@ def _as_langfuse(payloads: list[bytes], dump: Callable[[Any], Any]) -> list[dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["otlp", "otlp-lines", "langfuse", "langfuse-text", "langfuse-trace"])
+@pytest.mark.sampled(3)
 def test_s52_run_comes_back_from_json_and_replays(
     form: str, provider: Provider, workplace: Workplace, tmp_path: Path
 ) -> None:

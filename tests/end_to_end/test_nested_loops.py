@@ -50,6 +50,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("level", ["calls", "full"])
+@pytest.mark.sampled(4)
 def test_n2_calls_of_a_nested_loop_end_in_the_recorded_order(workplace: Workplace, way: str, level: str) -> None:
     """Ten calls at once and loops that run within a step of the loop: each replay prints what the recording did."""
     script = workplace.write("agent.py", TOOLS + WAYS[way])

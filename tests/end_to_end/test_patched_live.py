@@ -60,6 +60,7 @@ def asked(provider: Provider) -> list[Any]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.sampled(3)
 def test_s64_patched_request_goes_out_changed(library: str, provider: Provider, workplace: Workplace) -> None:
     """The provider gets the plan's text and nothing else; the verdict is a change that the plan made."""
     workplace.write("agent.py", HEAD + LIBRARIES[library] + "\n")

@@ -267,6 +267,7 @@ CASES: Final = [(form, "fork") for form in FORMS] + [("queues", "spawn"), ("time
 
 
 @pytest.mark.parametrize(("form", "method"), CASES)
+@pytest.mark.sampled(5)
 def test_n2_processes_meet_as_they_met_when_recorded(workplace: Workplace, form: str, method: str) -> None:
     """What an agent prints depends on who comes first, and is the same in a replay."""
     agent = workplace.write("agent.py", AGENT)

@@ -67,6 +67,7 @@ def assert_identical(replayed: Replayed, stdout: str, recording: Recording) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.sampled(6)
 def test_u1_s61_unmodified_agent_replays_byte_for_byte(name: str, provider: Provider, workplace: Workplace) -> None:
     """With the provider's server stopped an unmodified agent prints the same bytes and gives the same spans."""
     generation, run = RUNS[name]

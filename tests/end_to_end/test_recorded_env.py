@@ -124,6 +124,7 @@ LOOKING: Final = "import os\nfor number in range(700):\n    os.environ.get(f'A_S
 @pytest.mark.parametrize(
     "source", [OPENAI, PYDANTIC_AI, LANGGRAPH, LOOKING], ids=["openai", "pydantic-ai", "langgraph", "many-settings"]
 )
+@pytest.mark.sampled(2)
 def test_s62_a_replay_needs_no_key(server: Workplace, laptop: Workplace, source: str) -> None:
     """In another folder, without any variable, an unchanged agent is identical; the verdict names what it was given."""
     server.write("agent.py", source)

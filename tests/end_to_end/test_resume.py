@@ -135,6 +135,7 @@ def assert_gone_on(workplace: Workplace, old: Recording, printed: str, done: Any
 
 @pytest.mark.parametrize("source", [AGENT, REFACTORED], ids=["same code", "refactored"])
 @pytest.mark.parametrize("place", ["directory", "file", "service"])
+@pytest.mark.sampled(3)
 def test_s67_suspended_run_goes_on_a_day_later(
     place: str, source: str, provider: Provider, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -226,6 +226,7 @@ def test_p5_uvicorn_ends_as_without_us_and_its_run_says_how(workplace: Workplace
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(3)
 def test_p5_sigterm_is_what_it_is_without_us(name: str, workplace: Workplace) -> None:
     """The same status and output, default disposition or handler; the run ends, with a manifest."""
     agent = workplace.write("agent.py", ASK + PROGRAMS[name])

@@ -80,6 +80,7 @@ thread.join()
 
 
 @pytest.mark.parametrize("way", WAITS)
+@pytest.mark.sampled(2)
 def test_s29_wait_for_ever_ends_with_order_stall(way: str, workplace: Workplace) -> None:
     """Exit 3, and the one cause names the recorded call that is not made, and its lane."""
     agent = workplace.write("agent.py", HEAD + WAITS[way])

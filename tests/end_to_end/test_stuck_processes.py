@@ -63,6 +63,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["joined", "left", "answered", "met"])
+@pytest.mark.sampled(2)
 def test_s48_processes_that_wait_for_each_other_do_not_hang_a_replay(workplace: Workplace, how: str) -> None:
     """The unchanged program is identical; the changed one would wait without end when it runs live."""
     agent = workplace.write("agent.py", AGENT)

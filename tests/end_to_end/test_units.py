@@ -261,6 +261,7 @@ SABOTAGE: Final = {
 
 
 @pytest.mark.parametrize("part", SABOTAGE)
+@pytest.mark.sampled(3)
 def test_p2_an_error_of_ours_lets_the_request_through(part: str, place: Workplace) -> None:
     """Whatever of the recording fails, the client gets what the application sends."""
     broken = "from spanreplay.units import asgi, factory, unit_run\ndef broken(*args, **kwargs): raise ValueError\n"

@@ -65,6 +65,7 @@ SERVERS: Final = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.sampled(2)
 def test_p2_p4_a_request_to_the_service_itself_is_a_run_and_a_call(
     name: str, provider: Provider, tmp_path: Path
 ) -> None:

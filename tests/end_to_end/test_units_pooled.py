@@ -53,6 +53,7 @@ async def _ask(url: str, questions: list[str], *, at_once: bool) -> None:
 
 @pytest.mark.parametrize("level", ["calls", "full"])
 @pytest.mark.parametrize("at_once", [True, False], ids=["opened then", "opened now"])
+@pytest.mark.sampled(2)
 def test_a_request_replays_whether_or_not_its_pool_has_a_connection(
     tmp_path: Path, provider: Provider, level: str, at_once: bool
 ) -> None:

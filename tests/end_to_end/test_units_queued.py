@@ -195,6 +195,7 @@ def _record(provider: Provider, place: Workplace, level: str = "calls") -> dict[
 @pytest.mark.parametrize(
     ("shape", "level"), [*((shape, "calls") for shape in SHAPES), ("thread", "full"), ("task", "full")]
 )
+@pytest.mark.sampled(3)
 def test_p2_p4_what_is_done_beside_a_request_is_served_to_its_replay(
     shape: str, level: str, provider: Provider, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     ],
     indirect=["recorded"],
 )
+@pytest.mark.sampled(6)
 def test_p2_p4_what_an_application_does_replays(path: str, recorded: Recorded) -> None:
     """Each unit is whole and replays identical, beside a task of the process that never ends.
 

@@ -81,6 +81,7 @@ def listed(place: Workplace, *options: str, **environ: str) -> list[dict[str, ob
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+@pytest.mark.sampled(4)
 def test_s19_a_run_is_found_by_the_user_that_it_works_for(workplace: Workplace, source: str) -> None:
     """`ls --user` and `--session` find the run; an explicit setting wins."""
     workplace.write("agent.py", CALL + source)

@@ -66,6 +66,7 @@ def test_h2_generated_files_are_current() -> None:
 
 
 @every_case
+@pytest.mark.sampled(5)
 def test_h2_objects_are_valid_in_every_kubernetes(chart: str, values: Path) -> None:
     """Every object passes the strict schema of Kubernetes 1.28 to 1.37; a kind without one must be listed."""
     for item in render(chart, values):

@@ -118,6 +118,7 @@ CASES = [(chart, path) for chart in ("spanreplay", "spanreplay-inference") for p
 @pytest.mark.parametrize(
     ("chart", "values"), CASES, ids=[f"{chart}-{path.parent.name}-{path.stem}" for chart, path in CASES]
 )
+@pytest.mark.sampled(6)
 def test_h1_every_kind_of_store_installs_and_upgrades(kube: KubeApi, run: Run, chart: str, values: Path) -> None:
     """Every file of values installs, upgrades without a change and with one on all objects, rolls back, uninstalls."""
     source, chosen = str(CHARTS / chart), ("--values", str(values))

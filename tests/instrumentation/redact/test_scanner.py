@@ -42,6 +42,7 @@ def _work(text: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("literal", _LITERALS)
+@pytest.mark.sampled(90)
 def test_r4_work_is_linear_on_adversarial_text(literal: str) -> None:
     """Repeating an anchor, alone or before any class of characters, doubles the work when doubled."""
     for filler in ("", *_CLASSES):

@@ -95,6 +95,7 @@ def answers_of(recording: Recording) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.sampled(4)
 def test_s48_killed_agent_lost_nothing_that_it_had(seed: int, workplace: Workplace, server: RouteServer) -> None:
     """Every printed result is in the recording, which is incomplete and says why; its replay ends there, exit 4."""
     agent = workplace.write("agent.py", AGENT)

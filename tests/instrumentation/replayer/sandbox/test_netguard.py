@@ -100,6 +100,7 @@ def workplace(tmp_path: Path, greeter: Greeter) -> Workplace:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.sampled(4)
 def test_s27_uncovered_connection_is_denied_and_reported(way: str, workplace: Workplace, greeter: Greeter) -> None:
     """Whatever reaches for the network outside of a boundary only now is stopped and named; nobody is dialled."""
     agent = workplace.write("agent.py", AGENT)

@@ -43,6 +43,7 @@ def workplace(tmp_path: Path) -> Workplace:
     ],
     ids=["end", "exit", "exit_3", "exit_text", "exception", "os_exit", "raise_exit", "thread"],
 )
+@pytest.mark.sampled(3)
 def test_s20_exit_status_is_recorded_and_compared(
     ending: str, status: int, known: int | None, workplace: Workplace
 ) -> None:

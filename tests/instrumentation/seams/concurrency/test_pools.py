@@ -67,6 +67,7 @@ def test_n3_items_of_a_pool_are_replayed_with_their_provider_stopped(tmp_path: P
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.sampled(2)
 def test_n3_item_of_a_pool_that_asks_something_else_is_named(tmp_path: Path, way: str) -> None:
     """The pool catches no miss of ours: who waits for that item gets it, and the verdict names its call alone."""
     workplace = Workplace(tmp_path)

@@ -58,6 +58,7 @@ def _holes(recording: Recording) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.sampled(3)
 def test_a8_64_mib_reach_both_sides_within_64_mib_and_truncation_is_said(place: Workplace, library: str) -> None:
     """64 MiB come and go whole through each library; streams hold 64 MiB at most; the run says what it lacks."""
     ways = ["download_stream", "upload_stream", "download_whole", "upload_whole"]
@@ -82,6 +83,7 @@ def test_a8_64_mib_reach_both_sides_within_64_mib_and_truncation_is_said(place: 
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.sampled(3)
 def test_a8_a_large_upload_is_compared_to_its_last_byte(place: Workplace, library: str) -> None:
     """Uploads above the limit replay identical, whole and streamed; one letter more at their end is a divergence."""
     size = config.BODY_BYTES_MAX + 70_000
