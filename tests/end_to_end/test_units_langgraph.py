@@ -141,6 +141,9 @@ def test_p3_p4_each_run_of_a_langgraph_server_is_a_run_and_replays_alone(provide
     for unit in units if IS_WHOLE else of_graph:
         replayed = workplace.replay(*COMMAND, str(server.port), source=unit.run_id)
         assert replayed.verdict["verdict"] == "identical", replayed.stderr
+    warm = workplace.replay(*COMMAND, str(server.port), source=second_job.run_id, options=("--warm", "all"))
+    assert warm.verdict["verdict"] == "identical", warm.stderr
+    assert first_job.run_id in [unit["run_id"] for unit in warm.verdict["warm_up"]["units"] if not unit["why"]]
 
 
 @pytest.mark.slow

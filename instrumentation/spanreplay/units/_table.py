@@ -283,6 +283,19 @@ UNITS: Final[tuple[Seam, ...]] = (
         versions=">=0.16",
         omits="servers on Postgres and Redis; what is streamed of a run that no request waits for; webhooks",
     ),
+    Seam(
+        "Gradio",
+        "gradio",
+        ("gradio.queueing",),
+        "spanreplay.units.workers._gradio",
+        "each event that an app's queue processes as a run of its own: what the browser sent, each message it got",
+        kind="`compute`",
+        effect="`read` for the event, `write` for its messages",
+        lanes="`unit`",
+        versions=">=5",
+        omits="streamed inputs (microphone, camera); state of a session (`gr.State`) beyond `--warm`; how long events "
+        "took; a request that streams events' results is incomplete",
+    ),
 )
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "not_here",
     "note_input",
     "note_output",
+    "play_job_async",
     "record_job",
     "record_job_async",
     "replay_job",
@@ -244,23 +245,27 @@ async def replay_jobs_async(
 ) -> NoReturn:
     """Give the recorded job to a worker on a loop that has started, behind earlier ones; end the process."""
     run = find_replay_of_job()
-
-    async def play(lane: Lane) -> None:
-        with contextlib.suppress(ReplayMiss), inside_lane(lane):
-            given = await await_input()
-            try:
-                output = describe(await work(given)).output
-            except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
-                output = {"raised": describe_exception(exc)}
-            _end_job(run, lane.path, output)
-
     with contextlib.suppress(ReplayMiss):  # the session knows
         await await_start(run)
         for lane in iter_units(run, GIVEN):
             with within_unit():
-                task = asyncio.create_task(play(Lane(lane)))  # in a context of its own
+                task = asyncio.create_task(play_job_async(lane, work, describe))  # in a context of its own
             await task
     end_replay()
+
+
+async def play_job_async(
+    lane: str, work: Callable[[Mapping[str, Any]], Awaitable[T]], describe: Callable[[T], Ended]
+) -> None:
+    """Do the recorded job of a lane and compare what comes back, in a task whose context is its own."""
+    run = find_replay_of_job()
+    with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):  # the session knows
+        given = await await_input()
+        try:
+            output = describe(await work(given)).output
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
+            output = {"raised": describe_exception(exc)}
+        _end_job(run, lane, output)
 
 
 def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any], Ended]) -> NoReturn:

@@ -25,13 +25,19 @@ from spanreplay.units.wsgi import WsgiApp
 from spanreplay.units.wsgi_replay import replay_wsgi_request
 
 _leave = os._exit
-_players: list[Callable[[], Coroutine[Any, Any, None]]] = []
+_players: list[Callable[[str], Coroutine[Any, Any, None]]] = []
+_waiting: list[str] = []
 UNITS_APART: Final = "from here on the process works on units, which are runs of their own: each replays by itself"
 
 
-def plays_jobs(player: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Say what gives a recorded job to a program that serves requests, and works on jobs beside them."""
+def plays_jobs(player: Callable[[str], Coroutine[Any, Any, None]], *waiting: str) -> None:
+    """Register the player of recorded jobs in a program that serves requests and works on jobs beside them.
+
+    `waiting` are the reasons of recordings that are incomplete because their request waits for such jobs. As an earlier
+    unit of a warm-up such a request would wait forever, so it is left out.
+    """
     _players[:] = [player]
+    _waiting[:] = waiting
 
 
 async def play(app: App, state: dict[str, Any] | None) -> None:
@@ -50,10 +56,11 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await await_start(run)
     except ReplayMiss:
         return  # the session knows
-    for lane in iter_units(run, FIRST_CALL):
+    first_calls = (FIRST_CALL, GIVEN) if _players else (FIRST_CALL,)
+    for lane in iter_units(run, *first_calls):
         is_job = bool(_players) and run.session is not None and run.session.index.at(lane, FIRST_CALL, 0) is None
         with within_unit():
-            task = asyncio.create_task((_players[0] if is_job else replay)())  # in a context of its own
+            task = asyncio.create_task(_players[0](lane) if is_job else replay())  # in a context of its own
         await task
 
 
@@ -100,10 +107,15 @@ def _find_replay_of_unit() -> Run | None:
     if run is None or run.session is None:
         raise AssertionError("only a replay plays a unit")
     hold_main()
-    if is_replay_of_unit():
-        return run
-    run.session.stop(UNITS_APART)
-    return None
+    if not is_replay_of_unit():
+        run.session.stop(UNITS_APART)
+        return None
+    reasons = run.session.recording.completeness().reasons
+    awaited = next((reason for reason in reasons if reason in _waiting), None)
+    if awaited is not None:
+        run.session.stop(awaited)
+        return None
+    return run
 
 
 def _has_come_otherwise(run: Run) -> bool:
@@ -111,11 +123,11 @@ def _has_come_otherwise(run: Run) -> bool:
     return run.session is not None and run.session.index.at(LANE, GIVEN, 0) is not None
 
 
-def iter_units(run: Run, first_call: str) -> Iterator[str]:
+def iter_units(run: Run, *first_calls: str) -> Iterator[str]:
     """The root lane of each unit that this replay gives to a program which has started; the judged one comes last.
 
-    The caller gives the unit while it has the lane; what comes of it is noted then. A unit whose first call is another
-    boundary than `first_call` came into the process by another way, and is left out.
+    The caller gives the unit while it has the lane; what comes of it is noted then. A unit whose first call is none
+    of `first_calls` came into the process by another way, and is left out.
     """
     factory.divide()
     session = run.session
@@ -124,7 +136,11 @@ def iter_units(run: Run, first_call: str) -> Iterator[str]:
     warm_up = session.extent.warm_up
     if warm_up is not None:
         for unit in warm_up.iter_left():
-            if session.index.at(unit.lane, first_call, 0) is not None and warm_up.claim(unit):
+            if any(reason in unit.reason for reason in _waiting):
+                unit.why = unit.reason
+                continue
+            is_ours = any(session.index.at(unit.lane, each, 0) is not None for each in first_calls)
+            if is_ours and warm_up.claim(unit):
                 warm_up.begin(unit, run)
                 yield unit.lane
                 warm_up.end(unit, run)

@@ -25,11 +25,10 @@ from spanreplay.runtime.lanes import Lane, current_lane, inside_lane, is_within
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.units.jobs import (
     Ended,
-    await_job,
     describe_exception,
     is_replay,
+    play_job_async,
     record_job_async,
-    replay_job_async,
 )
 from spanreplay.units.play import plays_jobs
 from spanreplay.units.unit_run import UnitRun
@@ -257,17 +256,19 @@ def _newest(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # ── replay ──────────────────────────────────────────────────────────────────────────────────────────
-async def _play() -> None:
+async def _play(lane: str) -> None:
     """Give the recorded run to the worker of a server that has started."""
+    await play_job_async(lane, _execute, _describe_end)
+
+
+async def _execute(given: Mapping[str, Any]) -> Any:
     from langgraph_api import worker
 
-    given = await await_job()
     if "thread_id" in given:
         _Memory().restore(given)
-    loop = asyncio.get_running_loop()
     (job,) = given["runs"]
     _given[:] = [str(job["run_id"])]
-    await replay_job_async(lambda: worker.worker(job, given["attempt"], loop), _describe_end)
+    return await worker.worker(job, given["attempt"], asyncio.get_running_loop())
 
 
 def _is_given(job: Mapping[str, Any]) -> bool:
