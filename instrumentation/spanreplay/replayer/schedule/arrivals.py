@@ -1,9 +1,9 @@
-"""How far processes are that are on their way: on a busy machine one may take long until it is here."""
+"""The progress of processes that are being started: on a busy machine, starting may take long."""
 
 from __future__ import annotations
 
 import contextlib
-import posix  # the functions of os that a replay looks at work on the agent's files, at a price
+import posix  # during a replay, functions of os act on the agent's files, and are slow
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from spanreplay.runtime.processes import Family
 
 STEP_MS: Final = 5_000
-"""How much of the processors a process has to use, or to wait for, to count as further on its way than before."""
+"""How much CPU time, including waits for a CPU, a process must spend to count as one step further."""
 _LOOK_S: Final = 0.2
 
 
 class Arrivals:
-    """Counts the steps of all processes of a run that are on their way, each up to a limit; not safe across threads."""
+    """Counts the steps of all processes of a run that are being started, each up to a limit; not thread-safe."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
@@ -26,7 +26,7 @@ class Arrivals:
         self._steps = 0
 
     def count_steps(self) -> int:
-        """The count at the last look, which is a moment ago at most; 0 where the system does not tell."""
+        """Return the count of the last look, a moment ago at most; 0 if the system doesn't tell."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _LOOK_S
@@ -36,7 +36,7 @@ class Arrivals:
 
 
 def _read_spent_ms(pid: int) -> int:
-    """What a process has used of the processors and waited for them; 0 once it has ended, or if that is unknown."""
+    """The CPU time of a process, plus its waits for a CPU; 0 once it has ended, or if unknown."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         descriptor = posix.open(f"/proc/{pid}/schedstat", posix.O_RDONLY)
         try:

@@ -1,8 +1,8 @@
-"""Who is at work in a process that replays, and who waits.
+"""Thread census: the threads of a replaying process that work, and those that wait.
 
-The main thread, other threads of the agent and calls of pools are at work until they end, but for while they wait for
-their turn or for each other. Daemon threads that a library starts do not count before they wait for their turn:
-nobody knows what they wait for otherwise.
+The main thread, the agent's other threads and pool calls work until they end, except while they wait for their turn or
+for each other. Daemon threads that a library starts don't count until they wait for their turn: what else they wait for
+is unknown.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from spanreplay.runtime.order.counted import SERVICE, counted, nothing
 
 
 class Crew:
-    """Counts under the condition of an order gate; `tell` is called with it held, whenever somebody goes to work.
+    """Counts under the condition of an order gate; `tell` is called with it held, whenever a count changes.
 
-    `gate`: whose crew it is. Threads that were counted for another gate, whose replay has ended, never count here.
+    `gate`: the gate that owns this census. Threads counted for another gate, whose replay has ended, never count here.
     """
 
     def __init__(
@@ -31,48 +31,48 @@ class Crew:
         self._waiting = 0
         self._blocked = 0
         self.waiters: set[int] = set()
-        """Native ids of those that wait."""
+        """Native ids of the threads that wait."""
         self._pollers: set[int] = set()
         self.asleep = 0
-        """Those at work that sleep for a moment, and go on by themselves."""
+        """The number of working threads that sleep for a moment and continue by themselves."""
         self.told_at = 0.0
         """When a thread was last told what it waited for, on the monotonic clock."""
 
     @property
     def working(self) -> int:
-        """Those at work, the calling thread included."""
+        """The number of threads at work, including the calling one."""
         return self._busy - self._waiting - self._blocked
 
     @property
     def size(self) -> int:
-        """Those that count, whether they are at work or wait."""
+        """The number of counted threads, working or waiting."""
         return self._busy
 
     @property
     def idle(self) -> set[int]:
-        """Native ids of the threads that wait, and of those that run a loop which has nothing to do."""
+        """Native ids of the threads that wait, and of those that run an idle loop."""
         return self.waiters | self._pollers
 
     @property
     def is_any_waiting(self) -> bool:
-        """Whether somebody waits for its turn."""
+        """Whether any thread waits for its turn."""
         return self._waiting > 0
 
     def started(self) -> None:
-        """One more thread (or event loop, or call of a pool) is at work."""
+        """Count one more thread (or event loop, or pool call) at work."""
         with self._condition:
             self._busy += 1
             self._tell()
 
     def ended(self) -> None:
-        """One less; waits are looked at again."""
+        """Count one fewer; every wait checks again."""
         with self._condition:
             self._busy -= 1
             self._tell()
             self._condition.notify_all()
 
     def join(self) -> None:
-        """The calling thread counts from now on, if it can."""
+        """Count the calling thread from now on, if possible."""
         if counted.joins is self._gate and counted.gate is None:
             counted.gate = self._gate
             self.started()
@@ -96,7 +96,7 @@ class Crew:
 
     @contextmanager
     def polling(self) -> Iterator[None]:
-        """A block in which the calling thread does nothing but look for what comes; it counts as before."""
+        """A block in which the calling thread only polls for events; it counts as before."""
         thread = threading.get_native_id()
         self._pollers.add(thread)
         try:
@@ -106,7 +106,7 @@ class Crew:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """A block in which the calling thread waits for its turn; the condition is held around it."""
+        """A block in which the calling thread waits for its turn; the caller holds the condition."""
         thread, count = threading.get_native_id(), int(self._has_counted_caller())
         self._waiting += count
         self.waiters.add(thread)
@@ -121,12 +121,13 @@ class Crew:
 
     @contextmanager
     def waiting_elsewhere(self) -> Iterator[Callable[[], None]]:
-        """A block in which the calling thread waits for something else than its turn; the condition is not held.
+        """A block in which the calling thread waits for something other than its turn; the condition is not held.
 
-        Gives what another thread may call when that has come: until it wakes up, it is not one that waits.
+        Yields a callback for another thread to call when the wait is over: from then on, the waiting thread counts as
+        working, even before it wakes up.
         """
         waiting = [threading.get_native_id()]
-        if not self._has_counted_caller() or waiting[0] in self.waiters:  # a wait may be made of others
+        if not self._has_counted_caller() or waiting[0] in self.waiters:  # a wait may consist of nested waits
             yield nothing
             return
 

@@ -1,18 +1,18 @@
-"""Completion order: in a replay, results are released in the order in which they came when recorded.
+"""Completion order: a replay releases results in the order in which they were recorded.
 
-Every recorded completion (and every chunk of a stream) has a value of the run's logical clock. The gate walks
-through them: a result may go out when everything that came before it has gone out, was cancelled, or lies inside a
-call that was served whole. A call that finished earlier in the recording had been started without needing ours, so
-waiting for it can't deadlock an unchanged program; a changed one may never make it, so a wait in which nothing else
-moves ends, and the completion that was waited for is skipped.
+Every recorded completion (and every chunk of a stream) carries a Lamport clock value. The gate walks through them: a
+result may go out when every earlier completion has gone out, was cancelled, or lies inside a call that was served
+whole. A call that finished earlier in the recording was started without needing the result that waits now, so waiting
+for it can't deadlock an unchanged program. A changed program may never make that call; so if nothing else moves, the
+wait ends and the missing completion is skipped.
 
-Threads wait on a condition. Tasks wait for the event loop to run out of things to do (see `virtual_time`): only then is
-the next result released, so that whoever waits for one result has reacted to it before the next one comes.
+Threads wait on a condition. Tasks wait until the event loop has nothing left to do (see `virtual_time`): only then is
+the next result released, so a task that waits for one result has reacted to it before the next one arrives.
 """
 
 from __future__ import annotations
 
-import posix  # getpid of os is a recorded read
+import posix  # os.getpid is a recorded read
 import threading
 import time
 import weakref
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 _NO_CALL: Final = -1
 _FROM_POOL: Final = "/px:"
 _SHARED_POLL_S: Final = 0.002
-"""How often to look whether another process has gone on; nothing wakes us there."""
+"""How often to check whether another process has moved on; it can't wake us."""
 _OF_RECORDING: Final = (
     *("lane_ends", "timers", "handed_over", "steps", "waits", "cancelled"),
     *("_threads", "_events", "_joint", "_seqs", "_is_covered"),
 )
-"""What a gate has from its recording alone."""
+"""The attributes of a gate that depend on its recording alone."""
 HANG_MS: Final = 5_000
-"""How long nothing at all may move, with every thread waiting for another, before a program counts as stuck."""
+"""How long nothing may move, while every thread waits for another, before the program counts as stuck."""
 HANG_DAEMONS_MS: Final = 60_000
-"""The same where there are daemon threads, of which nobody knows whether they work."""
+"""The same if there are daemon threads: whether they work is unknown."""
 
 
 def hang_ms() -> int:
-    """How long a wait of the main thread may last before the program counts as stuck."""
+    """How long the main thread may wait before the program counts as stuck, in ms."""
     return HANG_DAEMONS_MS if any(t.daemon and not _is_go_between(t) for t in threading.enumerate()) else HANG_MS
 
 
 def _is_go_between(thread: threading.Thread) -> bool:
-    """Whether a thread only carries between a pool or a queue and its processes: it works when one of those does."""
+    """Whether a thread only passes items between a pool or queue and its processes; it works only when they do."""
     return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("multiprocessing.")
 
 
 class OrderGate:
     """Walks through the recorded completions; thread-safe.
 
-    `is_covered` tells whether a recorded call lies inside one that was served, and so never completes by itself.
+    `is_covered` tells whether a recorded call lies inside a served call and therefore never completes by itself.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class OrderGate:
         finished = [call for call in calls if call.outcome != Outcome.OPEN.value]
         events = [(clock, call.seq) for call in finished for clock in (*call.clocks, call.end_seq) if clock >= 0]
         last_of_lane = {call.lane: call.seq for call in finished}
-        # A lane that lies inside a served call never ends by itself: its calls tell
+        # A lane inside a served call never ends by itself: its calls decide
         self.lane_ends = {
             lane: clock for lane, clock in (lane_ends or {}).items() if lane in last_of_lane or _FROM_POOL in lane
         }
@@ -88,7 +88,7 @@ class OrderGate:
         self.timers = None if timers is None else {name: fired[0] for name, fired in timers.items()}
         """Name → clock of every timer that fired; None if the recording does not say."""
         self.handed_over = frozenset(clock for name, clock in (self.timers or {}).items() if HANDED_OVER in name)
-        """Clocks of what other threads made an event loop do."""
+        """Clocks of the callbacks that other threads scheduled on an event loop."""
         self._threads = find_threads(finished, self.lane_ends, self.timers or {})
         events += [(clock, _NO_CALL) for name, clock in (self.timers or {}).items() if not name.endswith(BEGUN)]
         self.steps = steps or Steps()
@@ -100,7 +100,7 @@ class OrderGate:
         self._joint.update({fired[0]: fired[1] for fired in (timers or {}).values() if fired[1] >= 0})
         self.waits = read_waits(self.timers)
         self.cancelled = find_cancelled(self.waits)
-        """Lanes of a pool's futures that were cancelled before they began."""
+        """Lanes of pool futures that were cancelled before they began."""
         self._shut: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._seqs = dict(self._events)
         self._is_covered = is_covered
@@ -108,7 +108,7 @@ class OrderGate:
         self._gone: set[int] = set()
         self._condition = TurnCondition()
         self._reacting: set[int] = set()
-        """Idents of the threads that have their turn, and let others react first."""
+        """Idents of the threads whose turn has come, but which still let others react first."""
         self._listeners: list[Callable[[], None]] = []
         self.crew = Crew(self._condition, self._state_working, gate=self)
         self.greenlets = Greenlets(self)
@@ -116,26 +116,26 @@ class OrderGate:
         self._delivering = 0
         self._is_open = False
         self.is_live = False
-        """Whether the run has gone on behind its recording: time is real from there on."""
+        """Whether the run has continued past its recording; time is real from there on."""
         self._shared: Family | None = None
         self._arrivals: Arrivals | None = None
         self._got_on: tuple[tuple[int, int], float] = ((0, 0), 0.0)
-        """How far everything is, and since when: of whoever waits for a process in an event loop."""
+        """The last progress seen and when, for event loops that wait for a process."""
         self._pid = posix.getpid()
         self.skipped: list[int] = []
-        """Clocks of completions that were waited for in vain."""
+        """Clocks of the completions that were skipped because they never came."""
         self.on_stall: Callable[[], BaseException] | None = None
-        """Notes that the program waits for ever, and gives what to raise there."""
+        """Records that the program waits forever, and returns the exception to raise there."""
         self.stalled: str | None = None
-        """Why no thread waits any longer, once the program has turned out to be stuck."""
+        """Why threads no longer wait, once the program has turned out to be stuck."""
 
     def make_run_order(self, handovers: Handovers) -> KeptOrder:
-        """What the seams ask of this order."""
+        """Return the interface that the seams use."""
         return KeptOrder(self, handovers)
 
-    # ── what completed ──────────────────────────────────────────────────────────────────────────────
+    # ── completions ─────────────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:
-        """These completions have gone out; whoever waits for them goes on."""
+        """Mark these completions as gone out and wake whatever waits for them."""
         is_thread = running_loop() is None
         with self._condition:
             if is_thread and clocks:
@@ -153,7 +153,7 @@ class OrderGate:
             listener()
 
     def cover(self, calls: Iterable[CallRecord]) -> None:
-        """These calls lie inside one that was served; other processes have to be told."""
+        """Mark calls inside a served call as gone out, for the other processes of the run."""
         clocks = () if self._shared is None else (clock for call in calls for clock in (*call.clocks, call.end_seq))
         self.complete(*clocks)
 
@@ -169,12 +169,12 @@ class OrderGate:
             listener()
 
     def go_live(self) -> None:
-        """End all ordering, and virtual time with it: what happens from now on was not recorded."""
+        """End all ordering and virtual time: the rest of the run was not recorded."""
         self.is_live = True
         self.open()
 
     def restart(self, clock: int) -> None:
-        """Order completions again, from this clock on; what should have come before does not come any more."""
+        """Resume ordering at this clock; earlier completions are no longer expected."""
         with self._condition:
             self._is_open, self.stalled = False, None
             while self._head < len(self._events) and self._events[self._head][0] < clock:
@@ -186,7 +186,7 @@ class OrderGate:
             listener()
 
     def extend(self, longer: OrderGate, clock: int) -> None:
-        """Take the completions of a longer recording behind this clock, in a process that was just forked."""
+        """Take over the completions of a longer recording after this clock, in a newly forked process."""
         for name in _OF_RECORDING:
             setattr(self, name, getattr(longer, name))
         self._pid, self._head, self._gone = posix.getpid(), 0, set()
@@ -218,7 +218,7 @@ class OrderGate:
             return is_behind or clock in self._gone or self._is_covered(seq) or self._is_gone_elsewhere(clock)
 
     def comes_from_elsewhere(self, thread: str) -> bool:
-        """Whether another thread (or process) than this one has to bring what comes next."""
+        """Whether the next completion must come from a thread (or process) other than this one."""
         with self._condition:
             self._advance()
             is_behind = self._is_open or self._head >= len(self._events)
@@ -226,7 +226,7 @@ class OrderGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is ordered any more."""
+        """Whether ordering has ended."""
         return self._is_open or (self._shared is not None and self._shared.is_open)
 
     def _is_turn(self, clock: int) -> bool:
@@ -238,11 +238,11 @@ class OrderGate:
         return self._head >= len(self._events) or clock <= self._events[self._head][0]
 
     def is_joint(self, first: int, clock: int) -> bool:
-        """Whether a completion came in the same turn of the event loop as an earlier one."""
+        """Whether a completion came in the same loop iteration as an earlier one."""
         return self._joint.get(clock, clock) == self._joint.get(first, first)
 
     def skip_before(self, clock: int) -> None:
-        """Give up waiting for what should have come before this completion."""
+        """Skip every completion that should have come before this one."""
         with self._condition:
             while not self._is_turn(clock):
                 late, _ = self._events[self._head]
@@ -265,7 +265,7 @@ class OrderGate:
             self._state_working()
 
     def join(self, shared: Family, *, is_worker: bool) -> None:
-        """Start anew in a process that was just started."""
+        """Start afresh in a newly started process."""
         self._pid = posix.getpid()
         self._condition, self._reacting = TurnCondition(), set()
         self._listeners = []
@@ -286,7 +286,7 @@ class OrderGate:
         return 0 if self._arrivals is None else self._arrivals.count_steps()
 
     def waits_for_process(self, waited_s: float) -> bool:
-        """Whether another process has still to come or to answer, and was waited for that long but not for too long."""
+        """Whether another process is still to start or to answer, after a wait this long that is not yet too long."""
         now, moved = time.monotonic(), (self._head, self._arrived)
         if moved != self._got_on[0]:
             self._got_on = (moved, now)
@@ -310,12 +310,12 @@ class OrderGate:
     def wait_turn(self, clock: int, others_s: float = REACTION_MS / 1000) -> None:
         """Block the calling thread until it is this completion's turn, or nothing else moves any more.
 
-        `others_s`: how long other threads may still be at work then.
+        `others_s`: how long other threads may keep working once the turn has come.
 
-        Not for a thread that runs an event loop: what it waits for may be a task of that loop.
+        Not for a thread that runs an event loop: the completion it waits for may come from a task of that loop.
         """
         if self._pid != posix.getpid():
-            return  # forked just now: it has not joined the run yet, and may never
+            return  # newly forked: it has not joined the run yet, and may never
         if (hub := running_hub()) is not None:
             self.greenlets.wait_turn(hub, clock)
             return
@@ -330,27 +330,27 @@ class OrderGate:
 
     @property
     def is_turn_taken(self) -> bool:
-        """Whether a thread has its turn, and goes on as soon as others have reacted to what came before."""
+        """Whether a thread has its turn and only waits for others to react to the previous completion."""
         return bool(self._reacting)
 
     @property
     def head(self) -> tuple[int, int]:
-        """How many completions have gone out in order, and the call that the next one belongs to, or -1."""
+        """The number of completions that have gone out in order, and the call of the next one (-1: none)."""
         with self._condition:
             self._advance()
             ahead = range(self._head, len(self._events))
             return self._head, next((self._events[at][1] for at in ahead if self._events[at][1] != _NO_CALL), _NO_CALL)
 
     def is_quiet(self, clock: int) -> bool:
-        """Whether it is this completion's turn, and no thread that is at work could still bring something before it."""
+        """Whether it is this completion's turn and no working thread could still complete something earlier."""
         with self._condition:
             return self._is_turn(clock) and self.working_threads <= 1  # the calling one
 
     def wait_long(self, wait: Callable[[float], bool]) -> None:
-        """Wait for what has no limit; `wait` takes seconds and says whether it has happened.
+        """Wait without a limit; `wait` takes seconds and returns whether the event has happened.
 
-        Raises: what `on_stall` gives, in the main thread once nothing has moved for HANG_MS while every thread was
-        waiting, in the others then too: the process could not end.
+        Raises: the exception that `on_stall` returns, in the main thread, once nothing has moved for HANG_MS while
+        every thread was waiting. The other threads then raise ReplayMiss, so that the process can end.
         """
         since, head = time.monotonic(), (self.head, self._arrived)
         is_main = threading.current_thread() is threading.main_thread()
@@ -371,19 +371,19 @@ class OrderGate:
                 raise self.on_stall()
 
     def _look_at_processes(self, shared: Family) -> None:
-        """Whoever waits for a process that has ended, or for a pool whose workers end before they begin, is stuck."""
+        """Detect waits that can't end: for a process that has ended, or a pool whose workers end before they begin."""
         shared.forget_ended()
         if shared.has_missed and self.stalled is None:
             self.stalled = "a worker process ended at a call that has no answer, before it took an item"
             self.open()
 
     def wait_lane(self, lane: str) -> None:
-        """Block until it is the turn of a lane to end; at once in a thread that runs an event loop."""
+        """Block until it is the turn of a lane to end; return immediately in a thread that runs an event loop."""
         if running_loop() is None:
             self.wait_turn(self.lane_ends.get(lane, -1))
 
     def begin(self, lane: str, future: Any, begin: Callable[[], bool]) -> bool:
-        """Begin a pool's future; one that was cancelled before it began blocks until it is."""
+        """Begin a pool's future; one that was cancelled before it began when recorded blocks until it is cancelled."""
         if lane in self.cancelled and not self._is_open:
             thread = threading.current_thread()
             self.wait_until(lambda: future._state != PENDING or thread in self._shut)
@@ -391,11 +391,11 @@ class OrderGate:
                 cancel_rest(future)
         is_begun = begin()
         if self.crew.is_any_waiting:
-            self.move(nothing)  # somebody may wait for it to begin
+            self.move(nothing)  # another thread may wait for it to begin
         return is_begun
 
     def shut(self, threads: Iterable[threading.Thread]) -> None:
-        """These threads of a pool take no more work: what they have taken too early is cancelled."""
+        """These threads of a pool take no more work: futures that they took too early are cancelled."""
         self.move(lambda: self._shut.update(threads))
 
     def _block(self, clock: int, others_s: float) -> None:
@@ -403,7 +403,7 @@ class OrderGate:
         reaction: Reaction | None = None
         while True:
             if self._is_turn(clock):
-                # Others may still be on their way to a wait for this very result
+                # Others may still be about to wait for this very result
                 if self.working_threads <= 0:
                     return
                 self._reacting.add(threading.get_ident())
@@ -424,7 +424,7 @@ class OrderGate:
     def wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool = False) -> bool:
         """Block the calling thread until `is_free`; False if nothing else moves any more, or ordering has ended.
 
-        `may_be_long`: it may take long as long as any other thread is at work.
+        `may_be_long`: keep waiting for as long as any other thread is at work.
         """
         if (hub := running_hub()) is not None:
             return self.greenlets.wait_until(hub, is_free)
@@ -437,7 +437,7 @@ class OrderGate:
 
     def _wait_until(self, is_free: Callable[[], bool], *, may_be_long: bool) -> bool:
         patience = Patience((self._head, self._moves, self._arrived), self._look_ms)
-        self._condition.notify_all()  # one thread less is at work
+        self._condition.notify_all()  # one fewer thread is at work
         while not self._is_open:
             self._pause(LOOK_MS / 1000)
             if is_free():
@@ -449,7 +449,7 @@ class OrderGate:
         return False
 
     def move(self, step: Callable[[], None]) -> None:
-        """Do what others may wait for in `wait_until`."""
+        """Make a change that `wait_until` may be waiting for."""
         with self._condition:
             step()
             self._moves += 1
@@ -457,24 +457,24 @@ class OrderGate:
 
     @property
     def is_thread_awaited(self) -> bool:
-        """Whether other threads are at work, or have done work that the loop has not been given yet."""
+        """Whether other threads are at work, or have produced results that the loop has not received yet."""
         return self.working_threads > 1 or self._delivering > 0
 
     def deliver(self) -> None:
-        """A thread's work has ended, its result is on its way to a loop; call `delivered` there."""
+        """Count a thread's result as on its way to a loop; call `delivered` there."""
         with self._condition:
             self._delivering += 1
             self.crew.told_at = time.monotonic()
         self.crew.ended()
 
     def delivered(self) -> None:
-        """The loop has got it, or nobody waits for it any more."""
+        """The loop has received the result, or nothing waits for it any more."""
         with self._condition:
             self._delivering -= 1
 
     @property
     def working_threads(self) -> int:
-        """Threads that are at work and not waiting here, the calling one included."""
+        """The number of threads at work and not waiting here, including the calling one."""
         others = 0 if self._shared is None else self._shared.count_others_working()
         return self.crew.working + others
 

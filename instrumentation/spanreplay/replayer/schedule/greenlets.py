@@ -1,9 +1,9 @@
 """Lets the calls of a thread's greenlets end in the recorded order.
 
-One of them runs at a time, and only its hub runs another. Whoever has to wait for its turn gives way to the hub, which
-lets it go on once everything before has gone out: the greenlets that have gone on first have then reached their next
-wait. The hub looks when it has nothing else to do, whenever something has gone out, and now and then, so that a wait
-ends in which nothing moves any more.
+Only one greenlet of a hub runs at a time, and only the hub switches to another. A greenlet that has to wait for its
+turn switches to the hub, which resumes it once everything earlier has gone out; greenlets resumed before it have then
+reached their next wait. The hub checks when it is idle, whenever something has gone out, and at intervals, so that a
+wait ends if nothing moves any more.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from spanreplay.runtime.order.order import Order
 
 REST: Final = 1 << 62
-"""The clock of what the recording does not know of: its turn is behind everything that was recorded."""
-_get_ident: Final = _thread.get_ident  # of the thread, whatever a library puts in its place
+"""The clock of events that the recording doesn't contain: their turn is after everything recorded."""
+_get_ident: Final = _thread.get_ident  # the thread's ident, even if a library has patched it
 
 
 class Waiting:
-    """Something that a hub does when its turn comes."""
+    """An action that a hub performs when its turn comes."""
 
     __slots__ = ("act", "clock", "is_free")
 
@@ -37,7 +37,7 @@ class Waiting:
 
 
 class HubTurns:
-    """What waits in one hub for its turn in one replay."""
+    """The actions that wait in one hub for their turn in one replay."""
 
     def __init__(self, gate: Order, hub: Any) -> None:
         self._gate = gate
@@ -46,7 +46,7 @@ class HubTurns:
         self._waiting: dict[int, Waiting] = {}
         self._numbers = itertools.count()
         self._throws = 0
-        """How many greenlets wait for something that the program throws into them."""
+        """How many greenlets wait for the program to throw something into them."""
         self._soon = hub.loop.timer(0.0)
         self._is_soon = False
         self._look = hub.loop.timer(LOOK_MS / 1000, LOOK_MS / 1000)
@@ -55,9 +55,9 @@ class HubTurns:
         self._moves = 0
         gate.add_listener(self._wake)
 
-    # ── what waits ──────────────────────────────────────────────────────────────────────────────────
+    # ── waiting ─────────────────────────────────────────────────────────────────────────────────────────
     def add(self, clock: int, is_free: Callable[[], bool], act: Callable[[], object]) -> Callable[[], None]:
-        """Do something in the hub when it is its turn; gives what takes that back."""
+        """Run `act` in the hub when its turn comes; return a callback that withdraws it."""
         number = next(self._numbers)
         self._waiting[number] = Waiting(clock, is_free, act)
         self._arm()
@@ -70,7 +70,7 @@ class HubTurns:
         return remove
 
     def wait(self, clock: int, is_free: Callable[[], bool]) -> None:
-        """Give way until it is the turn of the running greenlet. Raises: what is thrown into it meanwhile."""
+        """Yield to the hub until it is the running greenlet's turn. Raises: anything thrown into it meanwhile."""
         current = sys.modules["greenlet"].getcurrent()
         is_over: list[None] = []
 
@@ -86,7 +86,7 @@ class HubTurns:
             remove()
 
     def wait_for_throw(self) -> None:
-        """Give way until something is thrown into the running greenlet; return where nothing is."""
+        """Yield to the hub until something is thrown into the running greenlet; return if nothing is."""
         self._throws += 1
         try:
             self.wait(REST, lambda: False)
@@ -123,7 +123,7 @@ class HubTurns:
         return None if found is None else (found[1], self._waiting[found[1]])
 
     def _go_on(self) -> None:
-        """Do what comes next, and look again: whatever reacts to it goes first."""
+        """Run the next action, and look again later: reactions to it go first."""
         self._is_soon = False
         self._soon.stop()
         found = self._next()
@@ -157,7 +157,7 @@ class HubTurns:
 
 
 def _switch(hub: Any) -> Any:
-    """`Hub.switch` itself, without what the seam has put around it."""
+    """Call `Hub.switch` itself, without the seam's wrapper."""
     real = type(hub).switch
     return getattr(real, "__wrapped__", real)(hub)
 
@@ -170,24 +170,24 @@ class Greenlets:
         self._hubs: dict[int, HubTurns] = {}
 
     def of(self, hub: Any) -> HubTurns:
-        """What waits in a hub of the calling thread."""
+        """The actions that wait in a hub of the calling thread."""
         found = self._hubs.get(id(hub))
         if found is None or found._hub is not hub:
             found = self._hubs[id(hub)] = HubTurns(self._gate, hub)
         return found
 
     def wait_turn(self, hub: Any, clock: int) -> None:
-        """Give way until it is the turn of a completion: at least once, as every call does."""
+        """Yield to the hub until it is the turn of a completion: at least once, as every call does."""
         gate = self._gate
         with gate.crew.waiting_elsewhere():
             self.of(hub).wait(clock, lambda: gate.is_turn(clock))
 
     def wait_until(self, hub: Any, is_free: Callable[[], bool]) -> bool:
-        """Give way until something is so, or nothing moves any more; whether it is so."""
+        """Yield to the hub until `is_free`, or nothing moves any more; return `is_free()`."""
         if not is_free() and not self._gate.is_open:
             self.of(hub).wait(REST, lambda: self._gate.is_open or is_free())
         return is_free()
 
     def wait_for_throw(self, hub: Any) -> None:
-        """Give way until something is thrown into the running greenlet; return where nothing is."""
+        """Yield to the hub until something is thrown into the running greenlet; return if nothing is."""
         self.of(hub).wait_for_throw()

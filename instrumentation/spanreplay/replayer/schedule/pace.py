@@ -1,4 +1,4 @@
-"""What a recording says about when completions came: between which steps of a loop, from which thread."""
+"""Where completions came when recorded: between which callbacks of a loop, and from which thread."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, Final
 from spanreplay.model.call import CallRecord
 
 _THREADS: Final = ("x:", "th:", "p:", "px:")
-"""How the labels of lanes begin that have a thread or a process to themselves."""
+"""Prefixes of the labels of lanes that have their own thread or process."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What a recording says about the steps of its event loops; empty where it says nothing."""
+    """The recorded callbacks of the event loops; empty if the recording has none."""
 
     following: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Clock of a completion → one before it on its loop, and how many steps behind that one it came."""
+    """Clock of a completion → an earlier one on its loop, and how many callbacks ran in between."""
     at_once: frozenset[int] = frozenset()
-    """Clocks of calls of coroutines that never waited for anything."""
+    """Clocks of coroutine calls that completed synchronously."""
 
     pauses: frozenset[int] = frozenset()
-    """Clocks of steps before which completions of other threads came; they are among `following`."""
+    """Clocks of callbacks before which completions of other threads came; a subset of `following`."""
     behind: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    """Clock of a completion → those that came behind it, in their order, and how many steps."""
+    """Clock of a completion → the later ones in their order, each with the number of callbacks in between."""
 
     @classmethod
     def read(cls, manifest: Mapping[str, Any]) -> Steps:
-        """The steps that a manifest states."""
+        """Read the callbacks from a manifest."""
         steps, at_once = manifest.get("steps"), manifest.get("at_once")
         flat = steps if isinstance(steps, list) else []
         following = {clock: (first, count) for clock, first, count in zip(*[iter(flat)] * 3, strict=False)}
@@ -41,7 +41,7 @@ class Steps:
 
 
 def thread_of(lane: str) -> str:
-    """The lane of the thread or process that a lane lies in; '' for the main thread's."""
+    """Return the lane of the thread or process that a lane lies in; '' for the main thread's."""
     labels = lane.split("/")
     inner = next((n for n in range(len(labels), 0, -1) if labels[n - 1].startswith(_THREADS)), 0)
     return "/".join(labels[:inner])
@@ -50,7 +50,7 @@ def thread_of(lane: str) -> str:
 def find_threads(
     calls: Iterable[CallRecord], lane_ends: Mapping[str, int], timers: Mapping[str, int]
 ) -> dict[int, str]:
-    """Clock of a completion → the thread that brings it, for those of other threads than the main one."""
+    """Map the clock of each completion outside the main thread to the thread that brings it."""
     found = {clock: call.lane for call in calls for clock in (call.seq, *call.clocks, call.end_seq)}
     found.update({clock: lane for lane, clock in lane_ends.items()})
     found.update({clock: name.partition("|")[0] for name, clock in timers.items()})

@@ -1,8 +1,8 @@
-"""Virtual time of asyncio's own loops, between whose steps things come where they came when they were recorded.
+"""Virtual time for asyncio's own loops, with events placed between the same callbacks as when recorded.
 
-What came while the loop had nothing to do is released in the loop's own `select`, as in `virtual_time`. What came while
-the program still reacted to something is released between the same two steps again (see `steps`): the queue of what
-is ready asks before each.
+Events that came while the loop was idle are released in the loop's own `select`, as in `virtual_time`. Events that came
+while the program was still reacting to something are released between the same two callbacks again (see `steps`): the
+ready queue asks for them before each callback.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _CLOCK = "_spanreplay_clock"
 
 
 class _Certain(asyncio.Future[None]):
-    """What a task waits for that was recorded as going on, whoever may have wanted to cancel it before.
+    """The future of a task that kept running when recorded, even if something tried to cancel it before.
 
-    Anyio leaves a task alone whose future is done, and asks again in the next turn; who calls `Task.cancel` is served.
+    Anyio leaves a task alone whose future is done, and tries again in the next loop iteration; `Task.cancel` takes
+    effect.
     """
 
     def done(self) -> bool:
-        """For anyio; see `is_over`."""
+        """Always True, which anyio checks; see `is_over`."""
         return True
 
     @property
@@ -49,7 +50,7 @@ class _Certain(asyncio.Future[None]):
 
 
 class StepClock(LoopClock):
-    """Takes over one event loop's clock, its idle moments and what comes between its steps, while the loop runs."""
+    """Takes over one event loop's clock, its idle moments and the gaps between its callbacks, while the loop runs."""
 
     def __init__(self, loop: Any, gate: Order, watched: Watched, run: Run) -> None:
         super().__init__(loop, gate)
@@ -62,19 +63,19 @@ class StepClock(LoopClock):
         self._has_arrived = threading.Event()
         self._patience: Patience | None = None
         self.is_attached = self.is_attached_as_running = False
-        """Whether the loop runs, and whether all that it says of that is that it is the running one."""
+        """Whether the loop runs, and whether being set as the running loop is the only sign of that."""
         self._thread = ""
         """The lane of the thread that runs the loop."""
         self._cancelling: dict[int, asyncio.Future[None]] = {}
-        """Clock of each call that the program has to cancel again → what it waits for."""
+        """Clock of each call that the program has to cancel again → the future that the call waits on."""
         self._last_noted = -1
         self._first = -1
-        """The completion that others are counted from, since the loop last had nothing to do; -1: there is none."""
+        """The completion that callbacks are counted from since the loop was last idle; -1: none."""
         self._paused = -1
-        """The completion that pauses are counted from, also while the loop has nothing to do."""
+        """The completion that pauses are counted from, even while the loop is idle."""
         self._start = 0
         self._next = 0
-        """How many steps had been made at `_first`, and which of those behind it comes next."""
+        """The callbacks run before `_first`, and the index of the next completion among those after it."""
 
     def attach(self) -> None:
         """The loop begins to run."""
@@ -100,7 +101,7 @@ class StepClock(LoopClock):
     def _wake(self) -> None:
         if running_loop() is not self._loop:
             self._has_arrived.set()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits there
                 self._loop.call_soon_threadsafe(Outer(nothing))
 
     async def wait_turn(self, clock: int, seconds: float) -> None:
@@ -110,20 +111,20 @@ class StepClock(LoopClock):
         await future
 
     def make_wake(self, clock: int) -> asyncio.Future[None]:
-        """A future that the program has to cancel; who waits for it goes on between the same two steps again.
+        """Make a future that the program has to cancel; its waiter then continues between the same two callbacks again.
 
-        What is cancelled behind that moment has not heard of it there, and goes on as if it had not been cancelled.
+        A cancellation that arrives after this point is ignored, as it was when recorded.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         self._cancelling[clock] = future
         return future
 
     async def settle(self, clock: int) -> None:
-        """Wait, in a task that was cancelled, until its call ends as it did: its body may have gone on."""
+        """Wait, in a cancelled task, until its call ends as recorded: its body may have continued."""
         await self.wait_turn(clock, 0.0)
 
     def hand_over(self, clock: int, handle: asyncio.Handle) -> None:
-        """Another thread wants this loop to do something; thread-safe."""
+        """Schedule a handle from another thread at its recorded place; thread-safe."""
         self._handed.append(Due(clock, 0.0, handle=handle))
         self._has_arrived.set()
         self._loop.call_soon_threadsafe(Outer(nothing))
@@ -131,20 +132,20 @@ class StepClock(LoopClock):
     def make_timer(
         self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None
     ) -> asyncio.TimerHandle | None:
-        """A timer that fires when it did; None if the recording says nothing about timers."""
+        """Make a timer that fires where it did when recorded; None if the recording has no timers."""
         if self._gate.timers is None or self._gate.is_live:
             return None
         handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
         clock = self._gate.timers.get(name, -1)
         if clock >= 0:
             heapq.heappush(self._waiting, Due(clock, when, handle=handle))
-        else:  # it never fired: something else was first
+        else:  # it never fired: something else came first
             self.keep_unfired(handle)
         return handle
 
-    # ── between two steps ───────────────────────────────────────────────────────────────────────────
+    # ── between two callbacks ───────────────────────────────────────────────────────────────────────────
     def note(self, clock: int) -> None:
-        """A completion has gone out now."""
+        """Count callbacks from this completion, which has just gone out."""
         if clock <= self._last_noted:
             return
         self._last_noted = clock
@@ -160,7 +161,7 @@ class StepClock(LoopClock):
         self._start = self._place.steps - count
 
     def _end_pauses(self) -> None:
-        """Those that should have come by now hold up nobody, should there be fewer steps than there were."""
+        """If fewer callbacks run than when recorded, pauses that are overdue no longer block anything."""
         steps = self._gate.steps
         late = [c for c, _ in steps.behind.get(self._paused, ()) if c in steps.pauses and not self._gate.is_over(c)]
         self._paused = -1
@@ -168,7 +169,7 @@ class StepClock(LoopClock):
             self._gate.complete(*late)
 
     def take_due(self) -> asyncio.Handle | None:
-        """What was recorded to come before the next step, if it is due and has not come yet."""
+        """Return the handle that was recorded to run before the next callback, if it is due and has not run yet."""
         if self._first < 0 <= self._paused and self._queue.is_step(self._queue[0]):
             self._end_pauses()
         while self._first >= 0:
@@ -213,16 +214,16 @@ class StepClock(LoopClock):
         return handle
 
     def _run_handle(self, handle: asyncio.Handle) -> asyncio.Handle | None:
-        """Do what is due, or give it to be done now."""
+        """Run a due handle, or return it to be run now."""
         return handle
 
     def _append_handle(self, handle: asyncio.Handle) -> None:
-        """Have something done that is no step."""
+        """Schedule a handle that does not count as a callback."""
         handle._callback = Outer(handle._callback)  # type: ignore[attr-defined]  # typeshed leaves it out
         self._queue.append(handle)
 
     def _take_wakeup(self, future: asyncio.Future[None]) -> asyncio.Handle | None:
-        """What goes on with a future that is done, taken out of the queue."""
+        """Remove the wakeup of a finished future from the queue and return it."""
         for handle in reversed(list(self._queue)):
             if handle._args and handle._args[0] is future:
                 self._queue.remove(handle)
@@ -230,7 +231,7 @@ class StepClock(LoopClock):
         return None
 
     def _is_coming(self, clock: int) -> bool:
-        """Whether a completion that is due but not there is to be looked for again: other threads may bring it."""
+        """Whether to look again for a completion that is due but missing: other threads may bring it."""
         if self._gate.is_over(clock):
             return True
         gate = self._gate
@@ -243,7 +244,7 @@ class StepClock(LoopClock):
             self._has_arrived.wait(LOOK_MS / 1000)
         self._has_arrived.clear()
         if self._patience.is_over((clock, gate.head), is_busy=gate.working_threads > 1, waiting=gate.crew.idle):
-            self._first, self._patience = -1, None  # not the recorded program: go on without
+            self._first, self._patience = -1, None  # the program no longer follows the recording: continue without it
             return False
         return True
 
@@ -258,7 +259,7 @@ class StepClock(LoopClock):
             self._idle_since = self._stuck_since = -1.0
             self._now_s += TURN_S
             return self._look(0)
-        self._first = -1  # whatever came before has been reacted to
+        self._first = -1  # everything before this has been reacted to
         return self._select_idle(timeout)
 
     def _find_timeout(self) -> float | None:
@@ -286,7 +287,7 @@ class StepClock(LoopClock):
         return self._waiting[0] if self._waiting else None
 
     def _let_go(self, head: Any) -> None:
-        """Let the head go on, and with it what came in the same turn of a loop whose steps nobody counted."""
+        """Whether another process is still to start or to answer, after a wait this long that is not yet too long."""
         while True:
             heapq.heappop(self._waiting)
             if head.handle is not None:
@@ -303,7 +304,7 @@ class StepClock(LoopClock):
             head = behind
 
     def _give_up(self, head: Due | None) -> float | None:
-        """Nothing has moved for too long: the program is not the recorded one any more."""
+        """Give up: nothing has happened for too long, so the program no longer follows the recording."""
         self._idle_since = -1.0
         expected = min(self._cancelling, default=-1) if head is None else head.clock
         if expected >= 0 and not self._gate.is_turn(expected):
@@ -321,7 +322,7 @@ class StepClock(LoopClock):
 def install(gate: Order, patches: Patches) -> None:
     """Take over every asyncio loop of the standard library that is run from now on.
 
-    Some have a way to run of their own, which `nest_asyncio` gives them: each says that it runs.
+    A loop that `nest_asyncio` has given its own way of running is detected when it sets the running loop.
     """
     import asyncio.base_events
 
@@ -333,7 +334,7 @@ def install(gate: Order, patches: Patches) -> None:
         clock = loop.__dict__.get(_CLOCK)
         if clock is None:
             clock = loop.__dict__[_CLOCK] = StepClock(loop, gate, watched, run)
-        return clock  # type: ignore[no-any-return]  # nobody else puts anything there
+        return clock  # nothing else is ever stored there
 
     def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
         clock = find_clock(loop)
@@ -365,13 +366,13 @@ def install(gate: Order, patches: Patches) -> None:
 
 
 def clock_of(loop: Any) -> StepClock | None:
-    """The clock of a loop of asyncio's own, if it was taken over."""
+    """Return the clock of an asyncio loop of the standard library, if it was taken over."""
     clock = getattr(loop, "__dict__", {}).get(_CLOCK)
     return clock if isinstance(clock, StepClock) else None
 
 
 def reschedule_as_recorded(wrapped: Any, gate: Order, name: str, scope: Any, when: float) -> None:
-    """Set the deadline of an `asyncio.timeout`, which has passed if it had then, and else has not."""
+    """Set the deadline of an `asyncio.timeout`, which passes here only if it passed when recorded."""
     loop = running_loop()
     clock = None if loop is None or gate.is_open or gate.timers is None else clock_of(loop)
     if clock is None or gate.timers is None:

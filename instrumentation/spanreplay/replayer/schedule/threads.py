@@ -1,6 +1,6 @@
-"""Tells the order gate which threads are at work, and cuts sleeps short.
+"""Tells the order gate which threads are at work, and shortens sleeps.
 
-A thread that waits for a condition (a future's result, an event, a queue) can't react to anything else, so the next
+A thread that waits on a condition (a future's result, an event, a queue) can't react to anything else, so the next
 result may go out.
 """
 
@@ -40,7 +40,7 @@ _POOL_WORKER: Final = getattr(concurrent.futures.thread, "_worker", None)
 
 
 class _Waiting:
-    """Who waits for what, so that a thread that was told counts as one at work before it wakes up."""
+    """Tracks waiting threads, so that a notified thread counts as working before it wakes up."""
 
     def __init__(self, gate: Order) -> None:
         self._gate = gate
@@ -50,9 +50,9 @@ class _Waiting:
         )
 
     def wait(self, condition: Any, timeout: float | None) -> bool:
-        """`Condition.wait`; without a limit it looks now and then whether the program is stuck.
+        """`Condition.wait`; without a limit, regularly checks whether the program is stuck.
 
-        One waiter for all of it: what is told between the end of one wait and the start of the next would be lost.
+        Uses one waiter throughout: a notification between two separate waits would be lost.
         """
         waiter, is_told = _thread.allocate_lock(), False
         waiter.acquire()
@@ -76,7 +76,7 @@ class _Waiting:
         return is_told
 
     def notify(self, wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
-        """`Condition.notify`: whoever is told is at work again."""
+        """`Condition.notify`: every notified thread counts as working again."""
         before = list(condition._waiters)
         result = wrapped(*args, **kwargs)
         after = set(condition._waiters)
@@ -99,13 +99,13 @@ class _Waiting:
                 ends.remove(end)
 
     def ended(self, thread: threading.Thread) -> None:
-        """What a thread does has ended: whoever joins it is at work again."""
+        """A thread has ended: every thread that joins it counts as working again."""
         for end in list(self._joined.get(thread, ())):
             end()
 
 
 class _Pools:
-    """How many calls of each pool are at work: no more than it has threads, since others wait for one of those."""
+    """Counts the working calls of each pool, up to its number of threads, as further calls wait for one of those."""
 
     def __init__(self, gate: Order) -> None:
         self._gate = gate
@@ -114,7 +114,7 @@ class _Pools:
         self._routed: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def given(self, pool: Any, worker: int | None = None) -> None:
-        """A pool, or one worker of it, is asked for one more call."""
+        """A pool, or one of its workers, has received one more call."""
         with self._lock:
             calls = self._calls.setdefault(pool, Counter())
             calls[worker] += 1
@@ -122,7 +122,7 @@ class _Pools:
                 self._gate.crew.started()
 
     def ended(self, pool: Any, worker: int | None = None) -> None:
-        """A call is over, or was never begun; its thread takes the next one."""
+        """A call is over, or never began; its thread takes the next one."""
         with self._lock:
             calls = self._calls[pool]
             worker = worker if worker in calls else None
@@ -131,7 +131,7 @@ class _Pools:
                 self._gate.crew.ended()
 
     def assign(self, pool: Any, future: Any) -> Callable[[], None]:
-        """Ask the worker that a call has to wait for, if there is only one, instead of the pool; gives what ends it."""
+        """Count a call against the only worker that may take it instead of the pool; return a callback that ends it."""
         if pool_workers.is_held(pool, future):
             self.ended(pool)
             return nothing
@@ -146,7 +146,7 @@ class _Pools:
         return lambda: self.ended(pool, worker)
 
     def _merge(self, of: Callable[[], Any]) -> None:
-        """Any worker of a pool takes any call from now on."""
+        """From now on, any worker of a pool takes any call."""
         pool = of()
         with self._lock:
             before = self._calls.get(pool, Counter())
@@ -165,7 +165,7 @@ def _limit(pool: Any, worker: int | None) -> int:
 
 
 def _is_started_by_agent() -> bool:
-    """Whether it is the agent's own code that starts a thread in the caller's frame."""
+    """Whether the agent's own code starts a thread in the caller's frame."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -177,8 +177,8 @@ def _count(gate: Order | None, joins: Order | None = None) -> None:
 
 
 def _start_within(thread: Any, start: Callable[[], Any], begin: Callable[[], None], end: Callable[[], None]) -> Any:
-    """Start a thread that calls `begin` before and `end` behind all that it does, the end of its lane included."""
-    bootstrap = thread._bootstrap_inner  # what `run` is replaced by lies within, whoever replaces it
+    """Start a thread that calls `begin` before and `end` after everything it does, including the end of its lane."""
+    bootstrap = thread._bootstrap_inner  # replacements of `run` lie within it, whoever made them
 
     def inner() -> None:
         vars(thread).pop("_bootstrap_inner", None)
@@ -197,7 +197,7 @@ def _start_within(thread: Any, start: Callable[[], Any], begin: Callable[[], Non
 
 
 def _is_endless(timeout: float | None) -> bool:
-    """Whether a thread that the process waits for waits without a limit."""
+    """Whether a thread that keeps the process alive waits without a limit."""
     return timeout is None and not threading.current_thread().daemon
 
 
@@ -210,7 +210,7 @@ def _timeout(timeout: float | None = None) -> float | None:
 
 
 def install(gate: Order, patches: Patches, sleeps: LongSleeps | None = None) -> None:
-    """Count pool calls and threads from the moment they are asked for until they are done."""
+    """Count pool calls and threads from the moment they are requested until they are done."""
     waiting, pools = _Waiting(gate), _Pools(gate)
 
     def submit(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
@@ -225,11 +225,11 @@ def install(gate: Order, patches: Patches, sleeps: LongSleeps | None = None) -> 
 
     def start(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
         if hasattr(thread, SERVICE) or type(thread).__module__ == _PROCESS_POOLS:
-            return wrapped(*args, **kwargs)  # their calls are counted
+            return wrapped(*args, **kwargs)  # their calls are counted instead
         if getattr(thread, "_target", None) is _POOL_WORKER:
-            # Of a pool that a daemon asked first they are daemons too; their calls are counted all the same
+            # Workers of a pool that a daemon thread used first are daemons too; their calls are counted all the same
             return _start_within(thread, wrapped, lambda: _count(gate), nothing)
-        is_counted = not thread.daemon or _is_started_by_agent()  # helpers of libraries never end
+        is_counted = not thread.daemon or _is_started_by_agent()  # helper threads of libraries never end
 
         def end() -> None:
             waiting.ended(thread)
@@ -256,14 +256,14 @@ def _install_waits(gate: Order, waiting: _Waiting, patches: Patches, sleeps: Lon
     def sleep(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         seconds = args[0] if args else 0
         if gate.is_live or not isinstance(seconds, (int, float)) or seconds < 0:
-            return wrapped(*args, **kwargs)  # which raises
+            return wrapped(*args, **kwargs)  # a bad argument: the original raises
         sleeps.hold(gate, seconds)
         with gate.crew.sleeping():
             return sleep_with_alarm(seconds, lambda: wrapped(min(seconds * SLEEP_FACTOR, SLEEP_S_MAX)))
 
     def wait(wrapped: Any, condition: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(condition, TurnCondition) or not condition._is_owned() or running_hub() is not None:
-            return wrapped(*args, **kwargs)  # which raises, or gives way to a hub that knows what comes next
+            return wrapped(*args, **kwargs)  # the original raises, or switches to a hub, which knows what comes next
         return waiting.wait(condition, _timeout(*args, **kwargs))
 
     def join(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
 """Virtual time for asyncio: a replay never waits for a clock.
 
-An event loop that has nothing to do would sleep until its next timer. In a replay it jumps there. Served calls complete
-and timers fire in the recorded order (see `order` and `timers`), so timeouts, back-offs and races between timers and
-calls come out as recorded, at once. What has no place in that order (a run that was killed says nothing about timers)
-goes by the recorded durations.
+An idle event loop would sleep until its next timer; in a replay it jumps there. Served calls complete and timers fire
+in the recorded order (see `gate` and `timers`), so timeouts, back-offs and races between timers and calls turn out as
+recorded, without waiting. Events that have no place in that order follow the recorded durations (the recording of a run
+that was killed contains no timers).
 
 Everything happens in the loop's own `select`: asyncio calls it with a positive timeout, or with None, exactly when
 nothing is ready to run.
@@ -23,22 +23,23 @@ from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.order.order import Order
 
 TURN_S: Final = 0.00001
-"""How far the clock moves in a turn of the loop that had something to do: the processor's own time would let timers
-overtake calls, and none at all would let a program that polls the clock run for ever."""
+"""How far the clock moves in a loop iteration that had work to do: real CPU time would let timers overtake calls, and
+zero would let a program that polls the clock run forever.
+"""
 POLL_S: Final = 0.005
-"""How long to look for real input and output while other threads work."""
+"""How long to poll for real input and output while other threads work."""
 
 
 POLLS_MAX: Final = 100_000
-"""How many timers may fire in a row while nothing that was recorded goes on, before a program counts as stuck."""
+"""How many timers may fire in a row without progress in the recording, before a program counts as stuck."""
 UNFIRED_MAX: Final = 10
-"""The same for timers that never fired when this was recorded, each of which is waited for in vain first."""
+"""The same for timers that never fired when recorded; the replay first waits for each of them in vain."""
 STARTED_MAX: Final = 10_000
-"""Streams whose start on the loop's clock is remembered."""
+"""The maximum number of streams whose start on the loop's clock is remembered."""
 
 
 class Due:
-    """A call's completion, a timer, or what another thread hands over: goes on when its turn has come."""
+    """A call's completion, a timer, or a handle from another thread; continues when its turn has come."""
 
     __slots__ = ("clock", "due", "future", "handle")
 
@@ -50,15 +51,15 @@ class Due:
 
     @property
     def timer(self) -> asyncio.TimerHandle | None:
-        """The timer that this is, if it is one."""
+        """The timer, if this is one."""
         return self.handle if isinstance(self.handle, asyncio.TimerHandle) else None
 
     def is_over(self) -> bool:
-        """Whether it has gone on, or was cancelled."""
+        """Whether it has continued, or was cancelled."""
         return bool(self.future.is_over) if self.handle is None else self.handle.cancelled()
 
     def fire(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         if self.handle is not None:
             self.handle._run()
         else:
@@ -71,7 +72,7 @@ class Due:
 class LoopClock(abc.ABC):
     """Takes over one event loop's clock and its idle moments, while the loop runs.
 
-    What comes while the loop is busy is up to the class below, and where to keep it.
+    Subclasses decide how events are stored, and how those that come while the loop is busy are handled.
     """
 
     def __init__(self, loop: Any, gate: Order) -> None:
@@ -114,43 +115,43 @@ class LoopClock(abc.ABC):
 
     @abc.abstractmethod
     async def settle(self, clock: int) -> None:
-        """Wait, in a task that was cancelled, until its call ends as it did: its body may have gone on."""
+        """Wait, in a cancelled task, until its call ends as recorded: its body may have continued."""
 
     @abc.abstractmethod
     def make_wake(self, clock: int) -> asyncio.Future[None]:
-        """A future that the program has to cancel; who waits for it goes on when it did."""
+        """Make a future that the program has to cancel; its waiter then continues where it did when recorded."""
 
     @abc.abstractmethod
     def note(self, clock: int) -> None:
-        """A completion has gone out now."""
+        """A completion has just gone out."""
 
     @abc.abstractmethod
     def _find_head(self) -> Due | None:
-        """What comes next of all that waits for its turn here."""
+        """Return the earliest completion that waits on this loop."""
 
     @abc.abstractmethod
     def _let_go(self, head: Due) -> None:
-        """Let the head go on."""
+        """Let the head continue."""
 
     @abc.abstractmethod
     def _take_waiting(self) -> list[Due]:
-        """All that waits for its turn, which it has here no longer."""
+        """Remove and return everything that waits for its turn."""
 
     @abc.abstractmethod
     def _look(self, seconds: float) -> Any:
-        """What has come from outside within so many seconds."""
+        """Return the events that arrive from outside within this many seconds."""
 
     @abc.abstractmethod
     def _give_up(self, head: Due | None) -> float | None:
-        """Nothing has moved for too long: the program is not the recorded one any more."""
+        """Give up: nothing has happened for too long, so the program no longer follows the recording."""
 
     def keep_unfired(self, handle: asyncio.TimerHandle) -> None:
-        """A timer that fires only where nothing else can happen any more."""
+        """Keep a timer that fires only if nothing else can happen any more."""
         heapq.heappush(self._unfired, (handle.when(), id(handle), handle))
 
     # ── the loop's idle moments ─────────────────────────────────────────────────────────────────────
     def _select_idle(self, timeout: float | None) -> Any:
-        """The loop has nothing to do for so long: let go on what comes next."""
+        """Release the next event while the loop is idle; `timeout` is the time until its own next timer."""
         timer = None if timeout is None else self._time() + timeout
         with self._gate.crew.polling():
             while True:
@@ -163,11 +164,11 @@ class LoopClock(abc.ABC):
                     return []
                 events = self._poll(wait_s)
                 is_due = timer is not None and self._time() >= timer
-                if events or self._loop._ready or is_due or self._gate.is_live:  # a signal's handler may make it ready
+                if events or self._loop._ready or is_due or self._gate.is_live:  # a signal handler may ready it
                     return events
 
     def _go_on(self, timer: float | None) -> float | None:
-        """Let go on what comes next, and give None; or the seconds until the next look."""
+        """Release the next event and return None; otherwise return the seconds until the next look."""
         if self._is_thread_reacting():
             return POLL_S
         head = self._find_head()
@@ -181,7 +182,7 @@ class LoopClock(abc.ABC):
         return self._idle(head, timer)
 
     def _is_thread_reacting(self) -> bool:
-        """Whether other threads may still be on their way with what they got last."""
+        """Whether other threads may still be reacting to what they were told last."""
         if not self._gate.is_thread_awaited:
             return False
         told_at = self._gate.crew.told_at
@@ -190,7 +191,7 @@ class LoopClock(abc.ABC):
         return not self._reaction.is_over(self._gate.crew.idle)
 
     def _select_live(self, timeout: float | None) -> Any:
-        """Real time: what waits for its turn goes on, timers that were set before fire when they are due."""
+        """Switch to real time: waiting completions continue, and timers set earlier fire when they are due."""
         now, timers = self._time(), self._unfired
         self._unfired = []
         for entry in sorted(self._take_waiting()):
@@ -211,7 +212,7 @@ class LoopClock(abc.ABC):
         return self._real_select(timeout)
 
     def _idle(self, head: Due | None, timer: float | None) -> float | None:
-        # Nothing here can go on by itself: let other threads and real sockets move first
+        # Nothing here can continue by itself: let other threads and real sockets move first
         is_any_waiting = timer is not None and self._gate.crew.is_any_waiting
         others = self._gate.working_threads > 1 or is_any_waiting or len(self._loop._selector.get_map()) > 1
         now, moved = float(self._real_time()), self._gate.head
@@ -236,9 +237,10 @@ class LoopClock(abc.ABC):
         return self._give_up(head)
 
     def _are_others_at_work(self, now: float) -> bool:
-        """Whether other threads get on since the loop is idle: no deadline passes before they had their time.
+        """Whether other threads have made progress since the loop became idle; until they had their time, no deadline
+        passes.
 
-        They get on if a call of theirs has ended or begun, or if they compute.
+        They make progress if one of their calls has ended or begun, or if they compute.
         """
         moved = (self._gate.head, self._gate.crew.told_at)
         if self._others is None or self._others_since != self._idle_since or moved != self._moved:
@@ -247,7 +249,7 @@ class LoopClock(abc.ABC):
         return not self._others.is_over(self._gate.crew.idle)
 
     def _wait_for_nothing(self) -> float | None:
-        """No timer, no call: only another thread or a socket can make the program go on, if there is one."""
+        """Wait for another thread or a socket: without a timer or a call, only they can make the program continue."""
         now, head = float(self._real_time()), self._gate.head
         is_alone = self._gate.working_threads <= 1 and len(self._loop._selector.get_map()) <= 1
         if self._stuck_since < 0 or head != self._head or not is_alone:
@@ -260,7 +262,7 @@ class LoopClock(abc.ABC):
         return POLL_S * 10
 
     def _count_poll(self, weight: int = 1) -> None:
-        """A timer moves the clock: a program that asks again and again for what never comes is stuck too."""
+        """Count a timer that moves the clock: polling forever for something that never comes also counts as stuck."""
         self._polls += weight
         if self._polls < POLLS_MAX:
             return
@@ -276,7 +278,7 @@ class LoopClock(abc.ABC):
             return self._look(seconds)
 
     def reach(self, moment: float) -> None:
-        """It was at least this late on the loop's clock."""
+        """Move the loop's clock forward to at least this moment."""
         self._now_s = max(self._now_s, moment)
 
     def _jump(self, moment: float) -> None:
