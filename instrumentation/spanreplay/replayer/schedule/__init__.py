@@ -1,1 +1,1 @@
-"""Gives the threads and tasks of a replay the order that they had when the run was recorded."""
+"""Gives the threads and tasks of a replay the order that they had when recorded."""

@@ -1,8 +1,8 @@
-"""Gives each call that an event loop hands to a thread (anyio, trio) the thread that it had when the run was recorded.
+"""Gives each call that an event loop hands to a thread (anyio, trio) the thread that it had when recorded.
 
-Both keep threads that are idle, take the latest of them for a call, start one where none is idle, and let those go that
-were idle for ten seconds. What a replay does instead depends on no clock and no race: a call finds the thread that it
-had, behind what that still does, or a new one.
+Both libraries keep idle threads, take the latest one for a call, start a new one if none is idle, and drop threads that
+were idle for ten seconds. A replay depends on no clock and no race: a call gets the thread that it had, after that
+thread's current work, or a new one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from spanreplay.runtime.order.worker_book import RecordedWorkers
 
 Job = tuple[Any, ...]
-"""What a thread of trio is given: a function, what to call with its outcome, a name."""
+"""A job for a trio thread: a function, a callback for its outcome, a name."""
 
 
 def _find_known(work: Offloaded | None) -> tuple[RecordedWorkers, int] | None:
-    """What the recording says of the thread of a call: where to look for it, and its number."""
+    """Return what the recording says about a call's thread: where to look for it, and its number."""
     recorded = None if work is None else recorded_workers(work.run)
     number = None if recorded is None or work is None else recorded.thread_of(work.lane)
     return None if recorded is None or number is None else (recorded, number)
@@ -35,9 +35,9 @@ def _find_known(work: Offloaded | None) -> tuple[RecordedWorkers, int] | None:
 
 # ── anyio on asyncio ────────────────────────────────────────────────────────────────────────────────
 class IdleThreads(deque[Any]):
-    """The idle threads of a loop. anyio asks for each call once whether there is one, and then whether others are old.
+    """The idle threads of a loop. For each call, anyio asks once whether there is one, and then whether others are old.
 
-    Its threads become idle in a step of the loop: one that was idle when recorded is idle in a replay.
+    Its threads become idle in a step of the loop: a thread that was idle when recorded is idle in a replay.
     """
 
     _next: Any = None
@@ -47,7 +47,7 @@ class IdleThreads(deque[Any]):
         if work is None:
             return len(self) > 0
         if work.is_placed:
-            return False  # none is too old: that was a matter of time
+            return False  # none is too old: that depended on time
         work.place()
         known = _find_known(work)
         thread = None if known is None else known[0].threads.get(known[1])
@@ -57,7 +57,7 @@ class IdleThreads(deque[Any]):
         return thread is not None
 
     def pop(self) -> Any:  # type: ignore[override]  # anyio gives no position
-        """The thread that was found, or the latest."""
+        """Return the thread that was found, or the latest one."""
         thread, self._next = self._next, None
         if thread is None:
             return super().pop()
@@ -66,7 +66,7 @@ class IdleThreads(deque[Any]):
 
 
 def bind(thread: Any) -> None:
-    """A thread is started for the call that is being placed: it stands for the recorded one."""
+    """Record that the thread started for the call being placed stands for the recorded one."""
     known = _find_known(placing.get())
     if known is not None:
         known[0].threads[known[1]] = thread
@@ -74,7 +74,7 @@ def bind(thread: Any) -> None:
 
 # ── trio ────────────────────────────────────────────────────────────────────────────────────────────
 class _Queued:
-    """A call whose thread is not idle yet: a thread of trio is idle before it hands over its result."""
+    """A call whose thread is not idle yet: a trio thread becomes idle before it hands over its result."""
 
     def __init__(self, thread: Any, job: Job, start: Callable[..., None]) -> None:
         self.thread = thread
@@ -83,7 +83,7 @@ class _Queued:
         self.watched: WatchedCall | None = None
 
     def give_up(self) -> bool:
-        """Let any thread make the call; whether it was still waiting."""
+        """Let any thread make the call; return whether it was still waiting."""
         with _lock:
             is_waiting = self in _queued
             if is_waiting:
@@ -99,7 +99,7 @@ _queued: Final[list[_Queued]] = []
 
 
 def lend(cache: Any, make: Callable[[Any], Any], gate: Order, start: Callable[..., None], job: Job) -> None:
-    """Give a call to a thread of trio's cache; `make` starts one more, `start` is trio's own way."""
+    """Give a call to a thread of trio's cache; `make` starts one more, `start` is trio's own function."""
     function, deliver, *name = job
 
     def hand_back(outcome: Any) -> None:
@@ -131,7 +131,7 @@ def lend(cache: Any, make: Callable[[Any], Any], gate: Order, start: Callable[..
 
 
 def _take(cache: Any, thread: Any) -> bool:
-    """Whether a thread was idle, which it no longer is."""
+    """Take a thread out of the idle ones; return whether it was idle."""
     return cache._idle_workers.pop(thread, cache) is not cache
 
 
@@ -141,7 +141,7 @@ def _give(thread: Any, job: Job) -> None:
 
 
 def _go_on(cache: Any) -> None:
-    """The calling thread has handed over its result: give it what waits for it."""
+    """Give the calling thread, which has handed over its result, the next job that waits for it."""
     caller = threading.current_thread()
     with _lock:
         found = next((each for each in _queued if each.thread._thread is caller), None)

@@ -1,4 +1,4 @@
-"""Lets threads pass the places where they meet in the order in which they did when the run was recorded."""
+"""Lets threads acquire locks, and pass other shared places, in the order in which they did when recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD_MAX: Final = 10_000
 
 
 class _Queue:
-    """Who passes one place, from now on."""
+    """The lanes that still have to pass one place."""
 
     __slots__ = ("left", "runs")
 
@@ -30,11 +30,13 @@ class _Queue:
             self.left[lane] += count
 
     def is_turn(self, lane: str) -> bool:
-        """Whether a lane may pass; one that was not seen here then, or not so often, when all others have."""
+        """Whether a lane may pass; a lane that never passed here when recorded, or not so often, passes after all
+        others.
+        """
         return not self.runs or self.runs[0][0] == lane
 
     def passed(self, lane: str, times: int) -> None:
-        """A lane has passed so many times."""
+        """Record that a lane has passed this many times."""
         if self.runs and self.runs[0][0] == lane:
             self.left[lane] -= times
             self.runs[0][1] -= times
@@ -62,7 +64,7 @@ class _NoWorkerBook(WorkerBook):
 
 
 class RecordedHandovers:
-    """The order of one replay. Thread-safe; where the recorded one can't come any more, everybody passes."""
+    """The lock acquisition order of one replay. Thread-safe; if the recorded order can't be kept, every lane passes."""
 
     def __init__(self, gate: Order, places: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         self.is_shared = False
@@ -70,11 +72,11 @@ class RecordedHandovers:
         self._gate = gate
         self._queues = {name: _Queue(runs) for name, runs in places.items()}
         self._held: dict[str, list[tuple[str, Callable[[], object], int]]] = {}
-        """By place where a turn did not come in time: effects that wait for theirs, while nobody else does."""
+        """Per place where a turn did not come in time: effects that wait for their turn; no thread waits there."""
         self._held_lock = make_lock()
 
     def pass_through(self, place: str, lane: str, effect: Callable[[], T], times: int = 1) -> T:
-        """Do it when it is this lane's turn."""
+        """Run the effect when it is this lane's turn."""
         self.wait(place, lane)
         try:
             return effect()
@@ -82,9 +84,10 @@ class RecordedHandovers:
             self._passed(place, lane, times)
 
     def pass_later(self, place: str, lane: str, effect: Callable[[], T], otherwise: T, times: int = 1) -> T:
-        """Do it when it is this lane's turn; where that does not come, go on with `otherwise` and do it then.
+        """Run the effect when it is this lane's turn; if the turn doesn't come, return `otherwise` and run the effect
+        later.
 
-        Who waits here may hold a lock of a library that the one needs whose turn it is.
+        The waiting thread may hold a library's lock that the thread whose turn it is needs.
         """
         queue = self._queues.get(place) if self.is_shared else None
         if queue is None:
@@ -106,7 +109,7 @@ class RecordedHandovers:
         return otherwise
 
     def _do_held(self, place: str, queue: _Queue) -> None:
-        """Do what is held of the lanes whose turn it is now."""
+        """Run the held effects of the lanes whose turn it is now."""
         with self._held_lock:
             held = self._held.get(place, [])
             while (first := next((each for each in held if queue.is_turn(each[0])), None)) is not None:
@@ -116,18 +119,18 @@ class RecordedHandovers:
                 self._gate.move(functools.partial(queue.passed, lane, times))
 
     def do_held(self, place: str) -> None:
-        """Do what is held, in the order in which it came: nobody waits at this place any more."""
+        """Run the held effects in the order in which they came: no thread waits at this place any more."""
         self._queues.pop(place, None)
         with self._held_lock:
             for _, effect, _ in self._held.pop(place, ()):
                 effect()
 
     def wait(self, place: str, lane: str) -> None:
-        """Wait for the turn of a lane; where it does not come, nobody waits at this place any more."""
+        """Wait for a lane's turn; if it doesn't come, no thread waits at this place any more."""
         queue = self._queues.get(place) if self.is_shared else None
         if queue is None:
             return
-        is_more = queue.left[lane] <= 0  # it never passed then, for whatever it waited
+        is_more = queue.left[lane] <= 0  # it never passed when recorded, so its wait may be for anything
         if not self._gate.wait_until(lambda: queue.is_turn(lane), may_be_long=is_more):
             self._queues.pop(place, None)
 
@@ -139,14 +142,14 @@ class RecordedHandovers:
         note_taken(self, place, lane, lock)
 
     def retake(self, place: str, lane: str, take: Callable[[Any], Any], state: Any) -> None:
-        """Take a lock again when it is this lane's turn."""
+        """Retake a lock when it is this lane's turn."""
         self.wait(place, lane)
         with self._gate.crew.waiting_elsewhere():
             take(state)
         self.note(place, lane)
 
     def note(self, place: str, lane: str) -> None:
-        """A lane has passed."""
+        """Record that a lane has passed."""
         self._passed(place, lane, 1)
 
     def _passed(self, place: str, lane: str, times: int) -> None:
@@ -155,9 +158,9 @@ class RecordedHandovers:
             self._gate.move(lambda: queue.passed(lane, times))
 
     def count_runs(self, place: str) -> int:
-        """Nothing is counted."""
+        """Always 0: a replay counts nothing."""
         return 0
 
     def describe(self) -> dict[str, Any]:
-        """Nothing for the manifest."""
+        """Always empty: a replay adds nothing to the manifest."""
         return {}

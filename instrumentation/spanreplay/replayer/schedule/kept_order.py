@@ -1,4 +1,4 @@
-"""The order of a run while it is replayed: each thread goes on when it is the turn of the recorded end."""
+"""The order of a run while it is replayed: each thread continues when it is the turn of the recorded end."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ class KeptOrder:
         self._gate.wait_lane(lane)
 
     def release_lane(self, lane: str) -> None:
-        """Let the threads go on that wait for this end."""
+        """Wake the threads that wait for this end."""
         self._gate.complete(self._gate.lane_ends.get(lane, -1))
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
-        """The futures that were done when recorded, once they are."""
+        """Return the futures that were done when recorded, once they are."""
         with unwatched():
             return thread_waits.wait_as_recorded(wrapped, self._gate, name, futures, limits)
 
     def take_completed(self, wrapped: Any, name: str, fs: Any, timeout: float) -> Iterator[Any]:
-        """As many futures as came in time when recorded."""
+        """Yield as many futures as came in time when recorded."""
         return thread_waits.take_as_recorded(wrapped, self._gate, name, fs, timeout)
 
     def cancel(self, cancel: Callable[[], bool], name: str, future: Any) -> bool:
-        """Cancel the future before it begins if it was cancelled in time when recorded, and otherwise after that."""
+        """Cancel the future before it begins if it was cancelled in time when recorded, otherwise after it begins."""
         return thread_waits.cancel_as_recorded(cancel, self._gate, name, future)
 
     def shut_down(self, pool: Any) -> None:
-        """Cancel the jobs that were cancelled when recorded, whatever the pool has begun here."""
+        """Cancel the jobs that were cancelled when recorded, regardless of which ones the pool has begun here."""
         thread_waits.cancel_queued(self._gate, pool)
 
     def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
-        """Wait for what came when recorded; if nothing came, end in the same way when it is the turn of that."""
+        """Wait for what came when recorded; if nothing came, expire in the same way when it is the turn of that."""
         wrapped, args, kwargs = call
 
         def wait(seconds: float) -> Any:
@@ -69,11 +69,11 @@ class KeptOrder:
         return thread_waits.expire_as_recorded(wait, timed, self._gate, name, instance, timed.limit_of(args, kwargs))
 
     def sleep(self, wrapped: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Go on when it is the turn of the sleep to end."""
+        """Return when it is the turn of the sleep to end."""
         return thread_waits.sleep_as_recorded(wrapped, self._gate, name, args)
 
     def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
-        """Take the lock if that succeeded when recorded; fail when it is the turn of that."""
+        """Take the lock if that succeeded when recorded; otherwise fail when it is the turn of that."""
 
         def attempt(seconds: float) -> bool:
             return bool(lock.acquire(True, seconds))
@@ -87,21 +87,21 @@ class KeptOrder:
         return True
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
-        """Meet when it is the turn of that; fail when it is the turn of that."""
+        """Meet when it is the turn of that, or fail then if that failed when recorded."""
         return thread_waits.meet_as_recorded(meet, self._gate, name, limit)
 
     def await_meeting(self, name: str) -> None:
-        """Wait for its turn."""
+        """Wait for the turn of a meeting."""
         thread_waits.await_meeting_as_recorded(self._gate, name)
 
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None
     ) -> list[Any]:
-        """Those that were ready when recorded, once they are."""
+        """Return the objects that were ready when recorded, once they are."""
         return thread_waits.find_ready_as_recorded(wait, self._gate, name, objects, limit)
 
     def go_on(self, name: str) -> None:
-        """Wait until it is the turn of the thread to go on."""
+        """Wait until it is the thread's turn to continue."""
         gate = self._gate
         clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
         if clock >= 0:

@@ -1,7 +1,7 @@
-"""A background thread that was asleep when the recorded run ended does not wake up in its replay either.
+"""A background thread that was asleep when the recorded run ended doesn't wake up in its replay either.
 
-Sleeps of a replay are short. A library that tries something again in a minute, in a daemon thread, would try while the
-rest of the program still runs, and make a call that the recording cannot have.
+Sleeps in a replay are short. A library that retries something after a minute, in a daemon thread, would do so while the
+rest of the program still runs, and make a call that the recording can't contain.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _MORE_S: Final = 60.0
-"""How much longer than asked for such a sleep lasts at most: a replay may be slower than its recording."""
+"""How much longer than requested such a sleep may last: a replay may be slower than its recording."""
 _NS: Final = 1e9
 _sleep: Final = inspect.unwrap(time.sleep)
 
 
 class LongSleeps:
-    """When the last call of each lane ended, and when the recorded run did."""
+    """The end of the last call of each lane, and of the recorded run."""
 
     def __init__(self, calls: Iterable[CallRecord], began_ns: int, ended_ns: int) -> None:
         self._began_ns, self._ended_ns = began_ns, ended_ns
@@ -39,11 +39,11 @@ class LongSleeps:
 
     @classmethod
     def of(cls, recording: Recording) -> LongSleeps:
-        """Those of a recorded process."""
+        """Return the long sleeps of a recorded process."""
         return cls(recording.calls, recording.root.start_ns, recording.root.end_ns)
 
     def hold(self, gate: Order, seconds: float) -> None:
-        """Keep a daemon thread asleep that had more to sleep than the recorded run lasted, until nothing else moves."""
+        """Keep a daemon thread asleep whose sleep exceeded the recorded run, until nothing else moves."""
         run = active_run()
         if run is None or not threading.current_thread().daemon or not has_lane() or self._ended_ns <= 0:
             return

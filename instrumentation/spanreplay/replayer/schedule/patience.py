@@ -1,54 +1,57 @@
-"""How long a replay waits: for what should come next, and for threads that react to what came last."""
+"""Stall detector: how long a replay waits for the next event, and for threads that react to the last one."""
 
 from __future__ import annotations
 
 import contextlib
-import posix  # the functions of os that a replay looks at work on the agent's files, at a price
+import posix  # during a replay, functions of os act on the agent's files, and are slow
 import threading
 import time
 from collections.abc import Collection
 from typing import Final
 
 STALL_MS: Final = 500
-"""How long a wait may last in which no completion goes out and no other thread works, before it is given up."""
+"""How long a wait may last without a completion and without working threads, before it is given up."""
 STALL_BUSY_MS: Final = 2_000
 """The same while other threads work."""
 STALL_AWAITED_MS: Final = 20_000
-"""The same while another process is being started or has work, as long as nothing was given up."""
+"""The same while another process is being started or has work, as long as no completion was skipped."""
 STALL_COMPUTING_MS: Final = 60_000
-"""How long other threads may visibly compute in it, which is not part of the above."""
+"""How long other threads may visibly compute during such a wait, in addition to the limits above."""
 LOOK_MS: Final = 50
-"""How often a thread that waits looks whether anything moves."""
+"""How often a waiting thread checks whether anything moves."""
 REACTION_MS: Final = 200
-"""How long other threads may go on, after a result went out, before the next one does; ends when all of them wait."""
+"""How long other threads may continue after a result went out, before the next one does; ends when all of them wait."""
 REACTION_CPU_MS: Final = 1_000
-"""How much longer they may, in CPU time, as long as they compute or wait for a processor."""
+"""How much longer they may continue, in CPU time, as long as they compute or wait for a CPU."""
 REACTION_LONG_MS: Final = 10_000
-"""The same by the clock on the wall."""
+"""The same in wall-clock time."""
 REACTIONS_CPU_MS: Final = 20_000
 """The CPU time that all such waits of a process may last together: a thread that always computes reacts to nothing."""
 QUICK_LOOK_MS: Final = 5
-"""How often to look whether threads that count as at work do anything at all: nobody sees all that they wait for."""
+"""How often to check whether threads counted as working do anything at all: not all of their waits are visible."""
 _QUICK_QUIET_LOOKS: Final = 4
 _QUICK_AT_WORK_MS: Final = 0.3
 _LOOK_SHARE: Final = 20
-"""A look takes no more of the time than one in so many parts."""
+"""A look takes at most one part in this many of the time."""
 _QUIET_LOOKS: Final = 3
 _AT_WORK_MS: Final = 2.0
-"""The CPU time of other threads between two looks, above which they are at work."""
+"""If other threads use more CPU time than this between two looks, they are at work."""
 _LOOKING_MS: Final = 0.5
-"""What each of those that wait may use for looks of its own within LOOK_MS, where threads have no clock of their own.
+"""The CPU time that each waiting thread may use for its own looks within LOOK_MS, if threads have no clock of their
+own.
 """
 _TASKS: Final = "/proc/self/task"
 _CLOCK_OF_THREAD: Final = 6
-"""CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED of Linux: with the complement of a thread's id, its CPU clock."""
+"""Linux's CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED; combined with the complement of a thread id, that thread's CPU
+clock.
+"""
 
 
 class _Work:
-    """What other threads do, but for those that wait: the CPU time that they use between two looks.
+    """Measures the work of other threads, except those that wait: the CPU time that they use between two looks.
 
-    The looks of those that wait take time as well, and so does a loop that looks for what comes: by the thread, not by
-    the process, or they would take each other for work.
+    The looks of waiting threads take CPU time as well, and so does a polling loop. Hence the time is measured per
+    thread, not per process; otherwise they would take each other for work.
     """
 
     def __init__(self) -> None:
@@ -59,9 +62,10 @@ class _Work:
         self._since = time.monotonic()
 
     def look(self, waiting: Collection[int]) -> float:
-        """CPU time in ms since the last look, 0 at the first: a look lets other threads have the interpreter.
+        """Return the CPU time since the last look in ms, 0 at the first: a look lets other threads have the
+        interpreter.
 
-        `waiting`: native ids of the threads that do not count.
+        `waiting`: native ids of the threads that don't count.
         """
         before, self._clocks = self._clocks, _read_clocks()
         if self._is_new and self._clocks is not None:
@@ -73,7 +77,7 @@ class _Work:
         return sum(ns - before.get(task, 0) for task, ns in self._clocks.items() if task not in own) / 1e6
 
     def look_at_queue(self, waiting: Collection[int]) -> float:
-        """Time in ms that they waited for a processor since the last such look, the longest of any; 0 if unknown."""
+        """Return the longest time in ms that any of them waited for a CPU since the last such look; 0 if unknown."""
         before, self._queued = self._queued, _read_queued()
         own = {str(each) for each in (threading.get_native_id(), *waiting)}
         waits = (ns - before[task] for task, ns in self._queued.items() if task in before and task not in own)
@@ -89,7 +93,8 @@ class _Work:
 class Patience:
     """Tells when nothing has moved for so long that nothing will.
 
-    Looks count, not time alone: on a busy machine a process may not run at all for a while, which says nothing.
+    Requires a number of looks, not time alone: on a busy machine a process may not run at all for a while, which proves
+    nothing.
     """
 
     def __init__(self, state: object, look_ms: float = LOOK_MS) -> None:
@@ -104,15 +109,15 @@ class Patience:
     def is_over(self, state: object, *, is_busy: bool, is_awaited: bool = False, waiting: Collection[int] = ()) -> bool:
         """Whether the state has been the same for too long; `is_busy` while other threads work.
 
-        `is_awaited`: another process has still to come or to answer, which may take long on a busy machine.
-        `waiting`: native ids of the threads that wait as this one does.
+        `is_awaited`: another process is still to start or to answer, which may take long on a busy machine. `waiting`:
+        native ids of the threads that also wait.
         """
         self._looks += 1
         now = time.monotonic()
         if state != self._state:
             self._state, self._since, self._looks, self._computed_ms, self._next = state, now, 0, 0.0, now
         elif is_busy and now >= self._next and self._computed_ms < STALL_COMPUTING_MS:
-            self._next = now + self._look_ms / 1000  # who is woken up more often need not look each time
+            self._next = now + self._look_ms / 1000  # a thread woken more often need not look each time
             used_ms = self._work.look(waiting)
             if used_ms > _AT_WORK_MS:
                 self._computed_ms += used_ms
@@ -134,7 +139,7 @@ def _others_cpu_ms() -> float:
 
 
 def _read_clocks() -> dict[str, int] | None:
-    """Task → CPU time in ns, of every thread of this process; None where that is unknown."""
+    """Map each thread of this process to its CPU time in ns; None if unknown."""
     clocks = {}
     try:
         for task in posix.listdir(_TASKS):
@@ -146,11 +151,11 @@ def _read_clocks() -> dict[str, int] | None:
 
 
 def _read_queued() -> dict[str, int]:
-    """Task → time in ns that each thread of this process has waited for a processor; empty where that is unknown."""
+    """Map each thread of this process to the time in ns that it has waited for a CPU; empty if unknown."""
     queued = {}
     with contextlib.suppress(OSError):
         for task in posix.listdir(_TASKS):
-            with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended; a kernel that does not count
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended, or the kernel doesn't count
                 descriptor = posix.open(f"{_TASKS}/{task}/schedstat", posix.O_RDONLY)
                 try:
                     queued[task] = int(posix.read(descriptor, 128).split()[1])
@@ -160,7 +165,7 @@ def _read_queued() -> dict[str, int]:
 
 
 def _is_any_runnable(waiting: Collection[int]) -> bool | None:
-    """Whether a thread but for these and this one runs, or waits for a processor or a disk; None if that is unknown."""
+    """Whether any thread except these and the calling one runs, or waits for a CPU or a disk; None if unknown."""
     own = {str(each) for each in (threading.get_native_id(), *waiting)}
     try:
         tasks = posix.listdir(_TASKS)
@@ -174,7 +179,7 @@ def _is_any_runnable(waiting: Collection[int]) -> bool | None:
                     state = posix.read(descriptor, 512).rpartition(b")")[2][:2]
                 finally:
                     posix.close(descriptor)
-            except OSError:  # it has ended, perhaps between the two
+            except OSError:  # it has ended, perhaps between the two calls
                 continue
             if state in (b" R", b" D"):
                 return True
@@ -182,12 +187,12 @@ def _is_any_runnable(waiting: Collection[int]) -> bool | None:
 
 
 class Reaction:
-    """Tells when threads that are at work have had the time to react to what went out last.
+    """Tells when working threads have had the time to react to the last result.
 
-    By time at first; then for as long as they visibly compute, or would if a busy machine let them, within limits. What
-    waits in a way that nobody sees uses no processor: with `is_quick` they have had it once none of them did for some
-    looks, between which every thread could get the interpreter. `is_patient`: what would go on otherwise is a deadline,
-    so they may compute as long as in a wait for a turn.
+    They get a fixed time first, then as long as they visibly compute, or would if a busy machine let them, within
+    limits. A thread whose wait is invisible uses no CPU. With `is_quick`, the reaction is over once no thread has used
+    any for several looks, between which every thread could get the interpreter. With `is_patient`, the alternative is a
+    deadline, so threads may compute as long as in a wait for a turn.
     """
 
     def __init__(
@@ -211,7 +216,7 @@ class Reaction:
         """How long to wait until the next look."""
 
     def is_over(self, waiting: Collection[int] = ()) -> bool:
-        """Whether the next result may go out although others work; `waiting`: native ids of those that do not."""
+        """Whether the next result may go out although others work; `waiting`: native ids of those that don't."""
         now = time.monotonic()
         if now >= self._next:
             self._look(now, waiting)
@@ -237,7 +242,7 @@ class Reaction:
         self._used_ms += used_ms
         is_at_work = used_ms > (_QUICK_AT_WORK_MS if self._is_quick else _AT_WORK_MS) or is_any
         if self._is_quick:
-            # Of a thread that came to a processor just now, to find the interpreter taken again by who looks
+            # Count threads that got a CPU but are still waiting for the GIL
             is_at_work = self._work.look_at_queue(waiting) > _QUICK_AT_WORK_MS or is_at_work
         self._quiet = 0 if is_at_work else self._quiet + 1
         if self._is_quick:

@@ -24,7 +24,7 @@ _known: Final[weakref.WeakKeyDictionary[Run, RecordedWorkers]] = weakref.WeakKey
 
 
 def recorded_workers(run: Run) -> RecordedWorkers | None:
-    """What the recording of a replay says about workers; None where it says nothing."""
+    """Return what the recording of a replay says about workers; None if it says nothing."""
     if run.session is None:
         return None
     found = _known.get(run)
@@ -34,17 +34,17 @@ def recorded_workers(run: Run) -> RecordedWorkers | None:
 
 
 class _Decided:
-    """Stands for the count of a pool's idle workers: whether one is idle was decided when the run was recorded."""
+    """Stands in for the count of a pool's idle workers: whether one is idle was decided when the run was recorded."""
 
     def __init__(self, idle: Any) -> None:
         self._idle = idle
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Whether a worker is idle: one more is needed."""
+        """Return False, so that the pool starts another worker."""
         return False
 
     def release(self, n: int = 1) -> None:
-        """One more is."""
+        """Count one more idle worker."""
         self._idle.release(n)
 
 
@@ -71,16 +71,16 @@ def _adjust(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> None:
 
 
 def install(patches: Patches) -> None:
-    """Patch what pools of threads make of a job."""
+    """Patch how thread pools create jobs and start workers."""
     patches.wrap(concurrent.futures.thread._WorkItem, "__init__", _describe_job)
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "__init__", _make)
     patches.wrap(concurrent.futures.ThreadPoolExecutor, "_adjust_thread_count", _adjust)
 
 
 def _adjust_as_recorded(run: Run, pool: Any, lane: str, adjust: Callable[[], Any]) -> None:
-    """Start workers until there are as many as there were behind this job, and at least its own.
+    """Start workers until there are as many as after this job when recorded, at least its own.
 
-    More than one may be missing: those that were started by jobs inside of a call that is served, which do not run.
+    Several may be missing, if jobs inside a served call started them: those jobs don't run here.
     """
     workers = recorded_workers(run)
     if workers is None or not _is_routed(pool) or workers.number_of(lane) < 0:
@@ -88,7 +88,7 @@ def _adjust_as_recorded(run: Run, pool: Any, lane: str, adjust: Callable[[], Any
         return
     idle = pool._idle_semaphore
     with unwatched():
-        idle.acquire(timeout=0)  # for jobs that the recording does not know
+        idle.acquire(timeout=0)  # for jobs that the recording doesn't contain
     pool._idle_semaphore = _Decided(idle)
     try:
         for _ in range(len(pool._threads), min(workers.count_behind(lane), pool._max_workers)):
@@ -102,7 +102,7 @@ def _is_routed(pool: Any) -> bool:
 
 
 def _route(run: Run, pool: Any) -> None:
-    """Give a new pool a queue in which each worker finds its own jobs; left alone if it has one of the agent's."""
+    """Give a new pool a queue in which each worker finds its own jobs, unless the agent replaced the queue."""
     workers = recorded_workers(run)
     if workers is None or run.session is None or type(pool._work_queue) is not SimpleQueue:
         return
@@ -118,7 +118,7 @@ def is_held(pool: Any, future: Any) -> bool:
 
 
 def worker_of(pool: Any, future: Any) -> int | None:
-    """The worker that a job has to wait for; None where any will do. To be asked once, when the pool has the job."""
+    """Return the worker that a job has to wait for; None if any will do. Call once, when the pool has the job."""
     end = getattr(future, "_spanreplay_lane", None)
     if end is None or not _is_routed(pool):
         return None
@@ -127,10 +127,10 @@ def worker_of(pool: Any, future: Any) -> int | None:
     if not 0 <= number < pool._max_workers:
         return None
     if number >= len(pool._threads) and pool._work_queue.free(future, len(pool._threads)):
-        return None  # a pool that starts its threads in another way
+        return None  # the pool starts its threads in another way
     return number
 
 
 def when_given_up(pool: Any, call: Callable[[], None]) -> None:
-    """Call this once any worker of a pool takes any job."""
+    """Call this once any worker of a pool may take any job."""
     pool._work_queue.when_given_up.append(call)

@@ -1,7 +1,7 @@
-"""Gives each worker process of a pool, in a replay, a queue of its own with the items that it took when recorded.
+"""In a replay, gives each worker process of a pool its own queue with the items that it took when recorded.
 
-An item goes to any worker where that one has ended or is never started. An item that no worker had begun when the pool
-was ended is given to none, unless somebody waits for it.
+An item goes to any worker if its own has ended or is never started. An item that no worker had begun when the pool
+ended is given to none, unless something waits for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _MADE: Final = "_spanreplay_made"
 _LOOK_S: Final = 0.005
 _LOCK_S_MAX: Final = 10.0
-"""How long to wait for workers to leave their queues: one that was killed there leaves its own locked."""
+"""How long to wait for workers to leave their queues: a worker that was killed there leaves its queue locked."""
 
 
 class RoutedItems:
-    """Has what pools use of the one queue that their workers share; a worker is given one of those within."""
+    """Offers what pools use of the single queue that their workers share; each worker gets a queue of its own."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class RoutedItems:
         self._recorded = recorded
         self._gate = gate
         self._limits = limits
-        """How many workers there are at once, and how many items each takes before it ends."""
+        """The number of workers at once, and the number of items each takes before it ends."""
         self._lock = make_lock()
         self._queues: list[Any] = []
         self._given: list[int] = []
         self._ends: list[int] = []
         self._processes: dict[int, Any] = {}
         self.wanted = 0
-        """How many workers are needed for the items so far."""
+        """How many workers the items so far need."""
         self._held: list[Callable[[], None]] = []
         self._watched: WatchedCall | None = None
         self._reader = _Readers(self._queues)
@@ -56,7 +56,7 @@ class RoutedItems:
 
     # ── workers ─────────────────────────────────────────────────────────────────────────────────────
     def hire(self, number: int, process: Any) -> Any:
-        """The queue of one more worker."""
+        """Return the queue of one more worker."""
         with self._lock:
             self._processes[number] = process
             return self._queue(number)
@@ -67,7 +67,7 @@ class RoutedItems:
         return len(self._processes)
 
     def expect(self, lane: str) -> None:
-        """An item will come that needs its worker."""
+        """Announce an item that needs its worker."""
         number = self._recorded.process_of(lane)
         if number is not None and self._is_possible(number):
             self.wanted = max(self.wanted, number + 1)
@@ -89,7 +89,7 @@ class RoutedItems:
 
     # ── items ───────────────────────────────────────────────────────────────────────────────────────
     def find(self, item: Any) -> Any:
-        """The queue that an item belongs in, or that a worker finds None in, which tells it to end."""
+        """Return the queue for an item, or the queue for None, which tells a worker to end."""
         with self._lock:
             if item is None:
                 number = self._choose(self._ends)
@@ -101,7 +101,7 @@ class RoutedItems:
             return queue
 
     def _hold(self, lane: str, give: Callable[[], None]) -> bool:
-        """Keep an item that no worker began when the run was recorded, until somebody waits for it in vain."""
+        """Keep an item that no worker began when recorded, until something waits for it in vain."""
         with self._lock:
             is_over = self._watched is not None and self._watched.is_over
             if not lane or is_over or self._gate.is_open or self._recorded.may_have_run(lane):
@@ -127,19 +127,19 @@ class RoutedItems:
         return self._choose(self._given) if is_full else number
 
     def _choose(self, counts: list[int]) -> int:
-        """The worker, of those that have not ended, with the fewest of what is counted."""
+        """Return the worker with the smallest count, among those that have not ended."""
         self._queue(0)
         here = [number for number in self._processes if not self._has_ended(number)]
         return min(here or range(len(self._queues)), key=lambda number: counts[number])
 
-    # ── what an executor asks for ───────────────────────────────────────────────────────────────────
+    # ── the interface for an executor ───────────────────────────────────────────────────────────────────
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Add an item, or None."""
         if item is None or not self._hold(_lane_of(item), lambda: self.find(item).put(item)):
             self.find(item).put(item, block, timeout)
 
     def put_nowait(self, item: Any) -> None:
-        """The same. Raises: queue.Full."""
+        """Add an item, or None, without waiting. Raises: queue.Full."""
         self.put(item, False)
 
     def full(self) -> bool:
@@ -155,11 +155,11 @@ class RoutedItems:
         return lambda: [getattr(each, name)() for each in self._queues]
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all queues."""
         for each in self._queues:
             each.close()
 
-    # ── what a `multiprocessing.Pool` asks for ──────────────────────────────────────────────────────
+    # ── the interface for a `multiprocessing.Pool` ──────────────────────────────────────────────────────
     def send(self, item: Any) -> None:
         """Add an item, or None."""
         if item is None or not self._hold(_lane_of(item), lambda: self.find(item)._writer.send(item)):
@@ -171,9 +171,9 @@ def _lane_of(item: Any) -> str:
 
 
 class _Readers:
-    """The ends of the queues that their workers read, for whoever empties or closes them.
+    """The reading ends of the workers' queues, for emptying or closing them.
 
-    A queue is emptied only under its own lock: a worker that reads it at the same time would get half of an item.
+    A queue is emptied only under its own lock: a worker that reads at the same time would get half an item.
     """
 
     def __init__(self, queues: list[Any]) -> None:
@@ -181,14 +181,14 @@ class _Readers:
         self._mine: list[Any] = []
 
     def acquire(self) -> None:
-        """Keep the workers from taking more; one that waits for an item is about to be told that there is none."""
+        """Keep the workers from taking more; a worker that waits for an item is about to learn that there is none."""
         left, since = list(self._queues), time.monotonic()
         while left and time.monotonic() - since < _LOCK_S_MAX:
             for each in tuple(left):
                 if each._rlock.acquire(timeout=_LOOK_S):
                     left.remove(each)
                     self._mine.append(each)
-            while self.poll():  # whoever tells them may wait for room in a queue
+            while self.poll():  # the thread that tells them may wait for room in a queue
                 self.recv()
 
     def poll(self) -> bool:
@@ -196,11 +196,11 @@ class _Readers:
         return any(each._reader.poll() for each in self._mine)
 
     def recv(self) -> Any:
-        """One that waits."""
+        """Return one waiting item."""
         return next((each._reader.recv() for each in self._mine if each._reader.poll()), None)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all reading ends."""
         for each in self._queues:
             each._reader.close()
 
@@ -234,7 +234,7 @@ def expect(pool: Any, lane: str) -> None:
 
 
 def hire_as_recorded(pool: Any) -> bool:
-    """Start the workers that the items so far need; whether that is known."""
+    """Start the workers that the items so far need; return whether that is known."""
     items = pool._call_queue
     if not isinstance(items, RoutedItems):
         return False
@@ -244,7 +244,7 @@ def hire_as_recorded(pool: Any) -> bool:
 
 
 def route_pool(run: Run, pool: Any) -> None:
-    """Give the workers of a new `multiprocessing.Pool` queues of their own; left alone if its queue is another's."""
+    """Give the workers of a new `multiprocessing.Pool` their own queues, unless its queue has already been replaced."""
     from multiprocessing.queues import SimpleQueue
 
     recorded = _known(run)

@@ -1,6 +1,6 @@
 """A pool's queue in which each worker finds the jobs that it had when the run was recorded.
 
-No worker may wait for ever for a job, and no job for a worker. Any worker takes a job, whoever had it, once
+No worker may wait forever for a job, and no job for a worker. Any worker takes a job, whichever worker had it, once
 
 1. its worker has died, or was never started (`free`);
 2. ordering has ended;
@@ -28,15 +28,15 @@ from spanreplay.runtime.order.order import Order
 from spanreplay.runtime.order.pool_workers import calling_worker
 
 JOB: Final = "_spanreplay_job"
-"""Attribute of what lies in a pool's queue: the lane of its job."""
+"""Attribute of the items in a pool's queue: the lane of the job."""
 ANYBODY: Final = -1
-"""Number of whoever is no worker of the pool, and of a job that any worker may take."""
+"""Number of any thread that is not a worker of the pool, and of a job that any worker may take."""
 _HELD: Final = -2
-"""Where jobs lie that were cancelled before they began: a worker that took one would wait for that."""
+"""Number for jobs that were cancelled before they began: a worker that took one would wait for its cancellation."""
 _END: Final = -3
-"""Where None lies, which tells a worker to end."""
+"""Number for None, which tells a worker to end."""
 _LOOK_S: Final = 1.0
-"""How often a worker without a job looks whether anything is ordered at all, and whether another one has died."""
+"""How often a worker without a job checks whether ordering has ended, and whether another worker has died."""
 _WORKER_CODE: Final = getattr(getattr(pools, "_worker", None), "__code__", None)
 _queues: Final[weakref.WeakSet[RoutedQueue]] = weakref.WeakSet()
 
@@ -51,11 +51,11 @@ class _Entry:
 
 
 class RoutedQueue:
-    """Has what `ThreadPoolExecutor` uses of a `SimpleQueue`. Thread-safe.
+    """Offers the parts of `SimpleQueue` that `ThreadPoolExecutor` uses. Thread-safe.
 
-    Locks of the interpreter's own: whoever waits here is a worker without a job, who does not count as one that waits.
-    A collector may run within any method, end a pool there and call others: `put` takes no lock, and those that do
-    expect what they found to be gone.
+    Uses the interpreter's own locks: a thread that waits here is a worker without a job and doesn't count as waiting.
+    The garbage collector may run within any method, end a pool there and call other methods. So `put` takes no lock,
+    and methods that lock expect that items they found may be gone.
     """
 
     def __init__(self, number_of: Callable[[str], int], gate: Order, workers_max: int) -> None:
@@ -63,7 +63,7 @@ class RoutedQueue:
         self._gate = gate
         self._workers_max = workers_max
         self.is_given_up = False
-        """Whether any worker takes any job: the recorded one could not come."""
+        """Whether any worker takes any job, because the recorded worker could not come."""
         self.when_given_up: list[Callable[[], None]] = []
         self.taken = 0
         """How many items have left the queue."""
@@ -100,7 +100,7 @@ class RoutedQueue:
         return lane in self._gate.cancelled
 
     def free(self, future: Any, workers: int) -> bool:
-        """Let any worker have a job whose own is not among so many; whether that was so."""
+        """Release a job whose worker is not among the first `workers`; return whether there was one."""
         with self._lock:
             self._sort()
             for to, heap in self._heaps.copy().items():
@@ -113,7 +113,7 @@ class RoutedQueue:
         return False
 
     def get(self, block: bool = True) -> Any:
-        """The next item for the calling worker; for any other thread, the next one."""
+        """Return the next item for the calling worker; for any other thread, the next item of all."""
         number = self._number_of_caller(_getframe(1 if block else 2).f_code)
         wake = self._wakes.get(number) or self._wakes.setdefault(number, SimpleQueue())
         thread = _thread.get_ident()
@@ -131,7 +131,7 @@ class RoutedQueue:
                 self.idle.discard(thread)
 
     def get_nowait(self) -> Any:
-        """`get` of what is there. Raises: queue.Empty."""
+        """Return an item without waiting. Raises: queue.Empty."""
         return self.get(block=False)
 
     def qsize(self) -> int:
@@ -139,7 +139,7 @@ class RoutedQueue:
         return len(self._inbox) + sum(map(len, self._heaps.copy().values()))
 
     def empty(self) -> bool:
-        """Whether none waits."""
+        """Whether no item waits."""
         return not self.qsize()
 
     def has_jobs(self) -> bool:
@@ -149,7 +149,7 @@ class RoutedQueue:
             return any(heap for to, heap in self._heaps.copy().items() if to != _END)
 
     def give_up(self) -> bool:
-        """Let any worker take any job; whether one waits that could not be taken before."""
+        """Let any worker take any job; return whether a job waits that could not be taken before."""
         if self.is_given_up or not self.has_jobs():
             return False
         self.is_given_up = True
@@ -158,9 +158,9 @@ class RoutedQueue:
         self._wake(None)
         return True
 
-    # ── who takes what ──────────────────────────────────────────────────────────────────────────────
+    # ── which worker takes which item ───────────────────────────────────────────────────────────────────
     def _number_of_caller(self, code: Any) -> int:
-        # Who cancels what is left in a queue takes all of it, even a worker
+        # A thread that cancels what is left in a queue takes all of it, even if it is a worker
         worker = calling_worker() if code is _WORKER_CODE else None
         if worker is None or worker.queue is not self:
             return ANYBODY
@@ -174,13 +174,13 @@ class RoutedQueue:
                 heap = self._find(number)
                 if heap is None:
                     return None
-                with contextlib.suppress(IndexError):  # a finalizer within has taken it
+                with contextlib.suppress(IndexError):  # a finalizer that ran in between took it
                     entry = heap.popleft()
                     self.taken += 1
                     return entry
 
     def _find(self, number: int) -> deque[_Entry] | None:
-        """Where the next item for a worker lies."""
+        """Return the deque that holds the next item for a worker."""
         heaps = self._heaps
         if number == ANYBODY or self.is_given_up or self._gate.is_open:
             return _first(heap for to, heap in heaps.copy().items() if to != _END) or heaps[_END] or None
@@ -199,25 +199,25 @@ class RoutedQueue:
             self._heaps.setdefault(entry.to, deque()).append(entry)
 
     def _wake(self, numbers: Collection[int] | None) -> None:
-        """Let these workers look again, or all of them."""
+        """Let these workers check again, or all of them."""
         for number, wake in self._wakes.copy().items():
             if (numbers is None or number in numbers) and wake.empty():
                 wake.put(None)
 
 
 def _first(heaps: Iterable[Any]) -> deque[_Entry] | None:
-    """The one whose first item came first."""
+    """Return the deque whose first item came first."""
     return min(filter(None, heaps), key=lambda heap: heap[0].order, default=None)
 
 
 def _has_ended(thread: threading.Thread) -> bool:
-    known: Any = threading._active  # type: ignore[attr-defined]  # `is_alive` would be a look of the agent's
+    known: Any = threading._active  # type: ignore[attr-defined]  # `is_alive` would count as the agent's query
     return known.get(thread.ident) is not thread
 
 
 def _forget_locks() -> None:
     for each in list(_queues):
-        each._lock = _thread.RLock()  # another thread, which is not here, may have held it
+        each._lock = _thread.RLock()  # another thread, which doesn't exist here, may have held it
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,7 +1,7 @@
-"""Sends the results of a pool's worker process in the recorded order, while the worker goes on with its next item.
+"""Sends the results of a pool's worker process in the recorded order, while the worker continues with its next item.
 
-A result may have reached the first process behind calls of the worker's next item: a worker that held it back itself
-would never make those.
+When recorded, a result may have reached the first process after calls of the worker's next item. A worker that held the
+result back itself would never make those calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RESULT: Final = "result"
 
 
 class _Packed:
-    """A result as it was when the work ended, whatever the worker does to it later."""
+    """A result as it was when the work ended, even if the worker changes it later."""
 
     def __init__(self, result: Any) -> None:
         self._bytes = bytes(ForkingPickler.dumps(result))
@@ -33,7 +33,7 @@ class _Packed:
 
 
 class _Sender:
-    """The thread of one worker process that sends its results."""
+    """The thread that sends the results of one worker process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -48,11 +48,11 @@ class _Sender:
             send()
 
     def add(self, send: Callable[[], None]) -> None:
-        """Send one more."""
+        """Send one more result."""
         self._pending.put(send)
 
     def finish(self) -> None:
-        """Wait until all has been sent."""
+        """Wait until every result has been sent."""
         self._pending.put(None)
         self._thread.join()
 
@@ -61,10 +61,10 @@ _sender: _Sender | None = None
 
 
 def send_in_turn(gate: Order, lane: str, wrapped: Any, args: Any, kwargs: Any) -> None:
-    """Send what came of a lane's work when it is the turn of that lane's end; at once where nothing orders it."""
+    """Send the result of a lane's work when it is the turn of that lane's end; immediately if nothing orders it."""
     global _sender
     if kwargs.get(_RESULT) is not None:
-        with contextlib.suppress(Exception):  # what can't be pickled is told by who sends it
+        with contextlib.suppress(Exception):  # the sender reports what can't be pickled
             kwargs = {**kwargs, _RESULT: _Packed(kwargs[_RESULT])}
     if _sender is None or _sender.pid != os.getpid():
         _sender = _Sender()
@@ -78,7 +78,7 @@ def send_in_turn(gate: Order, lane: str, wrapped: Any, args: Any, kwargs: Any) -
 
 
 class InTurn:
-    """The queue in which a worker of a `multiprocessing.Pool` puts its results, each of which goes out in turn."""
+    """The result queue of a `multiprocessing.Pool` worker; each result goes out in turn."""
 
     def __init__(self, results: Any, gate: Order, take_lane: Callable[[], str]) -> None:
         self._results = results
@@ -86,7 +86,7 @@ class InTurn:
         self._take_lane = take_lane
 
     def put(self, result: Any) -> None:
-        """Send a result when it is its turn. Raises: what pickling it does."""
+        """Send a result when it is its turn. Raises: any exception from pickling it."""
         packed = _Packed(result)
         lane = self._take_lane()
         if lane:
@@ -99,7 +99,7 @@ class InTurn:
 
 
 def finish_sending() -> None:
-    """Send what is left, before the process ends."""
+    """Send the remaining results before the process ends."""
     global _sender
     sender, _sender = _sender, None
     if sender is not None and sender.pid == os.getpid():

@@ -1,4 +1,4 @@
-"""Gives waits of threads the end that they had when the run was recorded; see `wait_ends.py`."""
+"""Ends the waits of threads as they ended when the run was recorded; see `wait_ends.py`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from spanreplay.runtime.order.wait_ends import CANCELLED, DONE, FAILED, Timed, a
 PENDING: Final = "PENDING"
 """State of a future that has not begun."""
 _LOOK_S: Final = 0.005
-"""How often a wait that gives a lock back looks whether it is its turn to expire."""
+"""How often a wait that releases a lock checks whether it is its turn to expire."""
 _MORE_S: Final = 2.0
-"""How much longer than asked for a wait lasts that did not expire then, and again as long as results go out meanwhile:
-a replay may be slower."""
+"""How much longer than requested a wait lasts if it did not expire when recorded, extended again as long as results go
+out meanwhile: a replay may be slower.
+"""
 
 
 def wait_as_recorded(wrapped: Any, gate: Order, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:
-    """The futures that were done then, once they are."""
+    """Return the futures that were done when recorded, once they are."""
     found = None if gate.is_open else gate.waits.get(name)
     if found is None:
         return wrapped(futures, *limits)
@@ -41,7 +42,7 @@ def wait_as_recorded(wrapped: Any, gate: Order, name: str, futures: Sequence[Any
 
 
 def take_as_recorded(wrapped: Any, gate: Order, name: str, fs: Any, timeout: float) -> Iterator[Any]:
-    """As many of the futures as came in time then, and the same exception behind them if others did not."""
+    """Yield as many futures as came in time when recorded, then raise the same exception if others did not."""
     fs = set(fs)
     clock, count = (-1, len(fs)) if gate.is_open else gate.waits.get(name, (-1, len(fs)))
     left, futures = set(fs), wrapped(fs, _longer(timeout))
@@ -58,7 +59,7 @@ def take_as_recorded(wrapped: Any, gate: Order, name: str, fs: Any, timeout: flo
             head, futures = gate.head, wrapped(left, _longer(timeout))
             continue
         left.discard(found[0])
-        yield found.pop()  # not to keep it alive
+        yield found.pop()  # don't keep it alive
     if clock >= 0:
         if running_loop() is None:
             gate.wait_turn(clock)
@@ -67,7 +68,7 @@ def take_as_recorded(wrapped: Any, gate: Order, name: str, fs: Any, timeout: flo
 
 
 def cancel_as_recorded(cancel: Callable[[], bool], gate: Order, name: str, future: Any) -> bool:
-    """Cancel a future that had not begun then, before it does; and one that had when it has."""
+    """Cancel a future before it begins if it had not begun when recorded, otherwise after it has begun."""
     found = None if gate.is_open else gate.waits.get(name)
     if found is None:
         return cancel()
@@ -83,13 +84,15 @@ def cancel_as_recorded(cancel: Callable[[], bool], gate: Order, name: str, futur
 
 
 def cancel_rest(future: Any) -> None:
-    """Cancel a future of a pool that was shut down, in the thread that had taken it too early."""
+    """Cancel a future of a pool that was shut down, in the thread that took it too early."""
     with asked():
         future.cancel()
 
 
 def cancel_queued(gate: Order, pool: Any) -> None:
-    """Cancel what waits in a pool that is shut down, once its threads have taken what they had taken then."""
+    """Cancel the jobs left in a pool that is shut down, once its threads have taken the jobs that they took when
+    recorded.
+    """
     if gate.is_open:
         return
     items, waiting = pool._work_queue, []
@@ -133,7 +136,7 @@ def _wait_while_results_come(
 def expire_as_recorded(
     call: Callable[[float], Any], timed: Timed, gate: Order, name: str, instance: Any, timeout: float
 ) -> Any:
-    """Wait for what came then; where nothing did, end in the same way when it is the turn of that."""
+    """Wait for what came when recorded; if nothing came, expire in the same way when it is the turn of that."""
     if gate.is_open or gate.timers is None:
         return call(timeout)
     clock = gate.timers.get(name, -1)
@@ -152,9 +155,9 @@ def expire_as_recorded(
 def attempt_as_recorded(
     attempt: Callable[[float], bool], gate: Order, name: str, wait: Callable[[], None], timeout: float
 ) -> bool:
-    """Take a lock if that succeeded then, behind `wait`; fail when it is the turn of that.
+    """Acquire a lock after `wait` if that succeeded when recorded; otherwise fail when it is the turn of that.
 
-    What the recording does not know of may fail too, a little later than it was asked to.
+    An attempt that the recording doesn't contain may fail too, a little later than requested.
     """
     clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
     if clock >= 0:
@@ -169,7 +172,7 @@ def attempt_as_recorded(
 def meet_as_recorded(meet: Callable[[float | None], bool], gate: Order, name: str, limit: float | None) -> bool:
     """Meet another process when it is the turn of that, or fail then.
 
-    What comes next needs no reaction to it: who meets whom is in the order itself.
+    The next event doesn't need a reaction to this one: the order itself contains who meets whom.
     """
     if gate.is_open or gate.timers is None:
         return meet(limit)
@@ -183,7 +186,7 @@ def meet_as_recorded(meet: Callable[[float | None], bool], gate: Order, name: st
 
 
 def await_meeting_as_recorded(gate: Order, name: str) -> int:
-    """Wait for the turn of what processes did under this name, or failed to do; gives its clock, -1 if unknown."""
+    """Wait for the turn of a meeting of processes, or of its failure; return its clock, -1 if unknown."""
     timers = {} if gate.is_open or gate.timers is None else gate.timers
     clock = timers.get(name, timers.get(name + FAILED, -1))
     if clock >= 0 and running_loop() is None:
@@ -194,7 +197,7 @@ def await_meeting_as_recorded(gate: Order, name: str) -> int:
 def find_ready_as_recorded(
     wait: Callable[[list[Any], float | None], list[Any]], gate: Order, name: str, objects: list[Any], limit: Any
 ) -> list[Any]:
-    """Those of some pipes and processes that were ready then, once they are."""
+    """Return the pipes and processes that were ready when recorded, once they are."""
     found = None if gate.is_open else gate.waits.get(name)
     if found is None:
         return wait(objects, limit)
@@ -211,14 +214,14 @@ def find_ready_as_recorded(
 
 
 def _give_way(condition: threading.Condition, gate: Order, clock: int, timeout: float) -> None:
-    """Leave a condition's lock to others until it is the turn of a wait to expire."""
+    """Release a condition's lock to others until it is the turn of a wait to expire."""
     since = time.monotonic()
     while not gate.is_quiet(clock) and time.monotonic() - since < timeout + _MORE_S:
         condition.wait(_LOOK_S)
 
 
 def sleep_as_recorded(wrapped: Any, gate: Order, name: str, args: Any) -> Any:
-    """Go on when it is the turn of a sleep to end; a thread at work may use as much time as the sleep has."""
+    """Return when it is the turn of a sleep to end; a working thread may use as much time as the sleep has."""
     clock = -1 if gate.is_open else (gate.timers or {}).get(name, -1)
     if clock < 0 and running_loop() is not None:
         return wrapped(*args)
@@ -235,7 +238,7 @@ def sleep_as_recorded(wrapped: Any, gate: Order, name: str, args: Any) -> Any:
 
 
 def read_waits(timers: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
-    """Name of a wait for futures → its clock, and which of them were done, as bits."""
+    """Map the name of each wait for futures to its clock and to those that were done, as bits."""
     found: dict[str, tuple[int, int]] = {}
     for name, clock in (timers or {}).items():
         if DONE in name:

@@ -1,4 +1,4 @@
-"""Virtual time for trio: what comes, comes between the same two steps again (see `replay.step_clock`)."""
+"""Virtual time for trio, with events placed between the same steps as when recorded (see `step_clock`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spanreplay.runtime.run import Run
 
 
 class TrioTime(StepClock):
-    """Takes over the clock of one `trio.run`, its idle moments and what comes between its steps."""
+    """Takes over the clock of one `trio.run`, its idle moments and the gaps between its steps."""
 
     _queue: TrioQueue
 
@@ -28,21 +28,21 @@ class TrioTime(StepClock):
         self._loop.take_queue()
 
     async def wait_turn(self, clock: int, seconds: float) -> None:
-        """As on asyncio; what was recorded as completed is not interrupted by a cancellation that came before."""
+        """As on asyncio; an earlier cancellation doesn't interrupt a call that was recorded as completed."""
         future: Future = self._loop.create_future()
         future.is_shielded = True
         heapq.heappush(self._waiting, Due(clock, self._time() + seconds, future=future))
         await future
 
     def _run_handle(self, handle: asyncio.Handle) -> asyncio.Handle | None:
-        self._loop.call(handle)  # whom it wakes up goes on behind those that were awake
+        self._loop.call(handle)  # a task that it wakes runs after those already awake
         return None
 
     def _append_handle(self, handle: asyncio.Handle) -> None:
         self._loop.call(handle)
 
     def _take_wakeup(self, future: Any) -> Any:
-        """The task that goes on with a future that is done, taken out of the queue."""
+        """Remove the task that waits for a finished future from the queue and return it."""
         if future.task is None or future.task not in self._queue:
             return None
         self._queue.remove(future.task)

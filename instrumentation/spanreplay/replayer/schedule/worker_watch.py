@@ -1,7 +1,8 @@
-"""Sees to it that no job of a pool waits for ever for the worker that it had when the run was recorded.
+"""Makes sure that no pool job waits forever for the worker that it had when the run was recorded.
 
-One thread of a process that replays looks at its pools: a job waits, a worker is idle or could be started, and nothing
-has moved for so long that nothing will. It is no thread of `threading`: the agent's count of threads stays what it was.
+One thread of a replaying process checks its pools: whether a job waits, whether a worker is idle or could be started,
+and whether nothing has moved for so long that nothing will. It isn't a `threading` thread, so the agent's thread count
+stays the same.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from spanreplay.runtime.order.order import Order
 from spanreplay.runtime.order.wait_ends import unwatched
 
 LOOK_MS: Final = 200
-"""How often to look at the pools."""
+"""How often to check the pools."""
 VAIN_MS: Final = 60_000
-"""How long a job may wait for its worker while nothing moves although threads compute: they may only look around."""
+"""How long a job may wait for its worker while threads compute but nothing moves: they may only be polling."""
 
 
 class _Waits:
@@ -37,7 +38,7 @@ class _Waits:
         self._since = 0.0
 
     def is_in_vain(self, *moved: int) -> bool:
-        """Whether jobs have waited for too long while nothing moved, in the replay or of what is given."""
+        """Whether jobs have waited too long while neither the replay nor the values `moved` changed."""
         state, now = (self.gate.head, *moved), time.monotonic()
         if self._patience is None or state != self._state:
             self._patience, self._state, self._since = Patience(None, LOOK_MS), state, now
@@ -47,54 +48,56 @@ class _Waits:
         return is_over or (now - self._since) * 1000 >= VAIN_MS
 
     def forget(self) -> None:
-        """None waits."""
+        """Record that no job waits."""
         self._patience = None
 
 
 class WatchedCall:
-    """A call of an event loop that waits for its thread; `let_go` gives it to any, and says whether it was waiting."""
+    """An event loop's call that waits for its thread; `let_go` gives it to any thread and returns whether it was
+    waiting.
+    """
 
     def __init__(self, let_go: Callable[[], bool], gate: Order) -> None:
         self.gate = gate
         self.is_over = False
-        """Whether there is nothing to see to any more."""
+        """Whether there is nothing left to watch."""
         self._let_go = let_go
         self._waits = _Waits(gate)
 
     def give_up(self) -> bool:
-        """Let any thread make the call; whether it was waiting."""
+        """Let any thread make the call; return whether it was waiting."""
         self.is_over = True
         return self._let_go()
 
     def look(self) -> None:
-        """Give up if it waits in vain."""
+        """Give up if the call waits in vain."""
         if self.gate.is_open or self._waits.is_in_vain():
             self.give_up()
 
 
 class _Watched:
-    """A pool whose jobs are given to their own workers."""
+    """A pool whose jobs go to their own workers."""
 
     def __init__(self, pool: Any, gate: Order) -> None:
         self.queue = pool._work_queue
         self._pool = weakref.ref(pool)
         self.gate = gate
         self._waits = _Waits(gate)
-        # Whoever starts a thread is asked which one it is itself
+        # Starting a thread asks which thread is the current one
         self._stand_in = threading.Thread(name="spanreplay-workers", daemon=False)
         vars(self._stand_in)[SERVICE] = True
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to see to any more."""
+        """Whether there is nothing left to watch."""
         return self._pool() is None or self.queue.is_given_up or self.gate.is_open
 
     def give_up(self) -> bool:
-        """Let any worker take any job, and start one more; whether a job waits that could not be taken before."""
+        """Let any worker take any job and start one more; return whether a job waits that could not be taken before."""
         pool = self._pool()
         if pool is None or not self.queue.give_up():
             return False
-        if len(pool._threads) < pool._max_workers and not pool._shutdown:  # all may wait for the job that waits
+        if len(pool._threads) < pool._max_workers and not pool._shutdown:  # all may wait for this job
             with unwatched(), unnumbered_threads(), self._standing_in(), pool._shutdown_lock:
                 while pool._idle_semaphore.acquire(timeout=0):
                     pass
@@ -133,7 +136,7 @@ class _Watch:
         self._is_running = False
 
     def add(self, watched: _Watched | WatchedCall) -> None:
-        """Look at one more."""
+        """Watch one more."""
         with self._lock:
             self.pools = (*self.pools, watched)
             if not self._is_running:
@@ -141,8 +144,8 @@ class _Watch:
                 _thread.start_new_thread(self._run, ())
 
     def forget(self) -> None:
-        """Start anew in a process that was just forked, which has neither the thread nor those of the pools."""
-        self.__init__()  # type: ignore[misc]  # the lock may be held by a thread that is not here
+        """Start afresh in a newly forked process, which has neither this thread nor those of the pools."""
+        self.__init__()  # type: ignore[misc]  # a thread that doesn't exist here may hold the lock
 
     def _run(self) -> None:
         pause = _thread.allocate_lock()
@@ -165,17 +168,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def watch(pool: Any, gate: Order) -> None:
-    """Give up the routes of a pool once a job waits in vain."""
+    """Give up a pool's routes once a job waits in vain."""
     _watch.add(_Watched(pool, gate))
 
 
 def watch_call(let_go: Callable[[], bool], gate: Order) -> WatchedCall:
-    """Let a call that waits for its thread go once that is in vain; say `is_over` when it waits no longer."""
+    """Release a call once it waits in vain for its thread; set `is_over` when it no longer waits."""
     watched = WatchedCall(let_go, gate)
     _watch.add(watched)
     return watched
 
 
 def relieve(gate: Order) -> bool:
-    """Give up all of them where the program seems to be stuck; whether a job goes on that could not before."""
+    """Give up every watched pool and call when the program seems stuck; return whether a blocked job can now run."""
     return bool(sum(each.give_up() for each in _watch.pools if each.gate is gate))
