@@ -1,1 +1,1 @@
-"""Finds the recorded answer of each call."""
+"""Finds the recorded answer for each call."""

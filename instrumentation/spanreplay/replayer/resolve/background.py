@@ -1,8 +1,8 @@
-"""What tasks and threads of a process do for one of its units: served to the replay of it, from the process's run.
+"""Work that a process's tasks and threads do for one of its units, served to the unit's replay from the process's run.
 
-A request may put its text into a queue and wait: a task that has run since the process started asks the model, and is
-in the recording of the process. In the replay of the request that task works again. Its calls have no place in the
-order of the unit: each is served by what it asks, as often as it was asked while the unit ran.
+A request may put its text into a queue and wait: a task that has run since the process started calls the model, and is
+in the recording of the process. In the replay of the request, that task works again. Its calls have no place in the
+unit's order: each is served by its request, as often as it was made while the unit ran.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ _GUESSED: Final = "what a task beside the unit drew before {} may be another uni
 
 @dataclass(frozen=True)
 class Past:
-    """The run of the process that a unit ran in, and when that was."""
+    """The run of the process that a unit ran in, and when the unit ran."""
 
     process: Recording
     begin_ns: int
     end_ns: int
     pending: Mapping[str, Mapping[str, int]]
-    """Lane → source → how many values had been read since the lane's last call, when the unit began."""
+    """Lane → source → the number of values read since the lane's last call, when the unit began."""
 
 
 class Background:
     """Serves the calls of background tasks. Thread-safe."""
 
     def __init__(self, load: Callable[[], Past | None] = lambda: None) -> None:
-        """`load` gives the run of the process when it is needed; None where it is not here."""
+        """`load` returns the run of the process on demand; None if it is not available here."""
         self.refused = ""
-        """The first call of a background task that the recording does not have; '' if there was none."""
+        """The first background call that the recording doesn't contain; '' if none."""
         self.doubt = ""
-        """Why a difference is none of the program's; '' if it is one."""
+        """Why a difference is not the program's fault; '' if it is."""
         self.strays: set[str] = set()
-        """Lanes of the unit that do what tasks of earlier units did."""
+        """Lanes of the unit that do the work of earlier units' tasks."""
         self._load: Callable[[], Past | None] | None = load
         self._calls: dict[tuple[str, str], deque[CallRecord]] = {}
         self._reads: _Reads | None = None
         self._last: dict[str, CallRecord] = {}
-        """The last call that a lane of the replay was served."""
+        """Lane → the last call that it was served."""
         self._lock = make_lock()
 
     def serve(self, session: SharedState, crossing: Crossing) -> bool:
-        """Give a call of a background task its answer; whether there is one."""
+        """Answer a background task's call; return whether there is an answer."""
         with self._lock:
             call = self._find(session, crossing)
             if call is None:
@@ -77,7 +77,7 @@ class Background:
         return True
 
     def serve_stray(self, session: SharedState, crossing: Crossing) -> bool:
-        """The same for a lane of the unit; such a unit is not called identical."""
+        """Answer the call from a lane of the unit itself; such a unit is not called identical."""
         with self._lock:
             call = self._find(session, crossing)
             if call is None:
@@ -89,9 +89,9 @@ class Background:
         return True
 
     def read(self, session: SharedState, lane: str, source: Source) -> tuple[Any, ...]:
-        """What a lane has read next of a source, as it is written; nothing if that is not recorded.
+        """Return the next value that a lane reads from a source, in its written form; () if it was not recorded.
 
-        Clocks go on with the unit until the lane has made a call for it.
+        Clocks follow the unit until the lane has made a call for it.
         """
         last = self._last.get(lane)
         if last is None and source.to_ns is not None:
@@ -106,7 +106,9 @@ class Background:
         return found
 
     def wait_in_vain(self, session: SharedState) -> None:
-        """The unit waits for ever: perhaps for a task whose call has no answer, or that waits for other units too."""
+        """Note that the unit waits forever, perhaps for a task whose call has no answer, or that waits for other units
+        too.
+        """
         with self._lock:
             self._read()
             left = next((found[0] for found in self._calls.values() if found), None)
@@ -121,7 +123,7 @@ class Background:
         return call
 
     def _answer(self, session: SharedState, crossing: Crossing, call: CallRecord) -> bool:
-        """Whether what the lane has drawn before this call is what was drawn then."""
+        """Serve the call; return whether the values drawn before it are those drawn when recorded."""
         crossing.served = session.hidden.reveal(crossing, replace(call, clocks=(), end_seq=-1, joint=-1))
         crossing.paired = crossing.served
         session.counts["beside"] = session.counts.get("beside", 0) + 1
@@ -158,7 +160,7 @@ def _name(boundary: str, lane: str, code: str) -> str:
 
 
 class _Reads:
-    """What each lane of a process has read, and by which call that is carried."""
+    """The values that each lane of a process has read, and the calls that carry them."""
 
     def __init__(self, past: Past) -> None:
         calls, left = past.process.calls, left_of(past.process.root.manifest)
@@ -173,14 +175,14 @@ class _Reads:
         self._newest = {call.lane: call.start_ns for call in calls}
         self._is_ended = bool(past.process.root.manifest)
         self._lanes: dict[str, tuple[str, dict[str, int]]] = {}
-        """Lane of the replay → that of the recording, and how many values of each source are behind it."""
+        """Lane of the replay → lane of the recording, and how many values of each source have been passed."""
         self._drawn: dict[str, set[str]] = defaultdict(set)
-        """Lane of the replay → sources that it has asked for since its last call."""
+        """Lane of the replay → the sources it has read since its last call."""
 
     def go_on_behind(self, lane: str, call: CallRecord) -> bool:
-        """A lane has come to a recorded call: what it reads next is what was read behind that.
+        """Move a lane to a recorded call: its next reads are those recorded after that call.
 
-        Whether what it has drawn since its last call is what was drawn before this one.
+        Returns whether its reads since its last call are those that were made before this one.
         """
         counts = self._count(call.lane, call.start_ns)
         recorded, before = self._lanes.get(lane, (call.lane, counts))
@@ -189,7 +191,7 @@ class _Reads:
         return not drawn or (recorded == call.lane and all(before[name] == counts[name] for name in drawn))
 
     def next(self, lane: str, source: Source) -> tuple[Any, ...]:
-        """The next value of a source in a lane of the replay; nothing if there is none."""
+        """Return the next value of a source in a lane of the replay; () if there is none."""
         name = source.name
         if source.to_ns is None and not source.is_loose:
             self._drawn[lane].add(name)
@@ -202,12 +204,12 @@ class _Reads:
         return (found[at],) if at in found else ()
 
     def is_cut(self, call: CallRecord) -> bool:
-        """Whether what the lane has read behind a call, up to its next one, may be written later."""
+        """Whether the lane's reads between this call and its next one may not have been written yet."""
         return not self._is_ended and self._newest[call.lane] <= call.start_ns
 
     def _begin(self, lane: str) -> tuple[str, dict[str, int]]:
-        """The recorded name of a lane, and what it had read when the unit began."""
-        if is_earlier(lane):  # a thread that an earlier unit has left behind: the process has what it read behind that
+        """Return the recorded name of a lane, and its read counts when the unit began."""
+        if is_earlier(lane):  # a thread left behind by an earlier unit: the process has its later reads
             recorded = UNIT_LANE + lane[len(lane.partition("/")[0]) :]
             return recorded, self._count(recorded, 0)
         counts = self._count(lane, self._past.begin_ns)

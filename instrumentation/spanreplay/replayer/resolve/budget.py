@@ -1,7 +1,7 @@
-"""What live calls to models cost, and the ceiling that a plan puts on it.
+"""The cost of live model calls, and the ceiling that a plan puts on it.
 
-A call begins only while what has been spent, and what the calls under way are expected to cost, is below the ceiling.
-Tokens come from the answers. An answer that states none is counted by its length: four characters a token.
+A call begins only while the money spent, plus the expected cost of the calls in progress, is below the ceiling. Token
+counts come from the answers. An answer without them is counted by its length: four characters per token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERSION: Final = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest|preview)\Z")
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars for a million tokens, in and out; `*` and `?` may stand in the model's name."""
+    """US dollars per million tokens, in and out; the model's name may contain `*` and `?`."""
 
     model: str
     input_usd: float
@@ -37,13 +37,13 @@ class Price:
                 raise ConfigError(f"the price of {self.model!r} is not an amount: {value!r}")
 
     def cost_usd(self, tokens_in: int, tokens_out: int) -> float:
-        """What so many tokens cost."""
+        """Return the cost of these tokens."""
         return (tokens_in * self.input_usd + tokens_out * self.output_usd) / _MILLION
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A ceiling in US dollars, and what each model costs: prices change too often to be written down here."""
+    """A ceiling in US dollars, and the price of each model: prices change too often to be hard-coded."""
 
     max_cost_usd: float
     prices: tuple[Price, ...] = ()
@@ -56,7 +56,7 @@ class Budget:
             raise ConfigError(f"a plan has at most {PRICES_MAX} prices, not {len(self.prices)}")
 
     def find_price(self, model: str) -> Price:
-        """The price of a model, under its name or without its version. Raises: ConfigError if there is none."""
+        """Return the price of a model, by its name or without its version. Raises: ConfigError if unknown."""
         names = (model, model.rpartition("/")[2])
         for name in dict.fromkeys((*names, *(_VERSION.sub("", n) for n in names))):
             found = next((p for p in self.prices if Selector(p.model).matches(name, "")), None)
@@ -68,19 +68,19 @@ class Budget:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, for a plan."""
+        """Return the JSON form for a plan."""
         prices = [[p.model, p.input_usd, p.output_usd] for p in self.prices]
         return {"max_cost_usd": self.max_cost_usd, "prices": prices}
 
     @classmethod
     def from_json(cls, value: Any) -> Budget:
-        """The budget of `to_json`. Raises: ConfigError, KeyError, TypeError, ValueError."""
+        """Read the form that `to_json` returns. Raises: ConfigError, KeyError, TypeError, ValueError."""
         prices = tuple(Price(str(m), float(i), float(o)) for m, i, o in value["prices"])
         return cls(float(value["max_cost_usd"]), prices)
 
 
 def parse_price(text: str) -> Price:
-    """The price that MODEL=IN,OUT writes. Raises: ConfigError."""
+    """Parse a price, MODEL=IN,OUT. Raises: ConfigError."""
     model, _, amounts = text.rpartition("=")
     parts = amounts.split(",")
     try:
@@ -102,7 +102,7 @@ def is_paid(kind: str) -> bool:
 
 @dataclass
 class CostMeter:
-    """What live calls have cost so far. Not thread-safe: the session's lock guards it."""
+    """The cost of live calls so far. Not thread-safe: the session's lock guards it."""
 
     budget: Budget
     spent_usd: float = 0.0
@@ -112,7 +112,7 @@ class CostMeter:
     _tokens_out_max: dict[str, int] = field(default_factory=dict)
 
     def admit(self, seq: int, meta: Mapping[str, Any], request: str) -> bool:
-        """Whether a call may begin; it counts as under way from now on. Raises: ConfigError for an unknown model."""
+        """Whether a call may begin; if so, it counts as in progress. Raises: ConfigError for an unknown model."""
         model = str(meta.get("model", ""))
         price = self.budget.find_price(model)
         if self.spent_usd + sum(self._under_way.values()) >= self.budget.max_cost_usd:
@@ -122,7 +122,7 @@ class CostMeter:
         return True
 
     def settle(self, seq: int, meta: Mapping[str, Any], request: str, response: str) -> None:
-        """A call has ended: what it cost."""
+        """Add the cost of a call that has ended."""
         if self._under_way.pop(seq, None) is None:
             return
         model = str(meta.get("model", ""))
@@ -136,7 +136,7 @@ class CostMeter:
         self.is_over = self.is_over or self.spent_usd > self.budget.max_cost_usd
 
     def describe(self) -> dict[str, Any]:
-        """For the verdict."""
+        """Return the form that a verdict contains."""
         described: dict[str, Any] = {
             "live_usd": round(self.spent_usd, 9),
             "max_usd": self.budget.max_cost_usd,

@@ -1,8 +1,8 @@
-"""Going on with a run that waits for a human, or that was killed: replayed up to its end, then live and recorded.
+"""Resuming a run that waits for a human, or that was killed: replayed up to its end, then live and recorded.
 
-The run that goes on is a recording of its own, whole: what it is served from the old one becomes part of it, with the
-old one's numbers (start, completion, chunks, timers, reads), and what it does then is numbered behind them. It can be
-replayed, and resumed, like any other.
+The resumed run is a complete recording of its own. The calls served from the old recording become part of it and keep
+their numbers (start, completion, chunks, timers, reads); later calls are numbered after them. The new recording can be
+replayed and resumed like any other.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _OPEN: Final = Outcome.OPEN.value
 
 @dataclass(frozen=True)
 class Resume:
-    """How a run goes on: the human's answer, if there is one, and whether unfinished effects are made again."""
+    """How a run is resumed: the human's answer, if any, and whether unfinished effects are repeated."""
 
     answer: Any = None
     has_answer: bool = False
     is_redone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, for a plan."""
+        """Return the JSON form for a plan."""
         return {"answer": self.answer, "has_answer": self.has_answer, "is_redone": self.is_redone}
 
     @classmethod
     def from_json(cls, value: Any) -> Resume:
-        """What `to_json` gave. Raises: KeyError, TypeError."""
+        """Read the form that `to_json` returns. Raises: KeyError, TypeError."""
         return cls(value["answer"], bool(value["has_answer"]), bool(value["is_redone"]))
 
 
 def find_waiting(recording: Recording) -> CallRecord | None:
-    """The call that waits for a human: the one that the run was suspended at, or was killed in."""
+    """Return the call that waits for a human: where the run was suspended, or during which it was killed."""
     stated = recording.root.manifest.get("suspended")
     seq = stated.get("seq") if isinstance(stated, Mapping) else None
     waiting = [c for c in recording.calls if c.outcome == _OPEN and c.kind == Kind.HUMAN.value]
@@ -52,7 +52,7 @@ def find_waiting(recording: Recording) -> CallRecord | None:
 
 
 class Continuation:
-    """What a session keeps about where the recording ends and the run goes on; the session's lock guards it."""
+    """A session's record of where the recording ends and the run continues; the session's lock guards it."""
 
     def __init__(self, recording: Recording, resume: Resume) -> None:
         manifest = recording.root.manifest
@@ -70,7 +70,7 @@ class Continuation:
         return [*clocks, *self.lane_ends.values(), *(int(fired[0]) for fired in (self.timers or {}).values())]
 
     def is_beyond(self, lane: str, index: RecordingIndex, covered: set[int]) -> bool:
-        """Whether a call that the recording does not have comes after all that it has, as far as its lane can tell."""
+        """Whether a call missing from the recording comes after all recorded calls, as far as its lane can tell."""
         if self._is_answered:
             return True
         calls = self.recording.calls
@@ -79,7 +79,7 @@ class Continuation:
         return not any(c.lane == lane and c.seq not in index.used and c.seq not in covered for c in calls)
 
     def find_missing(self, crossing: Crossing, index: RecordingIndex, covered: set[int]) -> CallRecord | None:
-        """A recorded call that had to come before this one in its lane, and did not."""
+        """Return a recorded call of the same lane that should have come before this one but did not."""
         lane = crossing.lane.path
         for call in self.recording.calls:
             is_before = call.lane == lane and call.outcome != _OPEN
@@ -88,7 +88,7 @@ class Continuation:
         return None
 
     def refuses(self, call: CallRecord | None) -> str:
-        """Why an unfinished call can't be made again; '' if it can."""
+        """Return why an unfinished call can't be repeated; '' if it can."""
         if call is None or call.effect not in _LASTING or self.resume.is_redone:
             return ""
         return (
@@ -97,7 +97,7 @@ class Continuation:
         )
 
     def begin(self, run: Run, call: CallRecord | None) -> None:
-        """The first call beyond the recording: from here on this process records."""
+        """Start recording in this process, at the first call beyond the recording."""
         self._is_answered = self._is_answered or (call is not None and call.kind == Kind.HUMAN.value)
         if self.has_gone_on:
             return
@@ -108,14 +108,14 @@ class Continuation:
             os.environ.pop(name, None)
 
     def take_answer(self) -> tuple[bool, Any]:
-        """Whether there is an answer that nobody has taken yet, and the answer."""
+        """Return whether an answer is left that hasn't been taken yet, and the answer."""
         has_answer = self.resume.has_answer
         answer, self.resume = self.resume.answer, replace(self.resume, has_answer=False)
         return has_answer, answer
 
     # ── the new recording ───────────────────────────────────────────────────────────────────────────
     def extend(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The manifest of the new run, with what the old one says about its part."""
+        """Return the new run's manifest, merged with the old run's."""
         old = self.recording.root.manifest
         merged = {**manifest, "lane_ends": {**manifest.get("lane_ends", {}), **self.lane_ends}}
         if self.timers is None:

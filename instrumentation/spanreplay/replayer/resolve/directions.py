@@ -1,7 +1,7 @@
-"""A plan applied to one recording: what is to happen with each call of the replay.
+"""A plan applied to one recording: it decides what happens to each call of the replay.
 
-Numbers of a selector are those of recorded calls, whatever order the replay asks in; they are looked up once, before
-the agent starts, and a patch that does not fit the recording is refused then.
+The numbers in a selector are those of recorded calls, regardless of the order in the replay; they are looked up once,
+before the agent starts. A patch that doesn't fit the recording is refused then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Direction:
 
 
 class Numbers:
-    """The numbers that a recording's calls have under each selector."""
+    """The numbers of a recording's calls under each selector."""
 
     def __init__(self, recording: Recording, selectors: Iterable[Selector]) -> None:
         numbered = [s for s in dict.fromkeys(selectors) if s.is_numbered]
@@ -53,7 +53,7 @@ class Numbers:
                     found[call.seq] = len(found) + 1
 
     def has(self, selector: Selector, call: CallRecord | None, seq: int = 0) -> bool:
-        """Whether the number of a call is meant; calls without a counterpart, `seq` in the replay, are counted on."""
+        """Whether a selector includes a call's number; calls without a counterpart (`seq` in the replay) count on."""
         if not selector.is_numbered:
             return True
         numbers = self._numbers[selector]
@@ -65,12 +65,12 @@ class Numbers:
 
 
 class Directions:
-    """Decides about calls; the session's lock guards it. Raises: ConfigError where a patch does not fit."""
+    """Decides about calls; the session's lock guards it. Raises: ConfigError if a patch doesn't fit."""
 
     def __init__(self, plan: Plan, recording: Recording) -> None:
         self.plan = plan
         self.asked: dict[int, str] = {}
-        """Number of a recorded HTTP request that the plan serves though it differs → the request of now, redacted."""
+        """Number of each recorded HTTP request that is served although it differs → the current request, redacted."""
         self._default = Direction(on_change=plan.on_change)
         self._is_plain = not (plan.rules or plan.changes or plan.patches)
         selectors = [r.selector for r in (*plan.rules, *plan.changes)] + [p.selector for p in plan.patches]
@@ -81,11 +81,11 @@ class Directions:
             self._check_prices(recording)
 
     def decide(self, crossing: Crossing, call: CallRecord | None) -> Direction:
-        """What the plan says about a call; `call` is its recorded counterpart, if there is one."""
+        """Return the plan's decision about a call; `call` is its recorded counterpart, if any."""
         if self._is_plain:
             return self._default
         boundary, lane = crossing.boundary, crossing.lane.path
-        if is_earlier(lane):  # a plan is for the unit that is judged
+        if is_earlier(lane):  # a plan applies to the judged unit
             return Direction()
         rule = self._strongest(self.plan.rules, crossing, call)
         change = self._strongest(self.plan.changes, crossing, call)
@@ -145,7 +145,7 @@ class Directions:
 
 
 def _check_argument(patch: Patch, recorded: str, patched: str) -> None:
-    """Refuse to give a function an argument that it was not called with. Raises: ConfigError."""
+    """Refuse an argument that the recorded function call didn't have. Raises: ConfigError."""
     before, after = (_arguments_of(text) for text in (recorded, patched))
     new = sorted(after.keys() - before.keys())
     if new:
@@ -160,7 +160,7 @@ def _arguments_of(request: str) -> dict[str, Any]:
 
 
 def _check_rule(selector: Selector, recording: Recording) -> None:
-    """Refuse a selector that names no recorded call; clock and random values are read, not called."""
+    """Refuse a selector that matches no recorded call; clocks and random values are read, not called."""
     if selector.boundary.startswith(_READ) or any(selector.matches(c.boundary, c.lane) for c in recording.calls):
         return
     known = list(dict.fromkeys(c.boundary for c in recording.calls))
@@ -189,7 +189,7 @@ def _view(crossing: Crossing, call: CallRecord | None) -> PlannedCall:
 
 
 def check_strict(plan: Plan, recording: Recording) -> None:
-    """Refuse a strict replay of an incomplete recording, with its holes. Raises: ConfigError."""
+    """Refuse a strict replay of an incomplete recording, listing its holes. Raises: ConfigError."""
     completeness = recording.completeness()
     if not plan.is_strict or plan.stop_at or completeness.is_complete:
         return
@@ -201,7 +201,7 @@ def check_strict(plan: Plan, recording: Recording) -> None:
 
 
 def check_plan(plan: Plan, recording: Recording) -> None:
-    """Refuse a plan that does not fit the recording, before anything runs. Raises: ConfigError."""
+    """Refuse a plan that doesn't fit the recording, before anything runs. Raises: ConfigError."""
     for rule in (*plan.rules, *plan.changes):
         _check_rule(rule.selector, recording)
     Directions(plan, recording)

@@ -1,7 +1,8 @@
-"""Workers that their pool ended, as the end of a `multiprocessing.Pool`'s `with` block does, perhaps before they began.
+"""Workers that their pool terminated, perhaps before they began, as leaving a `multiprocessing.Pool`'s `with` block
+does.
 
-What such a worker would have done next in its initializer is not known, and nobody has seen it. In a replay it waits
-there until its pool ends it again, and its pool does so once it has made the calls that it had made.
+What such a worker's initializer would have done next is unknown. In a replay, the worker waits at that point until its
+pool terminates it again, and the pool waits until the worker has made the calls that it made when recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class EndedWorkers:
-    """The lanes of workers that were ended, and the calls in them, which are those of their initializers."""
+    """The lanes of terminated workers and the calls in them, which are those of their initializers."""
 
     def __init__(self, recording: Recording, index: RecordingIndex) -> None:
         self._lanes = RecordedWorkers(recording.root.manifest).ended
@@ -31,14 +32,11 @@ class EndedWorkers:
         index.covered.update(call.seq for call in self._calls if _is_open(call))
 
     def holds(self, lane: str) -> bool:
-        """Whether a lane is one of those that were cut short, or lies below one."""
+        """Whether a lane is one of those cut short, or lies below one."""
         return any(is_within(lane, each) for each in self._lanes)
 
     def look(self, crossing: Crossing, gate: OrderGate) -> None:
-        """Let the calling thread wait for its end before a call behind which the worker was ended.
-
-        Raises: ReplayMiss once the replay has stopped matching the recording.
-        """
+        """Make the calling thread wait for its end if the worker was terminated before this call."""
         if not self.holds(crossing.lane.path):
             return
         call = self._index.at(crossing.lane.path, crossing.boundary, crossing.index)
@@ -49,7 +47,7 @@ class EndedWorkers:
         raise ReplayMiss("the worker was ended here, and is not now")
 
     def wait_made(self, pool: str, gate: OrderGate) -> None:
-        """Wait until the workers of a pool, by its lane, have made the calls that they had made when it ended them."""
+        """Wait until a pool's workers, by its lane, have made the calls that they made before it terminated them."""
         clocks = [call.end_seq for call in self._calls if is_within(call.lane, pool) and not _is_open(call)]
         if clocks:
             gate.wait_until(lambda: all(map(gate.is_over, clocks)), may_be_long=True)

@@ -1,7 +1,7 @@
-"""A replay that has made the start of a process becomes, in a fork of that process, the replay of one of its units.
+"""Turns a replay of a process's start into the replay of one of its units, in a fork of that process.
 
-The session stays the same object: all that was installed knows it. What it has from its recording is that of the
-longer one, which begins with the same calls; what it has found so far stays.
+The session stays the same object, because everything that was installed refers to it. The parts that come from its
+recording are replaced with those of the longer recording, which begins with the same calls; the findings stay.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _OF_RECORDING: Final = (
     *("recording", "completeness", "tampering", "index", "relocation", "directions", "hidden", "recorded_env"),
     *("ended_workers", "_repeats"),
 )
-"""What a session has from its recording alone."""
+"""The attributes of a session that depend on its recording alone."""
 
 
 def extend(session: Session, longer: Session, run: Run, clock: int) -> None:
-    """Let `session`, which stands at this clock, go on with the recording of `longer`, which was made for it."""
+    """Continue `session`, which stands at this clock, with the recording of `longer`, which was made for it."""
     longer.index.used |= session.index.used
     longer.index.covered |= session.index.covered
     longer.hidden.withheld += session.hidden.withheld

@@ -1,4 +1,4 @@
-"""How far a unit's recording goes in the replay of it: what the process does beside the unit is not in it."""
+"""The extent of a unit's recording in its replay: the process's other work is not part of it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Extent"]
 
 _never: Final = _thread.allocate_lock()
-"""Who waits for this one waits for the end of the process."""
+"""A lock that is never released: waiting for it means waiting for the end of the process."""
 
 
 class Extent:
-    """The part of a process that a replay of one unit makes again, once the process has started."""
+    """The part of a process that a replay of one unit repeats, once the process has started."""
 
     def __init__(
         self,
@@ -39,37 +39,37 @@ class Extent:
         warm_up: WarmUp | None = None,
         background: Background | None = None,
     ) -> None:
-        """`in_flight`: lane, boundary and number of calls that were under way when the start was over."""
+        """`in_flight`: lane, boundary and number of the calls in progress when the start was over."""
         self._session = session
         self.is_start_lost = is_start_lost
         self.in_flight = in_flight
         self._is_open = "timers" not in level_of_recording(session.recording.root)
         self._woken = frozenset[str]() if self._is_open else _find_woken(session.recording)
         self.warm_up = warm_up
-        """The units that are replayed before the one that is judged; None if there are none."""
+        """The units that are replayed before the judged one; None if there are none."""
         self.lane = UNIT_LANE
-        """The root lane of the unit that is replayed now."""
+        """The root lane of the unit that is being replayed."""
         if warm_up is not None:
             warm_up.on_enter = self._enter
         self.background = background or Background()
-        """Answers what background tasks ask while the unit runs."""
+        """Answers the calls of background tasks while the unit runs."""
         self.has_started = False
         """Whether the start of the process is over."""
         self.is_over = False
-        """Whether the unit has given its output: what its tasks still do may have happened behind its end."""
+        """Whether the unit has returned its output: the recorded end may come before what its tasks still do."""
         self.is_beside_main = False
-        """Whether another thread works on the unit, so that the main one may go beyond the start before it is over."""
+        """Whether another thread works on the unit, so that the main thread may pass the start before it is over."""
 
     def _enter(self, lane: str) -> None:
-        """Another unit is replayed from now on."""
+        """Switch to another unit."""
         self.lane, self.is_over = lane, False
 
     def is_outside(self, lane: str) -> bool:
-        """Whether a lane is that of a background task, which goes on for as long as the process, behind its start."""
+        """Whether a lane belongs to a background task, which continues after the start for as long as the process."""
         return self.has_started and not is_within(lane, self.lane)
 
     def is_beside(self, lane: str) -> bool:
-        """Whether what a lane reads is in the run of the process."""
+        """Whether the reads of a lane are in the run of the process."""
         return self.is_outside(lane) or lane in self.background.strays
 
     def is_awaited(self, lane: str) -> bool:
@@ -77,10 +77,10 @@ class Extent:
         return is_within(lane, self.lane) if is_earlier(self.lane) else not is_earlier(lane)
 
     def may_run_on(self, lane: str) -> bool:
-        """Whether a task may be further than it was at the end of the start.
+        """Whether a task may have got further than at the end of the start.
 
-        Its timers were not recorded, or the last one had just woken it up: on a busy machine its timer and the first
-        request come in one turn of the loop, and the start is over before the task takes its next step.
+        Either its timers were not recorded, or its last timer had just woken it: on a busy machine, the timer and the
+        first request may come in the same loop iteration, and the start is over before the task takes its next step.
         """
         if is_within(lane, self.lane) or is_earlier(lane):
             return False
@@ -89,14 +89,14 @@ class Extent:
         return lane not in (self._session.recording.root.manifest.get("lane_ends") or {})
 
     def hold(self) -> None:
-        """Let the main thread go no further than the unit's recording, where another one works on the unit."""
+        """Stop the main thread at the end of the unit's recording, if another thread works on the unit."""
         if self.is_beside_main and threading.current_thread() is threading.main_thread():
             with self._session.gate.crew.waiting_elsewhere():
                 _never.acquire()
                 _never.acquire()
 
     def takes(self, crossing: Crossing) -> bool:
-        """Whether a call is beyond the unit, and answered. Raises: ReplayMiss if the process has no answer for it."""
+        """Whether a call lies beyond the unit and was answered. Raises: ReplayMiss if the process has no answer for it."""
         if not self.is_beyond(crossing):
             return False
         if self.is_outside(crossing.lane.path) and self.background.serve(self._session, crossing):
@@ -105,7 +105,7 @@ class Extent:
         raise ReplayMiss(f"this is not a call of the unit that is replayed: {place(crossing)}")
 
     def serve_stray(self, crossing: Crossing) -> bool:
-        """Answer what another unit did when recorded, and this one does now: a connection or task was there then."""
+        """Answer a call that another unit made when recorded, because a connection or task existed already."""
         lane = crossing.lane.path
         if self.has_started and is_within(lane, self.lane) and open_instead(self._session, crossing):
             return True
@@ -115,15 +115,15 @@ class Extent:
         return is_within(lane, self.lane) and self.background.serve_stray(self._session, crossing)
 
     def awaited(self, left: list[CallRecord]) -> list[CallRecord]:
-        """Of recorded calls that nobody asked for, those that are expected."""
+        """Return the expected calls among the recorded ones that were not made."""
         left = [call for call in left if self.is_awaited(call.lane)]
         return without_opened(left, self._session.recording.calls, self._session.index.used)
 
     def is_beyond(self, crossing: Crossing) -> bool:
-        """Whether a call is none of the unit's, so that the recording can't have it."""
+        """Whether a call doesn't belong to the unit, so that the recording can't contain it."""
         lane = crossing.lane.path
         slot = (lane, crossing.boundary, crossing.index)
-        if is_earlier(lane) and not is_within(lane, self.lane):  # a task that an earlier unit has left behind
+        if is_earlier(lane) and not is_within(lane, self.lane):  # a task left behind by an earlier unit
             return self._session.index.find_exact(slot, crossing.key_hex, crossing.spec.call_id) is None
         if self.is_outside(lane) or slot in self.in_flight:
             return True
@@ -138,7 +138,7 @@ class Extent:
 
 
 def _find_woken(recording: Recording) -> frozenset[str]:
-    """The lanes of tasks and threads of which the last that is recorded is that a timer woke them up."""
+    """Return the lanes of tasks and threads whose last recorded event is a timer that woke them."""
     timers = recording.root.manifest.get("timers")
     woken: dict[str, int] = {}
     for name, clocks in timers.items() if isinstance(timers, dict) else ():

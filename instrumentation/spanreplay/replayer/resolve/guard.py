@@ -1,4 +1,4 @@
-"""What the kernel keeps a replay from: changing files, connections."""
+"""What the kernel prevents in a replay: changes to files, and connections."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 
 class Guard(NamedTuple):
-    """Whether the kernel guards the files of this process; `why` not, else which folders are `free` to be written."""
+    """Whether the kernel guards this process's files: `why` not; otherwise, `free` lists the writable folders."""
 
     why: str = ""
     free: tuple[str, ...] = ()
     is_offline: bool = False
-    """Whether it denies connections too."""
+    """Whether the kernel also denies connections."""
 
     def describe(self) -> dict[str, Any]:
-        """As a verdict says it."""
+        """Return the form that a verdict contains."""
         if self.why:
             return {"files": "python", "network": "python", "why": self.why}
         network = "kernel" if self.is_offline else "python"

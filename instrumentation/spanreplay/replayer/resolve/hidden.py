@@ -1,9 +1,8 @@
-"""What a recording hides, in its replay: served as the agent once saw it where the redaction key is at hand.
+"""Values that a recording hides: a replay restores them for the agent if the redaction key is available.
 
-Elsewhere the agent is given the tokens, and what it does with them may differ: which call and field hid a value is kept
-for the verdict. The true values go to the agent alone; requests, outputs and verdicts are redacted as ever. So that
-they are redacted as they were, the redactor is shown each response that the agent is given, as it was shown when they
-were recorded.
+Otherwise the agent gets the tokens and may behave differently: the calls and fields that hid a value are kept for the
+verdict. Only the agent gets the true values; requests, outputs and verdicts are redacted as always. To redact them as
+when recorded, the redactor is shown each response that the agent gets, as it was when they were recorded.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ REDACTION: Final = "redaction"
 """The kind of a cause."""
 WITHHELD_MAX: Final = 200
 FIELDS_MAX: Final = 20
-"""Fields of one call that are kept."""
+"""The maximum number of fields kept per call."""
 _NAMED_MAX: Final = 3
 _ENCODED: Final = "an encoded text"
 _PIECE_CHARACTERS_MIN: Final = 3
-"""As `blame.FRAGMENT_CHARACTERS_MIN`: what stands in a token came from no other text of that call."""
+"""As `blame.FRAGMENT_CHARACTERS_MIN`: a fragment inside a token came from no other text of that call."""
 _USE_KEY: Final = "to give the agent the true values, set SPANREPLAY_REDACT_KEY to the key file of the recording"
 _RECORD_AGAIN: Final = "the recording holds no true values: record it again, with SPANREPLAY_SEAL=true (the default)"
 
@@ -54,22 +53,22 @@ class Withheld(NamedTuple):
 
 
 class Hidden:
-    """What the served calls hide. The session's lock guards it."""
+    """The values that the served calls hide. The session's lock guards it."""
 
     def __init__(self, recording: Recording) -> None:
         self._hides = any("rdx-" in call.response or SEALED in call.meta for call in recording.calls)
         self._key = str(recording.root.env.get(names.REDACTION_KEY, ""))
         self.withheld: list[Withheld] = []
-        """Fields in which the agent was given tokens, of this process and of those that have ended."""
+        """The fields in which the agent got tokens, in this process and in those that have ended."""
         self.unreadable: dict[str, None] = {}
-        """Random sources whose recorded values are sealed with another key: the agent was given new ones."""
+        """Random sources whose recorded values are sealed with another key: the agent got new ones."""
 
     def reveal(self, crossing: Crossing, call: CallRecord) -> CallRecord:
-        """The call as it is served: with the values that it hides, where they can be had."""
+        """Return the call to serve, with its hidden values if they are available."""
         redactor = crossing.run.redactor
         opened = _open(redactor, call)
         served = call.response if opened is None else opened.response
-        # A token that is shown here would not be noticed any more where the agent sends it
+        # If the redactor were shown a token here, it would no longer notice the agent sending it
         if self._hides and (opened is not None or "rdx-" not in served):
             _show_again(crossing.run, served)
         if opened is None:
@@ -80,7 +79,7 @@ class Hidden:
         return replace(call, response=opened.response)
 
     def open_response(self, redactor: RunRedactor, call: CallRecord) -> str:
-        """The response of a call as it is served, for what needs it before that: files, the length of a body."""
+        """Return a call's response as served, for uses before serving: files, the length of a body."""
         opened = _open(redactor, call)
         if opened is None:
             self._note(call, 0)
@@ -96,9 +95,9 @@ class Hidden:
                 self.withheld.append(Withheld(seq, call.number, call.boundary, field, token))
 
     def explain(self, divergence: Divergence, changed: Sequence[str], fingerprint: str) -> Iterator[Cause]:
-        """The tokens in place of values that may have brought a divergence.
+        """Yield the tokens that may have caused a divergence because they replaced values.
 
-        `changed` are the texts of now that differ, `fingerprint` is that of the key here.
+        `changed` are the new texts that differ; `fingerprint` is that of the key on this machine.
         """
         for diff in divergence.diff if self._is_keyed_otherwise(fingerprint) else ():
             if "rdx-" in str(diff.recorded) and "rdx-" in str(diff.now):
@@ -122,7 +121,7 @@ class Hidden:
             yield Cause(REDACTION, evidence, "beside", next(iter(self.unreadable)))
 
     def remedy(self, fingerprint: str) -> str:
-        """What gives the agent the true values."""
+        """Return the user's remedy to give the agent the true values."""
         return _USE_KEY if self._is_keyed_otherwise(fingerprint) else _RECORD_AGAIN
 
     def _is_keyed_otherwise(self, fingerprint: str) -> bool:
@@ -130,7 +129,7 @@ class Hidden:
 
 
 def _list_fields(withheld: Sequence[Withheld]) -> str:
-    """Some fields, those of the latest call first, and how many there are besides."""
+    """List some fields, those of the latest call first, and the number of the others."""
     calls: dict[int, list[Withheld]] = {}
     for each in withheld:
         calls.setdefault(each.call, []).append(each)
@@ -150,7 +149,7 @@ def _open(redactor: RunRedactor, call: CallRecord) -> Opened | None:
 
 
 def _show_again(run: Run, response: str) -> None:
-    """Redact a response as its seam did when it was recorded, for what the redactor learns from it."""
+    """Redact a response as its seam did when recorded, so that the redactor learns from it."""
     redactor = run.redactor
     try:
         value: Any = load(response)
@@ -175,7 +174,7 @@ def _show_again(run: Run, response: str) -> None:
 
 
 def name_fields(response: str) -> list[tuple[str, str]]:
-    """(field, token) of the texts that hold one: `body.access_token`, `headers.set-cookie`, `value[0]`."""
+    """Return (field, token) of the texts that contain one: `body.access_token`, `headers.set-cookie`, `value[0]`."""
     try:
         value: Any = load(response)
     except ValueError:

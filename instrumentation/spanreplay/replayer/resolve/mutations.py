@@ -1,4 +1,4 @@
-"""What could be changed in a recording's answers, one field at a time: patches for `spanreplay mutate`; pure."""
+"""Candidate changes to a recording's answers, one field at a time: patches for `spanreplay mutate`; pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Mutation:
-    """One field of one answer, what it was and what it becomes; `patch` is what `--set` takes."""
+    """One field of one answer, with its old and new value; `patch` is an argument for `--set`."""
 
     patch: str
     boundary: str
@@ -38,9 +38,10 @@ class Mutation:
 def find_mutations(
     recording: Recording, *, only: str = "*", fields: str = "*", count: int = 50, seed: int = 0
 ) -> list[Mutation]:
-    """At most `count` mutations of the answers that `only` selects and of fields like `fields`, in the run's order.
+    """Return at most `count` mutations of the fields like `fields` in the answers that `only` selects, in the run's
+    order.
 
-    The same seed picks the same ones; every call is visited before any call is visited twice. Raises: ConfigError.
+    The same seed picks the same mutations; every call is visited once before any is visited twice. Raises: ConfigError.
     """
     selector = parse_selector(only)
     numbers: Counter[str] = Counter()
@@ -54,7 +55,7 @@ def find_mutations(
             found = [m for m in _of_call(call, numbers[call.boundary]) if fnmatchcase(m.field, fields)]
             if found:
                 by_call.append(found)
-    chosen = _choose(by_call, count, random.Random(seed))  # noqa: S311 -- a sample, no secret
+    chosen = _choose(by_call, count, random.Random(seed))  # noqa: S311 -- a sample, not a secret
     order = {id(m): at for at, m in enumerate(m for found in by_call for m in found)}
     return sorted(chosen, key=lambda m: order[id(m)])
 
@@ -76,14 +77,14 @@ def _of_call(call: CallRecord, number: int) -> Iterator[Mutation]:
         text = f"{call.boundary}[{number}].response{field} = {json.dumps(now, ensure_ascii=False)}"
         try:
             patched, _ = patch_response(call.response, call.outcome, [parse_patch(text)])
-        except ConfigError:  # a field that the grammar can't name, or that is no part of the answer
+        except ConfigError:  # a field that the grammar can't name, or that isn't part of the answer
             continue
         if patched != call.response:
             yield Mutation(text, call.boundary, call.number, field.lstrip(".") or "(all of it)", before, now)
 
 
 def _fields(response: str) -> Iterable[tuple[Path, Any]]:
-    """The scalar fields of an answer by path, as the grammar of patches counts them."""
+    """Return the scalar fields of an answer by path, as the patch grammar counts them."""
     try:
         value = json.loads(response)
     except ValueError:
@@ -126,7 +127,7 @@ def _is_json(text: str) -> bool:
 
 
 def _other(value: Any) -> Any:
-    """Another value of the same type, near enough that code goes on with it."""
+    """Return a different value of the same type, similar enough for the code to continue with it."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):

@@ -1,11 +1,10 @@
-"""The plan of a replay: which calls are served, which run live, what is set otherwise, and where it ends.
+"""The plan of a replay: which calls are served, which run live, which values are changed, and where the replay ends.
 
     Plan().stub("llm").live("tool:get_*").override("tool:get_price[2]", value=12.5)
     spanreplay replay RUN --stub llm --live 'tool:get_*' --set 'tool:get_price[2].response = 12.5' -- CMD
 
-Selectors are explained in `selector`, patches in `patch`. Of the rules that match a call the one that says most
-decides: one with a condition before one without, then one with a number, with a lane, with the longest pattern. `stub`
-wins a tie.
+`selector` explains selectors, `patch` explains patches. If several rules match a call, the most specific wins: first
+one with a condition, then one with a number, with a lane, with the longest pattern. `stub` wins a tie.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from spanreplay.runtime.edits.selector import Selector, parse_selector
 STUB, LIVE = "stub", "live"
 STOP, SERVE = "stop", "serve"
 COMPARABLE = ("stderr",)
-"""What is compared only where that is asked for."""
+"""Outputs that are compared only on request."""
 ON_CHANGE = (STOP, SERVE, LIVE)
 RULES_MAX: Final = 200
 _UNSET: Final = object()
@@ -34,7 +33,7 @@ _UNSET: Final = object()
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of a plan; `action` is stub or live, or, in rules about changed calls, stop, serve or live."""
+    """One line of a plan; `action` is stub or live; in rules about changed calls it is stop, serve or live."""
 
     action: str
     selector: Selector
@@ -42,22 +41,22 @@ class Rule:
 
     @property
     def weight(self) -> tuple[Any, ...]:
-        """What decides between rules that match the same call."""
+        """The specificity that decides between rules that match the same call."""
         return self.when is not None, *self.selector.weight, self.action != LIVE
 
     @property
     def is_general(self) -> bool:
-        """Whether it is about a boundary as a whole, whichever call of it."""
+        """Whether the rule applies to all calls of a boundary."""
         return self.when is None and not self.selector.is_numbered and not self.selector.lane
 
 
 @dataclass(frozen=True, init=False)
 class Plan:
-    """Which calls are served and which run live; a value: every method gives a new plan.
+    """Which calls are served and which run live; immutable: every method returns a new plan.
 
     `on_change` says what to do with a call that differs from the recorded one: `stop` (raise), `serve` the recorded
     answer by position, or go `live`. `is_strict` refuses an incomplete recording and a call that has moved.
-    `stop_at` is the number of a recorded call before which the replay ends (0: it does not).
+    `stop_at` is the number of a recorded call before which the replay ends (0: it doesn't end early).
     """
 
     rules: tuple[Rule, ...]
@@ -117,13 +116,13 @@ class Plan:
         made._check()
         return made
 
-    # ── what a user says ────────────────────────────────────────────────────────────────────────────
+    # ── what a user calls ───────────────────────────────────────────────────────────────────────────────
     def stub(self, *selectors: str, when: Callable[[PlannedCall], bool] | None = None) -> Plan:
-        """Serve these calls from the recording. `when` is asked for each call and says whether the rule holds."""
+        """Serve these calls from the recording. `when` is called for each call and returns whether the rule applies."""
         return self._rule(STUB, selectors, when)
 
     def live(self, *selectors: str, when: Callable[[PlannedCall], bool] | None = None) -> Plan:
-        """Let these calls run for real. `when` is asked for each call and says whether the rule holds."""
+        """Let these calls run for real. `when` is called for each call and returns whether the rule applies."""
         return self._rule(LIVE, selectors, when)
 
     def _rule(self, action: str, selectors: tuple[str, ...], when: Any) -> Plan:
@@ -132,7 +131,7 @@ class Plan:
         return self._with(rules=(*self.rules, *(Rule(action, parse_selector(s), when) for s in selectors)))
 
     def changed(self, action: str, *selectors: str) -> Plan:
-        """What to do with a call that differs from the recorded one: stop, serve or live; of these calls, or of all."""
+        """Choose how to treat calls that differ from the recorded ones (stop, serve or live): these calls, or all."""
         _checked(action)
         if not selectors:
             return self._with(on_change=action)
@@ -143,20 +142,20 @@ class Plan:
         return self._with(patches=(*self.patches, *map(parse_patch, patches)))
 
     def answered(self, answers: Sequence[Patch]) -> Plan:
-        """Serve what other services answer now, each a patch of `set_answer`."""
+        """Serve what other services answer now; each answer is a patch of `set_answer`."""
         return self._with(patches=(*self.patches, *answers))
 
     def override(self, selector: str, *, value: Any = _UNSET, error: BaseException | None = None) -> Plan:
-        """Serve another result: a value, or an exception that is raised. Raises: ConfigError, Unserializable."""
+        """Serve another result: a value, or an exception to raise. Raises: ConfigError, Unserializable."""
         if (value is _UNSET) == (error is None):
             raise ConfigError("override() takes either a value or an error")
         patch = set_response(parse_selector(selector), None if value is _UNSET else value, error)
         return self._with(patches=(*self.patches, patch))
 
     def limit(self, max_cost: float, prices: Mapping[str, tuple[float, float]] | None = None) -> Plan:
-        """Stop before live calls to models have cost more than this many US dollars.
+        """Stop before live model calls have cost more than this many US dollars.
 
-        `prices` are US dollars for a million tokens, in and out, by model; `*` and `?` may stand in the names.
+        `prices` are US dollars per million tokens, (in, out), by model; model names may contain `*` and `?`.
         """
         own = tuple(Price(model, *pair) for model, pair in (prices or {}).items())
         return self._with(budget=Budget(max_cost, own))
@@ -166,35 +165,35 @@ class Plan:
         return self._with(is_strict=is_strict)
 
     def allow_tokens(self, allows_tokens: bool = True) -> Plan:
-        """Let live calls send tokens of the recording, which stand for what it hides; the verdict lists them."""
+        """Let live calls send the recording's tokens, which stand for hidden values; the verdict lists them."""
         return self._with(allows_tokens=allows_tokens)
 
     def compare(self, *what: str) -> Plan:
-        """Compare what is not compared otherwise: "stderr". Raises: ConfigError for anything else."""
+        """Also compare optional outputs: "stderr". Raises: ConfigError for anything else."""
         for each in what:
             if each not in COMPARABLE:
                 raise ConfigError(f"compare: {each!r} is not one of {', '.join(COMPARABLE)}")
         return self._with(compares=tuple(dict.fromkeys((*self.compares, *what))))
 
     def without_recorded_env(self) -> Plan:
-        """Give the agent no variables and no `.env` files of the recording."""
+        """Don't give the agent the recorded variables and `.env` files."""
         return self._with(takes_environment=False)
 
     def go_on(self, resume: Resume) -> Plan:
-        """Go on, live and recorded, where the recording ends."""
+        """Continue, live and recorded, where the recording ends."""
         return self._with(resume=resume)
 
     def to(self, call: int, *, is_break: bool = False) -> Plan:
-        """End the replay before the recorded call of this number is answered, or `breakpoint()` there."""
+        """End the replay before the recorded call with this number is answered, or call `breakpoint()` there."""
         return self._with(stop_at=call, is_break=is_break)
 
     def step(self) -> Plan:
-        """Show each call at the terminal before it is answered, and wait for a word."""
+        """Show each call at the terminal before it is answered, and wait for a command."""
         return self._with(is_stepped=True)
 
-    # ── what a replay asks ──────────────────────────────────────────────────────────────────────────
+    # ── what a replay calls ─────────────────────────────────────────────────────────────────────────────
     def is_live(self, boundary: str) -> bool:
-        """Whether a boundary, `kind:name`, runs live as a whole."""
+        """Whether all calls of a boundary, `kind:name`, run live."""
         found = [r for r in self.rules if r.is_general and r.selector.matches(boundary, "")]
         return bool(found) and max(found, key=lambda r: r.weight).action == LIVE
 
@@ -211,7 +210,7 @@ class Plan:
         return self.on_change == LIVE or any(r.action == LIVE for r in (*self.rules, *self.changes))
 
     def describe(self) -> dict[str, Any]:
-        """The plan in a verdict."""
+        """Return the form that a verdict contains."""
         described: dict[str, Any] = {
             STUB: [_shown(r) for r in self.rules if r.action == STUB],
             LIVE: [_shown(r) for r in self.rules if r.action == LIVE],
@@ -236,7 +235,7 @@ class Plan:
         return described
 
     def to_json(self) -> str:
-        """The form that goes into SPANREPLAY_REPLAY_PLAN. Raises: ConfigError if it holds a condition."""
+        """Return the form for SPANREPLAY_REPLAY_PLAN. Raises: ConfigError if the plan contains a condition."""
         if any(r.when is not None for r in self.rules):
             raise ConfigError("a plan with a condition works in its own process only", hint="leave out `when`")
         value: dict[str, Any] = {
@@ -296,7 +295,7 @@ def build_plan(
     dap: str = "",
     is_stepped: bool = False,
 ) -> Plan:
-    """A checked plan from the words of the command line. Raises: ConfigError naming what cannot be used.
+    """Build a checked plan from command-line arguments. Raises: ConfigError naming what can't be used.
 
     `on_change` is a word, or several of WORD and SELECTOR=WORD.
     """
@@ -318,7 +317,7 @@ def build_plan(
 
 
 def read_plan(text: str) -> Plan:
-    """The plan that `Plan.to_json` wrote, `@FILE` one in a file, empty text the default one. Raises: ConfigError."""
+    """Read a plan that `Plan.to_json` wrote; `@FILE` reads a file, '' is the default plan. Raises: ConfigError."""
     if not text:
         return Plan()
     try:
@@ -359,7 +358,7 @@ def read_plan(text: str) -> Plan:
 
 @dataclass(frozen=True)
 class PlannedCall:
-    """One call of the replay, as the condition of a rule sees it; `recorded` is its counterpart, if it has one."""
+    """One call of the replay, as a rule's condition sees it; `recorded` is its counterpart, if any."""
 
     kind: str
     name: str
@@ -386,7 +385,7 @@ class PlannedCall:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """A tool's arguments by name, as JSON; empty for calls that have none."""
+        """A tool's arguments by name, as JSON; empty for calls without arguments."""
         request = self.request
         found = request.get("arguments") if isinstance(request, dict) else None
         return found if isinstance(found, dict) else {}

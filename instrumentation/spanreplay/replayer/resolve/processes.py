@@ -1,4 +1,4 @@
-"""A replay in several processes: each resolves its own calls, the first one gathers what they found."""
+"""A replay in several processes: each resolves its own calls, and the first process collects the findings."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """What the processes of a replay find, each for itself."""
+    """The findings of a replay's processes, kept by each for itself."""
 
     def __init__(self, session: SharedState) -> None:
         self._session = session
 
     def join(self, shared: Family, *, is_worker: bool) -> None:
-        """Start anew, in a process that was just started."""
+        """Start afresh in a newly started process."""
         join(self._session, shared, is_worker=is_worker)
 
     def to_part(self) -> dict[str, Any]:
-        """What this process has found, as JSON values."""
+        """Return this process's findings as JSON values."""
         return to_part(self._session)
 
     def add_part(self, part: dict[str, Any]) -> None:
-        """Take in what another process has found."""
+        """Add another process's findings."""
         add_part(self._session, part)
 
 
@@ -39,7 +39,7 @@ _FLAGS: Final = ("is_stopped", "has_reached_frontier")
 
 
 def join(session: SharedState, shared: Family, *, is_worker: bool) -> None:
-    """Start anew, in a process that was just started: what the first one has found is its own affair."""
+    """Start afresh in a newly started process: the first process keeps its own findings."""
     session._lock = make_lock()
     session.is_forked = False
     session.is_stopped = session.has_reached_frontier = False
@@ -51,7 +51,7 @@ def join(session: SharedState, shared: Family, *, is_worker: bool) -> None:
 
 
 def to_part(session: SharedState) -> dict[str, Any]:
-    """What this process has found, as JSON values."""
+    """Return this process's findings as JSON values."""
     return {
         "used": sorted(session.index.used),
         "covered": sorted(session.index.covered),
@@ -69,7 +69,7 @@ def to_part(session: SharedState) -> dict[str, Any]:
 
 
 def add_part(session: SharedState, part: dict[str, Any]) -> None:
-    """Take in what another process has found."""
+    """Add another process's findings."""
     session.index.used.update(part["used"])
     session.index.covered.update(part["covered"])
     for fields in part["divergences"]:

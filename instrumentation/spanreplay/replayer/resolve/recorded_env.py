@@ -1,9 +1,9 @@
-"""What a replay gives its agent of the recorded environment: the variables and `.env` files that are not here.
+"""Gives the agent the recorded variables and `.env` files that are missing on this machine.
 
 A laptop or a CI machine has no production keys, and without them an agent ends before its first call. Only what the
-recorded run has used is given (`runtime/process/used_variables.py`), secrets as their tokens; a live call that would
-send such a token is refused (`sent_tokens.py`), and a program that runs live is not given what is not here. What is set
-here wins, in the environment or in a `.env` file, and is named where it differs.
+recorded run used is given (`runtime/process/used_variables.py`), with secrets as tokens. A live call that would send
+such a token is refused (`sent_tokens.py`), and a program that runs live doesn't get recorded values. Values set on this
+machine, in the environment or in a `.env` file, take precedence, and the verdict names those that differ.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ _MODE: Final = 0o600
 
 
 class RecordedEnv:
-    """The recorded variables in one replay: which are given, and how those that are set here compare."""
+    """The recorded variables in one replay: those that are given, and a comparison with those set on this machine."""
 
     def __init__(self, recording: Recording, *, is_wanted: bool = True) -> None:
         self._recording = recording
         self._is_wanted = is_wanted
         self.given: dict[str, str] = {}
-        """Name → value of what was put into the environment."""
+        """Name → value of the variables put into the environment."""
         self._missing: list[str] = []
         self._here: dict[str, tuple[str | None, str]] = {}
-        """Variable that is set here → its recorded value, redacted, and the one of now, which is not."""
+        """Variable set on this machine → its recorded value, redacted, and its current value, not redacted."""
         self._files_here: dict[str, tuple[str, str]] = {}
-        """The same of `.env` files."""
+        """The same for `.env` files."""
         self._differing: list[str] = []
         self._unknown: list[str] = []
         self._files: dict[str, str] = {}
-        """Whole path → recorded path, of the files that were given."""
+        """Full path → recorded path of the files that were given."""
         self._tokens: dict[str, str] = {}
         """Token → the variable or file that it came from."""
 
     # ── Before the agent starts ─────────────────────────────────────────────────────────────────────
     def give(self, redactor: RunRedactor, *, is_member: bool = False) -> None:
-        """Put what is not here into the environment; a process of the run (`is_member`) has inherited it."""
+        """Add missing variables to the environment; a process of the run (`is_member`) has inherited it."""
         recorded = _read_variables(self._recording)
         set_by_files = set() if is_member else self._find_set_by_files()
         for name, value in recorded.items():
@@ -96,14 +96,14 @@ class RecordedEnv:
             self._tokens.setdefault(match[0], origin)
 
     def _find_set_by_files(self) -> set[str]:
-        """The variables that the recorded run's `.env` files set, where these files are here."""
+        """Return the variables set by those `.env` files of the recorded run that exist on this machine."""
         found: set[str] = set()
         for file in _read_files(self._recording):
             found |= _read_names(_find_path(file, self._recording))
         return found
 
     def lay(self, scratch: Scratch) -> None:
-        """Put the `.env` files that are not here into an overlay that is not in place yet."""
+        """Put the missing `.env` files into an overlay that is not in place yet."""
         for file in _read_files(self._recording):
             path = scratch.settle(_find_path(file, self._recording))
             if scratch.exists(path):
@@ -121,7 +121,7 @@ class RecordedEnv:
 
     # ── While it runs ───────────────────────────────────────────────────────────────────────────────
     def read_file(self, path: str) -> None:
-        """The agent reads a `.env` file; what it sets and is here wins over what was given."""
+        """Note that the agent reads a `.env` file; variables that it sets here replace given ones."""
         if not self.given or {os.path.abspath(path), os.path.realpath(path)}.intersection(self._files):  # noqa: PTH100 -- text
             return
         for name in _read_names(path).intersection(self.given):
@@ -129,13 +129,13 @@ class RecordedEnv:
                 del os.environ[name]
 
     def find_in_request(self, url: str, headers: Iterable[tuple[str, str]]) -> Uses | None:
-        """What of the recorded environment a live request would use; None where nothing was given."""
+        """Return which parts of the recorded environment a live request would use; None if nothing was given."""
         if not self.given and not self._tokens:
             return None
         return Uses(self._find_named(url), self._find_sent(headers))
 
     def _find_named(self, url: str) -> str:
-        """The given variable that names the server of this URL; '' if none does, or one that is set here does too."""
+        """Return the given variable that names this URL's server; '' if none does, or if a variable set here does too."""
         server = urlsplit(url).netloc.rpartition("@")[2]
         named = [name for name, value in self.given.items() if server and server in value]
         if not named or any(server in value for name, value in os.environ.items() if name not in self.given):
@@ -143,7 +143,7 @@ class RecordedEnv:
         return max(named, key=lambda name: (url.startswith(self.given[name]), len(self.given[name])))
 
     def _find_sent(self, headers: Iterable[tuple[str, str]]) -> str:
-        """The variable or file whose token one of these headers holds; '' if none does."""
+        """Return the variable or file whose token one of these headers contains; '' if none does."""
         for _, value in headers:
             for match in TOKEN_TEXT.finditer(_decode_basic(value)):
                 if match[0] in self._tokens:
@@ -151,7 +151,7 @@ class RecordedEnv:
         return ""
 
     def withhold(self, environ: Mapping[Any, Any] | None) -> dict[Any, Any] | None:
-        """The environment for a program that runs live, without what is not here; None if it is to stay what it is."""
+        """Return the environment for a program that runs live, without given values; None to leave it unchanged."""
         if not self.given:
             return None
         now = os.environ if environ is None else environ
@@ -160,7 +160,7 @@ class RecordedEnv:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """A block in which what is not set here is not in the environment either."""
+        """A block in which the given variables are removed from the environment."""
         held = {name: value for name, value in self.given.items() if os.environ.get(name) == value}
         for name in held:
             del os.environ[name]
@@ -171,9 +171,10 @@ class RecordedEnv:
 
     # ── At its end ──────────────────────────────────────────────────────────────────────────────────
     def compare(self, redactor: RunRedactor) -> list[str]:
-        """The variables and files here that differ, compared at the end: with what the run has learned to be secret.
+        """Return the variables and files that differ on this machine; call at the end, when all of the run's secrets
+        are known.
 
-        Redacting a text earlier than the recorded run did would settle what is secret in it.
+        Redacting a text earlier than the recorded run did would fix which parts of it count as secret.
         """
         pairs = [(name, then, clean_variable(redactor, name, now)) for name, (then, now) in self._here.items()]
         pairs += [(path, then, clean_env_text(redactor, now)) for path, (then, now) in self._files_here.items()]
@@ -185,19 +186,19 @@ class RecordedEnv:
         return self._differing
 
     def follow(self, before: RecordedEnv, redactor: RunRedactor) -> None:
-        """Take the place of that of a shorter recording, while the agent runs."""
+        """Replace the environment of a shorter recording, while the agent runs."""
         before.take_back()
         self._files.update(before._files)
         self.give(redactor)
 
     def take_back(self) -> None:
-        """Remove what was given and is still there: the process goes on."""
+        """Remove the given variables that are still set: the process continues."""
         for name, value in self.given.items():
             if os.environ.get(name) == value:
                 del os.environ[name]
 
     def describe(self) -> dict[str, list[str]]:
-        """The member of a verdict."""
+        """Return the environment member of a verdict."""
         found = {
             "given": sorted(self.given),
             "files": list(self._files.values()),
@@ -209,12 +210,12 @@ class RecordedEnv:
 
 
 def _is_hidden(then: str, now: str) -> bool:
-    """Whether two redacted texts differ in tokens alone."""
+    """Whether two redacted texts differ only in tokens."""
     return "rdx-" in then and TOKEN_TEXT.sub("", then) == TOKEN_TEXT.sub("", now)
 
 
 def _read_variables(recording: Recording) -> dict[str, str | None]:
-    """Name → value; what is no variable that may come from another machine is left out."""
+    """Map names to values, leaving out variables that must not come from another machine."""
     found = recording.root.manifest.get(VARIABLES)
     items = list(found.items()) if isinstance(found, Mapping) else []
     were_set = [item for item in items if item[1] is not None]
@@ -244,7 +245,7 @@ def _is_file(value: Any) -> bool:
 
 
 def _find_path(file: Mapping[str, Any], recording: Recording) -> str:
-    """Where a recorded `.env` file would lie here."""
+    """Return where a recorded `.env` file would be on this machine."""
     argv = [str(each) for each in recording.root.env.get("argv") or ()]
     folders = env.find_folders(argv)
     base = os.path.realpath(folders.get(file["from"]) or folders[CWD])
@@ -252,21 +253,21 @@ def _find_path(file: Mapping[str, Any], recording: Recording) -> str:
 
 
 def _read_names(path: str) -> set[str]:
-    """The variables that a `.env` file here sets."""
+    """Return the variables that a `.env` file on this machine sets."""
     return {match["name"] for match in ASSIGNMENT.finditer(_read_text(path) or "")}
 
 
 def _read_text(path: str) -> str | None:
-    """The content of a `.env` file here; None where there is none."""
+    """Return the content of a `.env` file on this machine; None if it doesn't exist."""
     try:
-        with open(path, "rb") as source:  # noqa: PTH123 -- ours: nobody's call
+        with open(path, "rb") as source:  # noqa: PTH123 -- ours, not the agent's call
             return source.read(FILE_BYTES_MAX).decode("utf-8", "replace")
     except OSError:
         return None
 
 
 def _decode_basic(value: str) -> str:
-    """A header's value; that of basic authentication in clear."""
+    """Return a header's value; decode basic authentication."""
     if value[: len(_BASIC)].lower() != _BASIC:
         return value
     try:

@@ -1,10 +1,10 @@
-"""The recorded reads of a run, handed out again in its replay: by lane, source and order.
+"""The recorded reads of a run, served again in its replay: by lane, source and order.
 
-A replay that reads the clock more often, or less, than the recording did is not the same computation, whatever it
-prints: each (lane, source) that differs is one divergence. What is not recorded goes on from where the recording
-ended: a clock from its last recorded value plus the time that has really passed, random sources afresh. Values that
-are sealed with another redaction key are drawn anew, too: what the agent does with them is compared, and the verdict
-names the source.
+A replay that reads the clock more or less often than the recorded run is not the same computation, whatever it prints:
+each (lane, source) that differs is one divergence. Reads without a recorded value continue from where the recording
+ended: a clock from its last recorded value plus the time that has really passed, random sources with new values. Values
+sealed with another redaction key are drawn anew, too: what the agent does with them is compared, and the verdict names
+the source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Queue:
         self.is_reported = False
 
     def next(self) -> Any:
-        """The next recorded value, or _MISSING: none was recorded, or the call that carried it is lost."""
+        """Return the next recorded value, or _MISSING if none was recorded or the call that carried it is lost."""
         index, self.at = self.at, self.at + 1
         return self.values.get(index, _MISSING)
 
@@ -67,7 +67,7 @@ class ReadFeed:
         self._lock = make_lock()
 
     def extend(self, start_ns: int) -> None:
-        """The session has a longer recording now: its values come behind those that have been read."""
+        """Append the values of the session's longer recording to those already read."""
         recording = self._session.recording
         texts = (call.reads for call in recording.calls if call.reads)
         for key, values in collect(texts, left_of(recording.root.manifest)).items():
@@ -80,7 +80,7 @@ class ReadFeed:
         self._lock = make_lock()
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
-        """The recorded value, or what comes after the last one."""
+        """Return the recorded value, or a new one after the last."""
         if self._goes_live(source) and not is_earlier(lane.path):
             return draw()
         key = (lane.path, source.name)
@@ -109,19 +109,19 @@ class ReadFeed:
         return queue is not None and queue.at < queue.end
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """(lane, source) → how many values were recorded."""
+        """Map (lane, source) to the number of recorded values."""
         return {key: queue.end for key, queue in self._queues.items()}
 
     def flush(self, lane: Lane) -> str:
-        """A replay records no reads of its own."""
+        """Return '': a replay records no reads of its own."""
         return ""
 
     def finish(self) -> dict[str, Any]:
-        """Nothing for the manifest."""
+        """Return nothing for the manifest."""
         return {}
 
     def describe_pending(self) -> dict[str, dict[str, int]]:
-        """A replay records no reads of its own."""
+        """Return nothing: a replay records no reads of its own."""
         return {}
 
     def _goes_live(self, source: Source) -> bool:
@@ -131,12 +131,12 @@ class ReadFeed:
         return is_live
 
     def _is_past(self, lane: Lane, source: Source) -> bool:
-        """Whether a background task looks at the clock behind the start: it goes on with the time of the unit."""
+        """Whether a background task reads a clock after the start: that clock follows the unit's time."""
         extent = self._session.extent
         return source.to_ns is not None and extent is not None and extent.is_beside(lane.path)
 
     def _read_beside(self, lane: Lane, source: Source) -> tuple[Any, ...]:
-        """What a background task has read, out of the run of its process; nothing if that has no more."""
+        """Return what a background task read in the run of its process; () if that has no more values."""
         extent = self._session.extent
         if extent is None or not extent.is_beside(lane.path):
             return ()
@@ -180,7 +180,7 @@ class ReadFeed:
         )
 
     def settle(self) -> None:
-        """Note the reads that nobody asked for; call it once, when the agent has ended."""
+        """Note the recorded reads that were not repeated; call once, after the agent has ended."""
         session = self._session
         if session.is_stopped or session.has_reached_frontier:
             return
@@ -204,5 +204,5 @@ class ReadFeed:
 
 
 def has_reads(recording: Recording) -> bool:
-    """Whether clock and random sources were recorded in this run at all."""
+    """Whether clocks and random sources were recorded in this run."""
     return bool(recording.root.env.get("reads"))

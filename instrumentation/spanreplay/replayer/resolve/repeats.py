@@ -1,4 +1,4 @@
-"""Steps that a program takes again, from a checkpoint of its own: what they call was recorded once already."""
+"""Steps that a program repeats from its own checkpoint: their calls were recorded once already."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from spanreplay.model.call import CallRecord, Recording
 from spanreplay.runtime.calls.repeating import is_repeating
 
 _COUNTS: Final = re.compile(r"#\d+|(?<=lg:)[^:/]*(?=:)")
-"""What a repetition changes in a lane: counters, and the step that LangGraph gives to it."""
+"""The parts of a lane that a repetition changes: counters, and the step that LangGraph assigns."""
 
 
 class Repeats:
-    """Finds the recorded call that a repetition stands for. Not thread-safe."""
+    """Finds the recorded call that a repeated call corresponds to. Not thread-safe."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -21,7 +21,7 @@ class Repeats:
         self._counts: dict[tuple[str, str, str], int] = {}
 
     def find(self, lane: str, boundary: str, key: str) -> CallRecord | None:
-        """The next of the calls of this step with an equal key, from the first again after the last; or None."""
+        """Return the next call of this step with an equal key, starting over after the last; None if there is none."""
         if not is_repeating():
             return None
         if self._calls is None:

@@ -1,4 +1,4 @@
-"""Reads of a run that goes on: those of the recording first, then real ones, which are logged."""
+"""Reads of a resumed run: first the recorded ones, then real ones, which are logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ResumedReads:
-    """Serves what was recorded, lane by lane, and records what comes after it. Thread-safe."""
+    """Serves the recorded reads, lane by lane, and records those that follow. Thread-safe."""
 
     def __init__(self, feed: ReadFeed, log: ReadLog, left: list[Any]) -> None:
         self._feed = feed
@@ -22,24 +22,24 @@ class ResumedReads:
         log.continue_from(feed.counts())
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
-        """The recorded value, or a real one behind the last of its lane."""
+        """Return the recorded value, or a real one after the last recorded value of the lane."""
         if self._feed.has_more(lane, source):
             return self._feed.read(lane, source, draw, shifted)
         return self._log.read(lane, source, draw, shifted)
 
     def flush(self, lane: Lane) -> str:
-        """What the lane has read for real since its last call."""
+        """Return the lane's real reads since its last call."""
         return self._log.flush(lane)
 
     def describe_pending(self) -> dict[str, dict[str, int]]:
-        """What no call carries yet of those that were read for real."""
+        """Return the real reads that no call carries yet."""
         return self._log.describe_pending()
 
     def settle(self) -> None:
-        """Nothing: what was recorded and not asked for again shows in the calls."""
+        """No-op: recorded values that were not read again show in the calls."""
 
     def finish(self) -> dict[str, Any]:
-        """What the manifest says."""
+        """Return the reads for the manifest."""
         found = self._log.finish()
         reads = found["reads"]
         left = [*self._left, *reads.get("left", [])]
@@ -47,5 +47,5 @@ class ResumedReads:
 
 
 def resume_reads(feed: ReadFeed, log: ReadLog, manifest: Any) -> ResumedReads:
-    """The reads of a run that goes on where the run of this manifest ended."""
+    """Return the reads of a run that resumes where the run of this manifest ended."""
     return ResumedReads(feed, log, list(left_of(manifest)))

@@ -1,6 +1,6 @@
-"""Tokens in requests of live calls: a provider must not be sent what stands for a secret in the recording.
+"""Tokens in requests of live calls: a provider must not receive tokens that stand for secrets in the recording.
 
-An agent that sends a recorded answer back, as every conversation does, would send the token of what was hidden there.
+An agent that sends a recorded answer back, as every conversation does, would send the tokens hidden in it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ CALLS_MAX: Final = 1_000
 
 
 class SentTokens:
-    """Refuses live calls with a token, or lists them where the plan allows it. The session's lock guards it."""
+    """Refuses live calls that contain a token, or lists them if the plan allows it. The session's lock guards it."""
 
     def __init__(self, *, is_allowed: bool) -> None:
         self._is_allowed = is_allowed
         self._calls: list[dict[str, Any]] = []
 
     def check(self, crossing: Crossing) -> str:
-        """Why a live call must not be made; '' if it may."""
+        """Return why a live call must not be made; '' if it may."""
         spec = crossing.spec
         call = f"live call {crossing.number} ({crossing.boundary})"
         uses = spec.uses
@@ -48,12 +48,12 @@ class SentTokens:
         )
 
     def describe(self) -> list[dict[str, Any]]:
-        """The live calls that sent a token: number, boundary, field."""
+        """Return the live calls that sent a token: number, boundary, field."""
         return list(self._calls)
 
 
 def find_field(request: str, token: str) -> str:
-    """The path of the first text in a JSON request that holds a token; `$` where it can't be told."""
+    """Return the path of the first text in a JSON request that contains a token; `$` if unknown."""
     try:
         value = json.loads(request)
     except ValueError:

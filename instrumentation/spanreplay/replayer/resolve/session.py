@@ -1,10 +1,10 @@
-"""A replay in progress: resolves each call against the recording and keeps what differed.
+"""A replay in progress: resolves each call against the recording and collects the differences.
 
-Resolution, in this order, never with an implicit live call:
+Calls are resolved in this order; a call never goes live implicitly:
   (1) plan says live            → live, paired with the recorded call for comparison
   (2) same slot, equal key      → serve (exact)
   (3) same provider call id and key → serve (exact)
-  (4) equal key elsewhere       → serve, `moved`; of several equally near ones with other answers: `ambiguous`
+  (4) equal key elsewhere       → serve, `moved`; if several are equally near, with different answers: `ambiguous`
   (5) same slot, other key      → `changed_call`, `type_changed`, `unserializable`; stop, serve by position, or live
   (6) equal request, other name → `boundary_renamed`; stop, or serve
   (7) nothing                   → `extra_call`; stop
@@ -65,7 +65,7 @@ class Session:
     """State of one replay; thread-safe."""
 
     def __init__(self, recording: Recording, plan: Plan, folders: Mapping[str, str] | None = None) -> None:
-        """`folders`: where the agent lies now; see `env.find_folders`."""
+        """`folders`: where the agent's folders are now; see `env.find_folders`."""
         self.recording = recording
         self.plan = plan
         self.completeness = recording.completeness()
@@ -87,9 +87,9 @@ class Session:
         self.has_reached_frontier = self.is_stopped = self.is_forked = self._has_broken = False
         self.extent: Extent | None = None  # of a unit
         self.guard: Guard | None = None
-        """Whether the kernel guards the files; None where the replay is a part of a process."""
+        """Whether the kernel guards the files; None if the replay is only a part of its process."""
         self.internal_error = self.stopped = ""
-        """What failed of ours; why the replay ended before its recording, where the user said so."""
+        """The first internal error; and why the replay ended before its recording, if the user ended it."""
         ends = [recording.root.manifest.get(name) for name in ("lane_ends", "timers")]
         lane_ends, timers = (each if isinstance(each, dict) else None for each in ends)
         steps = Steps.read(recording.root.manifest)
@@ -100,15 +100,15 @@ class Session:
         self._streams: dict[int, tuple[Crossing, int]] = {}
         self.on_end: list[Callable[[], None]] = []
         self.parts = Parts(self)
-        self._lock = make_lock()  # a debugger may make calls where it stands
+        self._lock = make_lock()  # a debugger may make calls where it has stopped
 
     @property
     def divergences(self) -> list[Divergence]:
-        """What differed so far; calls that were not made are only in the verdict."""
+        """The differences so far; calls that were not made appear only in the verdict."""
         return self.findings.divergences
 
     def make_handovers(self) -> RecordedHandovers:
-        """The recorded order of threads where they meet."""
+        """Return the recorded lock acquisition order."""
         return RecordedHandovers(self.gate, read_handovers(self.recording.root.manifest))
 
     def resolve(self, crossing: Crossing) -> None:
@@ -158,7 +158,7 @@ class Session:
             self._find_renamed(crossing, direction)
 
     def _pause(self, crossing: Crossing, call: CallRecord | None) -> None:
-        """Ask the user, hand over to a debugger, or end the replay, where the plan says so. Raises: ReplayMiss."""
+        """Ask the user, enter a debugger, or end the replay, as the plan says. Raises: ReplayMiss."""
         plan = self.plan
         if not (plan.stop_at or plan.is_stepped) or is_earlier(crossing.lane.path):
             return
@@ -177,14 +177,14 @@ class Session:
             break_before_call(is_attached=bool(plan.dap))
 
     def stop(self, why: str) -> ReplayMiss:
-        """The user ends the replay here."""
+        """End the replay here, as the user asked."""
         with self._lock:
             self.stopped = self.stopped or why
             self.has_reached_frontier = self.is_stopped = True
         return ReplayMiss(why)
 
     def _amend(self, crossing: Crossing, direction: Direction) -> str:
-        """Change the request as the plan says; which patch did, '' if the request is as it was."""
+        """Change the request as the plan says; return which patch changed it, '' if none did."""
         if not direction.requests:
             return ""
         try:
@@ -214,11 +214,11 @@ class Session:
             self._override(crossing, call, direction)
         if covered:
             self.index.covered.update(c.seq for c in covered)
-            self.gate.cover(covered)  # what lies inside this call does not complete by itself any more
+            self.gate.cover(covered)  # calls inside this one no longer complete by themselves
         begin(self.gate, call.seq)
 
     def _override(self, crossing: Crossing, call: CallRecord, direction: Direction) -> None:
-        """Serve what the plan says instead; where that is another answer, the replay has diverged by it."""
+        """Serve the plan's response instead; if it differs from the recorded one, note it as a divergence."""
         try:
             response, outcome = patch_response((crossing.served or call).response, call.outcome, direction.responses)
         except ConfigError as exc:
@@ -315,11 +315,11 @@ class Session:
 
     @property
     def has_gone_on(self) -> bool:
-        """Whether the run has gone on behind the end of its recording, live."""
+        """Whether the run has continued live, past the end of its recording."""
         return self.continuation is not None and self.continuation.has_gone_on
 
     def _go_on(self, crossing: Crossing, call: CallRecord | None, continuation: Continuation) -> None:
-        """Make the first call that the recording does not have, and those after it. Raises: ReplayMiss."""
+        """Make the first call beyond the recording, and let those after it run live. Raises: ReplayMiss."""
         missing = continuation.find_missing(crossing, self.index, self.index.covered)
         why = self.tampering or continuation.refuses(call)
         if missing is not None:
@@ -361,7 +361,7 @@ class Session:
         diff: tuple[Diff, ...] = (),
         cause: str = "",
     ) -> ReplayMiss:
-        """Note a divergence behind which the replay does not go."""
+        """Note a divergence beyond which the replay doesn't continue."""
         self.is_stopped = True
         return ReplayMiss(self.findings.note_call(crossing, kind, call, detail, diff, cause).message)
 
@@ -384,7 +384,7 @@ class Session:
                 self.findings.note_output(crossing, call, outcome.value, response)
 
     def check_sent(self, crossing: Crossing, path: str, recorded: object, now: object) -> None:
-        """Note that something else came back into a generator. Raises: ReplayMiss unless the plan serves changes."""
+        """Note that a generator was sent a different value. Raises: ReplayMiss unless the plan serves changes."""
         with self._lock:
             self.counts["changed"] += 1
             diff = (Diff(path, recorded, now),)
@@ -393,23 +393,23 @@ class Session:
             self.findings.note_call(crossing, "changed_call", crossing.paired, diff=diff)
 
     def add_divergence(self, divergence: Divergence) -> None:
-        """Note a difference that was found outside of a call."""
+        """Note a difference found outside a call."""
         with self._lock:
             self.findings.add_outside(divergence)
 
     def read_part(self, crossing: Crossing, number: int) -> None:
-        """The agent has read so many parts of a served stream."""
+        """Count the parts of a served stream that the agent has read."""
         with self._lock:
-            if crossing.served is not None and crossing.served.end_seq >= 0:  # none of work beside a unit
+            if crossing.served is not None and crossing.served.end_seq >= 0:  # not for calls outside the unit
                 self._streams[crossing.seq] = (crossing, number)
 
     def overrun(self, crossing: Crossing) -> ReplayMiss:
-        """Note that a stream was read further than it was when it was recorded."""
+        """Note that more of a stream was read than when recorded."""
         with self._lock:
             return self._stopped(crossing, "stream_overrun", crossing.paired, "more was read than was recorded")
 
     def settle_streams(self) -> None:
-        """Note the streams that were read less far than recorded; call it once, when the agent has ended."""
+        """Note the streams that were read less far than recorded; call once, after the agent has ended."""
         with self._lock:
             streams, self._streams = self._streams, {}
             if self.is_stopped or self.has_reached_frontier:
@@ -424,7 +424,7 @@ class Session:
                     self.findings.note_call(crossing, "stream_underrun", call, detail)
 
     def changed_message(self, crossing: Crossing, number: int, recorded: str, now: str) -> ReplayMiss:
-        """Note that what the agent says in a conversation is not what it said when it was recorded."""
+        """Note that the agent's message in a conversation differs from the recorded one."""
         with self._lock:
             found = diff_json(recorded, now)
             diff = tuple(Diff(f"sent[{number}].{d.path}".rstrip("."), d.recorded, d.now, d.at) for d in found)
@@ -432,13 +432,13 @@ class Session:
             return self._stopped(crossing, "changed_call", crossing.paired, diff=diff)
 
     def stall(self, crossing: Crossing) -> ReplayMiss:
-        """Note that a call that was cancelled when it was recorded is not cancelled now."""
+        """Note that a call that was cancelled when recorded is not cancelled now."""
         with self._lock:
             detail = "it was cancelled then, and nothing cancels it now"
             return self._stopped(crossing, "order_stall", crossing.paired, detail)
 
     def stall_for_ever(self, what: str = "the program waits forever") -> ReplayMiss:
-        """Note that the program waits for what never comes: the next recorded completion is a call nobody makes."""
+        """Note that the program waits forever: the next recorded completion belongs to a call that is never made."""
         with self._lock:
             missing, _ = self.unplayed()
             _, seq = self.gate.head
@@ -456,19 +456,19 @@ class Session:
         return ReplayMiss(message)
 
     def type_changed(self, crossing: Crossing, what: str, why: str) -> ReplayMiss:
-        """Note that a recorded value can't be rebuilt, because its class is not what it was."""
+        """Note that a recorded value can't be rebuilt, because its class has changed."""
         with self._lock:
             detail = f"the recorded {what} can't be rebuilt: {why}"
             return self._stopped(crossing, "type_changed", crossing.paired, detail)
 
     def at_hole(self, message: str) -> ReplayMiss:
-        """Note that the replay has come to something that was never recorded: it can't go further."""
+        """Note that the replay has reached something that was never recorded: it can't continue."""
         with self._lock:
             self.has_reached_frontier = self.is_stopped = True
         return ReplayMiss(message)
 
     def broken(self, message: str) -> ReplayMiss:
-        """Note an error of our own; the replay can't be called identical any more."""
+        """Note an internal error; the replay can no longer be called identical."""
         with self._lock:
             self.internal_error = self.internal_error or message
             self.is_stopped = True
@@ -482,19 +482,19 @@ class Session:
         return ReplayMiss(f"a connection to {address} was denied: a replay opens no sockets")
 
     def is_played(self) -> bool:
-        """Whether every recorded call was asked for, and every stream read as far as it was."""
+        """Whether every recorded call was made, and every stream read as far as when recorded."""
         with self._lock:
             streams = self._streams.values()
             is_read = all(each.served is None or read >= count_parts(each.served) for each, read in streams)
             return is_read and not self.unplayed()[0]
 
     def unplayed(self) -> tuple[list[CallRecord], int]:
-        """Recorded calls that nobody asked for, and how many more lay inside served ones."""
+        """Return the recorded calls that were not made, and the number of further ones inside served calls."""
         with self._lock:
             left = [c for c in self.recording.calls if c.seq not in self.index.used]
             if self.extent is not None:
                 left = self.extent.awaited(left)
             missing = [c for c in left if c.seq not in self.index.covered]
-            if has_any_workers(self.recording):  # nor do such processes say now what they have made
+            if has_any_workers(self.recording):  # nor is it known which calls such processes have made in this replay
                 missing = [c for c in missing if not is_of_process(c.lane)]
             return missing, len(left) - len(missing)

@@ -1,4 +1,4 @@
-"""The state of a replay's session that several of its parts change; `session.Session` has it."""
+"""The parts of a replay's state that several modules change; `session.Session` holds them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SharedState(Protocol):
-    """What a replay has found, and where it stands."""
+    """The findings and the position of a replay."""
 
     recording: Recording
     index: RecordingIndex
@@ -41,4 +41,4 @@ class SharedState(Protocol):
         """The divergences so far."""
 
     def add_divergence(self, divergence: Divergence) -> None:
-        """Note one more."""
+        """Add one divergence."""

@@ -1,7 +1,7 @@
-"""Stepping through a replay: before each call the terminal shows it and waits for a word.
+"""Stepping through a replay: before each call the terminal shows it and waits for a command.
 
-The terminal is /dev/tty, so that the agent's own standard streams stay its own. `breakpoint()` at a call goes through
-`sys.breakpointhook`: PYTHONBREAKPOINT chooses the debugger, and pdb talks to the terminal too.
+The terminal is /dev/tty, so that the agent keeps its own standard streams. A `breakpoint()` at a call goes through
+`sys.breakpointhook`: PYTHONBREAKPOINT chooses the debugger, and pdb uses the terminal too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HELP: Final = "n or Enter: next call · c [N]: continue (to call N) · p: print 
 
 
 class Stepper:
-    """Asks before each call; used under the session's lock, so that everything else waits meanwhile."""
+    """Asks before each call; used under the session's lock, so everything else waits meanwhile."""
 
     def __init__(self) -> None:
         self._terminal: int | None = None
@@ -39,7 +39,7 @@ class Stepper:
         self._is_off = False
 
     def ask(self, crossing: Crossing, call: CallRecord | None) -> str:
-        """Show a call and wait; why the replay is to end here, '' if it goes on."""
+        """Show a call and wait; return why the replay ends here, '' if it continues."""
         number = 0 if call is None else call.number
         if self._is_off or (self._go_on_to and (not number or number < self._go_on_to)):
             return ""
@@ -72,7 +72,7 @@ class Stepper:
 
 
 def open_terminal() -> int:
-    """A descriptor of the terminal. Raises: ConfigError where there is none."""
+    """Open the terminal. Raises: ConfigError if there is none."""
     try:
         return os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY)
     except OSError as exc:
@@ -110,9 +110,9 @@ def _pretty(text: str) -> list[str]:
 
 # ── breakpoints ─────────────────────────────────────────────────────────────────────────────────────
 def listen(address: str) -> None:
-    """Wait until an editor attaches at HOST:PORT, by the Debug Adapter Protocol. Raises: ConfigError without debugpy.
+    """Wait until an editor attaches at HOST:PORT (Debug Adapter Protocol). Raises: ConfigError without debugpy.
 
-    Call it before the replay is in place: the debugger's own process and connections are no part of the run.
+    Call it before the replay is in place: the debugger's own process and connections aren't part of the run.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -122,7 +122,7 @@ def listen(address: str) -> None:
     if not port.isdecimal():
         raise ConfigError(f"--dap {address!r} is not HOST:PORT", hint="for example --dap 127.0.0.1:5678")
     before = os.environ.get("SPANREPLAY_MODE", "")
-    os.environ["SPANREPLAY_MODE"] = "off"  # for the adapter, a process of its own
+    os.environ["SPANREPLAY_MODE"] = "off"  # for the adapter, a separate process
     try:
         debugpy.listen((host or "127.0.0.1", int(port)))
     except RuntimeError as exc:
@@ -134,9 +134,9 @@ def listen(address: str) -> None:
 
 
 def break_before_call(*, is_attached: bool = False) -> None:
-    """Hand over to the debugger that PYTHONBREAKPOINT names, before a call is answered; pdb by default.
+    """Enter the debugger that PYTHONBREAKPOINT names, before a call is answered; pdb by default.
 
-    A debugger stands in this function then; the agent's own code is further up its stack.
+    The debugger then stops in this function; the agent's own code is further up its stack.
     """
     if is_attached:
         import debugpy
@@ -150,11 +150,11 @@ def break_before_call(*, is_attached: bool = False) -> None:
 
 
 def _answer_call() -> None:
-    """Where the call goes on when the debugger does."""
+    """Mark where the call continues when the debugger does."""
 
 
 def _open_pdb() -> pdb.Pdb:
-    """A pdb at the terminal, which shows the agent's own frame first. Raises: ConfigError without a terminal."""
+    """Open a pdb at the terminal that shows the agent's own frame first. Raises: ConfigError without a terminal."""
     import pdb
 
     descriptor = open_terminal()
@@ -166,7 +166,7 @@ def _open_pdb() -> pdb.Pdb:
 
 
 def _count_own_frames() -> int:
-    """How many frames lie between the one that opens the debugger and the agent's own code."""
+    """Count the frames between the one that opens the debugger and the agent's own code."""
     count = 0
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and not ids.is_agent_file(frame.f_code.co_filename):

@@ -1,7 +1,7 @@
-"""Units that a replay makes before the one that is judged, so that the state which they left behind is there again.
+"""Replays units that came before the judged one, to restore the state that they left behind.
 
-What differs in them is no divergence of the judged unit: it is kept apart, as the reason why a unit was not replayed
-whole. Each unit begins with what the redactor knew at the end of the start, as when it was recorded.
+Differences in them are not divergences of the judged unit: they are kept separately, as the reason why a unit was not
+fully replayed. As when recorded, each unit begins with what the redactor knew at the end of the start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLAGS: Final = ("is_stopped", "has_reached_frontier")
 
 @dataclass
 class EarlierUnit:
-    """A unit that is replayed before the judged one, in a root lane of its own."""
+    """A unit that is replayed before the judged one, in its own root lane."""
 
     run_id: str
     lane: str
@@ -37,21 +37,21 @@ class EarlierUnit:
     reason: str = ""
     """Why its recording is incomplete."""
     why: str = _NOT_GIVEN
-    """Why it was not replayed whole; empty if it was."""
+    """Why it was not fully replayed; empty if it was."""
     has_begun: bool = False
 
 
 class WarmUp:
-    """Replays earlier units; used by the code that gives units to the program."""
+    """Replays earlier units; used by the code that passes units to the program."""
 
     def __init__(self, session: SharedState, units: Sequence[EarlierUnit], clock: int, before: int) -> None:
-        """`clock`: all clocks of the judged unit are above it; `before`: how many units came before that one."""
+        """`clock`: all clocks of the judged unit are above it; `before`: how many units came before the judged one."""
         self.units = tuple(units)
         self.seen = 0
-        """How many units the program has come to in this replay."""
+        """How many units the program has reached in this replay."""
         self.before = before
         self.on_enter: Callable[[str], None] | None = None
-        """Told the root lane of each unit that begins."""
+        """Called with the root lane of each unit that begins."""
         self._session = session
         self._clock = clock
         self._own: tuple[Findings, Unexercised, dict[str, int], list[str]] | None = None
@@ -59,17 +59,17 @@ class WarmUp:
         self._lock = make_lock()
 
     def follow(self, session: SharedState) -> None:
-        """Work for another session, which has become one with this recording."""
+        """Switch to another session, which has taken over this recording."""
         self._session = session
 
     def iter_left(self) -> Iterator[EarlierUnit]:
-        """Those that have not begun, in their order; none once the replay has ended."""
+        """Yield the units that have not begun, in order; none once the replay has ended."""
         for unit in self.units:
             if not (unit.has_begun or self._session.stopped or self._session.internal_error):
                 yield unit
 
     def is_before_judged(self) -> bool:
-        """Whether the unit that the program has come to now has to be one before the judged one, by their number."""
+        """Count a unit that the program has reached; return whether its number is below that of the judged one."""
         with self._lock:
             self.seen += 1
             return self.seen <= self.before and any(True for _ in self.iter_left())
@@ -81,7 +81,7 @@ class WarmUp:
             return is_first
 
     def begin(self, unit: EarlierUnit, run: Run) -> None:
-        """A unit that was claimed begins; the start is over."""
+        """Begin a claimed unit; the start is over."""
         with self._lock:
             session = self._session
             if self._own is None:
@@ -98,7 +98,7 @@ class WarmUp:
             self._enter(unit.lane, unit.clock, run)
 
     def end(self, unit: EarlierUnit, run: Run) -> None:
-        """The unit is over: keep why it was not replayed whole."""
+        """End the unit and keep the reason if it was not fully replayed."""
         with self._lock:
             session = self._session
             found = [d for d in session.findings.divergences if not d.lane or is_within(d.lane, unit.lane)]
@@ -110,7 +110,7 @@ class WarmUp:
             self._go_back(run)
 
     def begin_judged(self, run: Run) -> None:
-        """The unit that is judged begins, or the replay is over; idempotent."""
+        """Begin the judged unit, or end the replay; idempotent."""
         with self._lock:
             if self._own is None:
                 return
@@ -138,6 +138,6 @@ class WarmUp:
         run.redactor.go_back(self._learned)
 
     def describe(self) -> dict[str, Any]:
-        """The member of a verdict."""
+        """Return the warm-up member of a verdict."""
         units = [{"run_id": unit.run_id, "why": unit.why} for unit in self.units]
         return {"before": self.before, "replayed": sum(unit.has_begun for unit in self.units), "units": units}
