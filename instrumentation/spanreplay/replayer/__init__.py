@@ -1,1 +1,1 @@
-"""Replaying in the agent's process: source, plan, resolution, divergence, verdict, guard."""
+"""Replays a run in the agent's process: source, plan, resolution, divergence, verdict, guard."""

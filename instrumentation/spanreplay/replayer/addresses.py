@@ -1,7 +1,7 @@
-"""Memory addresses in texts: what `repr` shows of an object that has no other name, `<Agent object at 0x7f84429f4a40>`.
+"""Memory addresses in texts: `repr` shows them for objects without another name, `<Agent object at 0x7f84429f4a40>`.
 
-They differ in each process and mean nothing, so texts that differ in nothing else are the same. A request that names
-them is taken for the recorded one; an output or a file is compared without them.
+They differ in each process and mean nothing, so texts that differ only in addresses count as the same. A request with
+different addresses matches the recorded one; outputs and files are compared without them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _HIDDEN: Final = "0x…"
 
 
 def hide_addresses(text: str) -> str:
-    """A text with one and the same word in place of each address."""
+    """Replace each address in a text with the same word."""
     return _ADDRESS.sub(_HIDDEN, text) if _MARK in text else text
 
 
 def is_same_text(then: str, now: str) -> bool:
-    """Whether two texts differ in addresses at most."""
+    """Whether two texts differ at most in addresses."""
     return then == now or (_MARK in then and _MARK in now and hide_addresses(then) == hide_addresses(now))
 
 
 def with_addresses_of(then: str, now: str) -> str:
-    """The text of now with the addresses of the other one, one for one, so that the first real difference is seen."""
+    """Replace the addresses in `now` with those of `then`, one by one, so that the first real difference shows."""
     if _MARK not in now:
         return now
     recorded = iter(_ADDRESS.findall(then))
@@ -38,7 +38,7 @@ def with_addresses_of(then: str, now: str) -> str:
 
 
 def with_recorded_addresses(spec: Spec, recorded: str) -> Spec:
-    """A call's description with the addresses of a recorded request; the same object if more than these differ.
+    """Return a call's description with a recorded request's addresses; the same object if more than these differ.
 
     `recorded` is the request as JSON.
     """
@@ -51,7 +51,7 @@ def with_recorded_addresses(spec: Spec, recorded: str) -> Spec:
 
 
 def _renamed(value: Any, pairs: Mapping[str, str]) -> Any:
-    """A JSON value with other addresses in all its texts; lists and objects are copied."""
+    """Replace the addresses in all texts of a JSON value; lists and objects are copied."""
     if isinstance(value, str):
         return _ADDRESS.sub(lambda m: pairs.get(m.group(), m.group()), value) if _MARK in value else value
     if isinstance(value, Mapping):

@@ -19,7 +19,7 @@ VALUE_CHARACTERS_MAX: Final = 400
 _AROUND: Final = 60
 _ABSENT: Final = "(absent)"
 NOT_KEPT: Final = "(not kept)"
-"""Stands for a recorded value of which only a digest is left."""
+"""Replaces a recorded value of which only a digest is left."""
 _STEP: Final = re.compile(r"\[(\d+)\]|([^.\[]+)")
 
 
@@ -35,12 +35,11 @@ class Diff:
 
 @dataclass(frozen=True)
 class Cause:
-    """Where a changed value may come from.
+    """A possible origin of a changed value.
 
-    `kind` is upstream_output, code, argument, environment, plan, clock, hash_seed, ignored_field,
-    redaction or versions.
-    `strength` says how it is known: `value` (the changed text itself is there), `place` (on the call's stack), `beside`
-    (it changed too).
+    `kind` is upstream_output, code, argument, environment, plan, clock, hash_seed, ignored_field, redaction or
+    versions. `strength` is the evidence: `value` (the changed text itself is there), `place` (it is on the call's
+    stack), `beside` (it changed too).
     """
 
     kind: str
@@ -50,12 +49,12 @@ class Cause:
 
 
 STRENGTHS: Final = ("value", "place", "beside")
-"""From the best evidence to the weakest."""
+"""From the strongest evidence to the weakest."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recorded call that was near, and why it does not answer; `score` is 1 for an equal request."""
+    """A recorded call that was near, and why it was rejected; `score` is 1 for an equal request."""
 
     seq: int
     call: int
@@ -69,7 +68,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Change:
-    """One part of a list that is not as recorded: a message of a conversation, a chunk of a retrieval.
+    """One item of a list that differs from the recorded one: a message of a conversation, a chunk of a retrieval.
 
     `change` is injected, dropped, changed or moved; `name` is the role or the id.
     """
@@ -81,7 +80,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Stated:
-    """What two servers state under one name; '' if one does not."""
+    """A value that two servers state under one name; '' if one doesn't."""
 
     name: str
     recorded: str
@@ -90,7 +89,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Divergence:
-    """One structured difference; `is_downstream` if an earlier one brought it about."""
+    """One structured difference; `is_downstream` if an earlier one caused it."""
 
     kind: str
     boundary: str
@@ -98,9 +97,9 @@ class Divergence:
     lane: str = ""
     index: int = 0
     seq: int = 0
-    """The Lamport clock value of the call in the replay; of a missing call, in the recording."""
+    """The Lamport clock value of the call in the replay; for a missing call, in the recording."""
     call: int = 0
-    """The number of the recorded call, from 1; of a call that the recording lacks, its place in the replay."""
+    """The number of the recorded call, from 1; for a call that the recording lacks, its position in the replay."""
     code: str = ""
     diff: tuple[Diff, ...] = ()
     cause: str = ""
@@ -109,25 +108,25 @@ class Divergence:
     recorded_span_id: str = ""
     replay_span_id: str = ""
     downstream_of: int = 0
-    """The call that brought it about, if it is known."""
+    """The call that caused it, if known."""
     part: str = ""
-    """Which of the eight moving parts changed (`moving_parts.py`)."""
+    """The one of the eight moving parts that changed (`moving_parts.py`)."""
     turn: int = 0
-    """Of a conversation: the turn in which it first differs, from 1."""
+    """For a conversation: the first turn that differs, from 1."""
     context: tuple[Change, ...] = ()
-    """Messages of a conversation that are not as recorded."""
+    """Messages of a conversation that differ from the recorded ones."""
     chunks: tuple[Change, ...] = ()
-    """Chunks of a retrieval that are not as recorded."""
+    """Chunks of a retrieval that differ from the recorded ones."""
     serving: tuple[Stated, ...] = ()
-    """Of a model's answer: what the server states of itself, recorded and now."""
+    """For a model's answer: what the server states about itself, recorded and now."""
     causes: tuple[Cause, ...] = ()
-    """What `cause` sums up: every piece of evidence, the best first."""
+    """All evidence that `cause` sums up, the best first."""
     candidates: tuple[Candidate, ...] = ()
     stack: tuple[str, ...] = ()
     """The agent's frames at the call, innermost first: `file:line qualname`."""
 
     def to_json(self) -> dict[str, Any]:
-        """The form of schema divergence/1; what does not apply to this kind is left out."""
+        """Return the form of schema divergence/1, without members that don't apply to this kind."""
         value = asdict(self)
         value["downstream"] = value.pop("is_downstream")
         value["diff"] = [{k: v for k, v in d.items() if k != "at" or v >= 0} for d in map(asdict, self.diff)]
@@ -151,13 +150,13 @@ _PARTS: Final[tuple[tuple[str, Any], ...]] = (
 
 
 def from_fields(fields: dict[str, Any]) -> Divergence:
-    """The divergence that `dataclasses.asdict` took apart, also through JSON."""
+    """Rebuild a divergence from the output of `dataclasses.asdict`, even after a JSON round trip."""
     made = {name: tuple(part(**each) for each in fields.get(name, ())) for name, part in _PARTS}
     return Divergence(**{**fields, **made, "stack": tuple(fields.get("stack", ()))})
 
 
 def describe_stall(call: CallRecord | None, message: str) -> Divergence:
-    """The program waits for a recorded call that does not end, or for nothing that was recorded."""
+    """Describe a program that waits for a recorded call that doesn't end, or for nothing that was recorded."""
     if call is None:
         return Divergence(kind="order_stall", boundary="", message=message)
     return Divergence(
@@ -173,15 +172,15 @@ def describe_stall(call: CallRecord | None, message: str) -> Divergence:
 
 
 def with_causes(divergence: Divergence, causes: list[Cause]) -> Divergence:
-    """The divergence with this evidence, best first, and summed up in one line."""
+    """Return the divergence with this evidence, best first, and its summary in one line."""
     ranked = tuple(sorted(causes, key=lambda c: STRENGTHS.index(c.strength)))
     return replace(divergence, causes=ranked, cause=ranked[0].evidence if ranked else "")
 
 
 def diff_json(recorded: str, now: str, *, is_model: bool = False) -> tuple[Diff, ...]:
-    """Where two JSON texts differ, at most 20 places; texts that are not JSON are compared as strings.
+    """Return where two JSON texts differ, at most 20 places; texts that aren't JSON are compared as strings.
 
-    `is_model`: two answers of a model, without the ids and times that it draws anew for each.
+    `is_model`: ignore the ids and times that a model generates for each answer.
     """
     try:
         a, b = json.loads(recorded), json.loads(now)
@@ -198,7 +197,7 @@ def diff_json(recorded: str, now: str, *, is_model: bool = False) -> tuple[Diff,
 
 
 def comparable_response(text: str) -> str:
-    """A response without what differs from call to call: of an HTTP exchange its times and headers."""
+    """Return a response without parts that vary between calls: an HTTP exchange loses its times and headers."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -249,7 +248,7 @@ def _walk(a: Any, b: Any, path: str) -> Iterator[Diff]:
 
 
 def _walk_lists(a: list[Any], b: list[Any], path: str) -> Iterator[Diff]:
-    """Elements side by side; what was put in or left out in one place is that, not a change of all behind it."""
+    """Compare elements side by side; an insertion or deletion in one place doesn't change all later elements."""
     head, tail = (0, 0) if len(a) == len(b) else common_ends(a, b)
     a_left, b_left = a[head : len(a) - tail], b[head : len(b) - tail]
     for i in range(max(len(a_left), len(b_left))):
@@ -259,7 +258,7 @@ def _walk_lists(a: list[Any], b: list[Any], path: str) -> Iterator[Diff]:
 
 
 def common_ends(a: Sequence[Any], b: Sequence[Any]) -> tuple[int, int]:
-    """How many elements two sequences share at their beginning and, of what is left, at their end."""
+    """Return how many elements two sequences share at their beginning and, of the rest, at their end."""
     shorter = min(len(a), len(b))
     head = next((i for i in range(shorter) if a[i] != b[i]), shorter)
     left = shorter - head
@@ -268,7 +267,7 @@ def common_ends(a: Sequence[Any], b: Sequence[Any]) -> tuple[int, int]:
 
 
 def find_value(fields: Any, path: str) -> Any:
-    """The value at a path as `Diff` writes it, cut to what a report shows."""
+    """Return the value at a path as `Diff` writes it, cut to the length that a report shows."""
     value = fields
     for number, name in _STEP.findall(path):
         try:
@@ -296,7 +295,7 @@ def _shorten(value: Any, at: int) -> Any:
 
 
 def leaf_strings(text: str, length_min: int = 8) -> set[str]:
-    """The string leaves of a JSON text that are long enough to recognise elsewhere."""
+    """Return the string leaves of a JSON text that are long enough to recognise elsewhere."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -23,7 +23,7 @@ _USED_SEEN_MAX: Final = 4
 
 @dataclass(frozen=True)
 class Moved:
-    """A recorded call elsewhere with an equal key; `rival` has as good a claim and another answer."""
+    """A recorded call elsewhere with an equal key; `rival` has an equal claim and a different answer."""
 
     call: CallRecord
     rival: CallRecord | None = None
@@ -32,12 +32,12 @@ class Moved:
 class RecordingIndex:
     """Recorded calls by slot (lane, boundary, index), by call id and by key. Not thread-safe.
 
-    What only a divergence needs is built at the first one.
+    Indexes that only a divergence needs are built at the first one.
     """
 
     def __init__(self, recording: Recording) -> None:
         self._slots: dict[tuple[str, str], dict[int, CallRecord]] = {}
-        """By lane and boundary, then by number: what is asked for one after the other lies side by side in memory."""
+        """By lane and boundary, then by number: calls that are looked up in sequence are adjacent in memory."""
         self._by_call_id: dict[tuple[str, str], deque[CallRecord]] = {}
         self._by_key: dict[tuple[str, str], deque[CallRecord]] = {}
         self._children: dict[int, list[CallRecord]] = {}
@@ -46,7 +46,7 @@ class RecordingIndex:
         self._lacks_calls = lacks_calls(recording)
         self.used: set[int] = set()
         self.covered: set[int] = set()
-        """Calls that lie inside served ones: nobody will ask for them."""
+        """Calls inside served ones: they won't be made."""
         for call in recording.calls:
             boundary = call.boundary
             self._slots.setdefault((call.lane, boundary), {})[call.index] = call
@@ -58,7 +58,7 @@ class RecordingIndex:
                 self._children.setdefault(call.parent, []).append(call)
 
     def at(self, lane: str, boundary: str, number: int) -> CallRecord | None:
-        """The call in a slot."""
+        """Return the call in a slot."""
         numbered = self._slots.get((lane, boundary))
         return None if numbered is None else numbered.get(number)
 
@@ -71,11 +71,11 @@ class RecordingIndex:
         return call.seq in self.used
 
     def is_gone(self, call: CallRecord) -> bool:
-        """Whether nobody will ask for a recorded call any more."""
+        """Whether a recorded call won't be made any more."""
         return call.seq in self.used or call.seq in self.covered
 
     def find_exact(self, slot: Slot, key: str, call_id: str) -> CallRecord | None:
-        """The unused call in this slot, else with this provider call id, whose key is equal."""
+        """Return the unused call in this slot, or else with this provider call id, if its key is equal."""
         call = self.at(*slot)
         if call is not None and call.key == key and call.seq not in self.used:
             return call
@@ -86,19 +86,19 @@ class RecordingIndex:
         return None
 
     def _first(self, queue: deque[CallRecord] | None) -> CallRecord | None:
-        """The first unused call; amortised O(1)."""
+        """Return the first unused call; amortised O(1)."""
         while queue and queue[0].seq in self.used:
             queue.popleft()
         return queue[0] if queue else None
 
     def is_lost(self, slot: Slot) -> bool:
-        """Whether the call in this slot may have been made and lost: then no other one stands for it."""
+        """Whether the call in this slot may have been made and lost: then no other call replaces it."""
         return self._lacks_calls and self.at(*slot) is None
 
     def find_moved(self, slot: Slot, key: str) -> Moved | None:
-        """The unused call elsewhere with an equal key, unless that in the slot was lost; amortised O(1).
+        """Return the unused call elsewhere with an equal key, unless the slot's own call was lost; amortised O(1).
 
-        First in the same lane, then in the lane that only has other names, then the earliest one.
+        The order of preference is: the same lane, the lane that differs only in names, the earliest call.
         """
         lane, boundary = slot[0], _place(slot[0], slot[1])
         if self.is_lost(slot):
@@ -123,14 +123,14 @@ class RecordingIndex:
         return (other.outcome, other.response) != (first.outcome, first.response)
 
     def find_in_slot(self, slot: Slot) -> CallRecord | None:
-        """The unused call in this slot, whatever its key."""
+        """Return the unused call in this slot, whatever its key."""
         call = self.at(*slot)
         return None if call is None or call.seq in self.used else call
 
     def find_renamed(self, slot: Slot, request: str) -> CallRecord | None:
-        """The unused call of another name with the same request, if this boundary was never recorded.
+        """Return the unused call of another name with the same request, if this boundary was never recorded.
 
-        An empty request says nothing: it has to be the lane's next call.
+        An empty request proves nothing: then only the lane's next call qualifies.
         """
         elsewhere, (lane, boundary, _) = self._build(), slot
         if self.is_lost(slot) or _place(lane, boundary) in elsewhere.by_boundary:
@@ -144,24 +144,24 @@ class RecordingIndex:
         return next((c for c in elsewhere.by_form.get(form, ()) if not self.is_gone(c)), None)
 
     def find_next(self, lane: str) -> CallRecord | None:
-        """The earliest call of a lane that nobody has asked for; amortised O(1)."""
+        """Return the earliest call of a lane that is neither made nor covered; amortised O(1)."""
         queue = self._build().by_lane.get(lane)
         while queue and self.is_gone(queue[0]):
             queue.popleft()
         return queue[0] if queue else None
 
     def find_left(self, lane: str) -> CallRecord | None:
-        """The first call in a lane, or below it, that nobody has asked for and nobody will."""
+        """Return the first call in a lane, or below it, that is neither made nor covered."""
         return next((c for c in self._calls if is_within(c.lane, lane) and not self.is_gone(c)), None)
 
     def find_skipped(self, call: CallRecord, index: int) -> CallRecord | None:
-        """The first unused call that lies in its lane between number `index` of its boundary and `call`."""
+        """Return the first unused call of the lane between number `index` of its boundary and `call`."""
         numbers = range(index, call.index)
         slots = (self.at(call.lane, call.boundary, number) for number in islice(numbers, _UNUSED_SEEN_MAX))
         return next((c for c in slots if c is not None and not self.is_gone(c)), None)
 
     def iter_near(self, slot: Slot) -> Iterator[CallRecord]:
-        """Recorded calls that one could have meant, at most some twenty: same slot, same boundary, next in lane."""
+        """Yield recorded calls that may be meant, at most about twenty: same slot, same boundary, next in lane."""
         lane, boundary, _ = slot
         same = self._build().by_boundary.get(_place(lane, boundary), [])
         unused = islice((c for c in same if not self.is_gone(c)), _UNUSED_SEEN_MAX)
@@ -171,7 +171,7 @@ class RecordingIndex:
         yield from {c.seq: c for c in found if c is not None}.values()
 
     def descendants(self, seq: int) -> list[CallRecord]:
-        """All calls that were made inside a call, at any depth."""
+        """Return all calls that were made inside a call, at any depth."""
         if seq not in self._children:
             return []
         found: list[CallRecord] = []
@@ -189,7 +189,7 @@ class RecordingIndex:
 
 
 class _Elsewhere:
-    """The same calls by what a divergence asks for."""
+    """The same calls, indexed for divergences."""
 
     def __init__(self, calls: tuple[CallRecord, ...]) -> None:
         self.by_place: dict[tuple[str, str, str], deque[CallRecord]] = {}
@@ -207,17 +207,17 @@ class _Elsewhere:
 
 
 def _place(lane: str, name: str) -> str:
-    """A boundary, or a kind, among the calls of its unit: units that are replayed earlier answer for no other one."""
+    """Return a boundary or a kind, scoped to its unit: earlier units' calls answer only for themselves."""
     return f"{lane.partition('/')[0]} {name}" if is_earlier(lane) else name
 
 
 def _shape(lane: str) -> str:
-    """A lane without the names in it: what a renamed function leaves of it."""
+    """Return a lane without the names in it, as after renaming a function."""
     return _LABEL.sub(":#", lane)
 
 
 def _rename_form(kind: str, request: str) -> tuple[str, str]:
-    """What stays of a request when its boundary gets another name; '' if it asks for nothing in particular."""
+    """Return the part of a request that stays when its boundary is renamed; '' if the request is empty."""
     try:
         value: Any = json.loads(request)
     except ValueError:
@@ -225,7 +225,7 @@ def _rename_form(kind: str, request: str) -> tuple[str, str]:
     if not isinstance(value, dict):
         return kind, request
     if kind.endswith(Kind.HTTP.value) and isinstance(value.get("url"), str):
-        # An HTTP boundary is named by its host
+        # An HTTP boundary is named after its host
         parts = urlsplit(value["url"])
         value = {**value, "url": f"{parts.path}?{parts.query}", "headers": None}
     if all(each in _EMPTY for each in value.values()):
@@ -239,7 +239,7 @@ def is_open_ended(recording: Recording) -> bool:
 
 
 def lacks_calls(recording: Recording) -> bool:
-    """Whether calls were made that are not in the recording, wherever in the run."""
+    """Whether calls were made anywhere in the run that are not in the recording."""
     manifest = recording.root.manifest
     expected = manifest.get("calls")
     return (isinstance(expected, int) and expected > len(recording.calls)) or bool(manifest.get("dropped"))

@@ -1,6 +1,6 @@
-"""Whether a replay ended at a hole that its recording names: an effect outside of every boundary, denied now.
+"""Detects a replay that ended at a hole of its recording: an effect outside every boundary, which the replay denies.
 
-The recorded run did the same at the same place, so the program has not changed: the recording has no more to give.
+The recorded run had the same effect in the same place, so the program has not changed; the recording ends there.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _BLOCKED: Final = "effect_blocked"
 _STALL: Final = "order_stall"
 _SOCKET: Final = "socket"
 _EFFECTS: Final = frozenset({_SOCKET, "process", "native"})
-"""Kinds of leaks that every replay denies. Reads it denies only where it was asked to: those are divergences."""
+"""Kinds of leaks that every replay denies. Reads are denied only on request: those are divergences."""
 
 
 def has_ended_at_a_hole(session: Session) -> bool:
     """Whether effects were denied, all of them holes of the recording, and nothing else differed until the end.
 
-    Or whether what a task beside a unit gives to it is not in the recording.
+    Also True if the recording lacks what a background task passed to the unit.
     """
     if session.extent is not None and session.extent.background.doubt:
         return True
     leaks = session.recording.root.manifest.get("leaks")
     rows = leaks if isinstance(leaks, list) else []
     holes = [row for row in rows if isinstance(row, dict) and row.get("is_hole") and row.get("kind") in _EFFECTS]
-    found = [each for each in session.divergences if each.kind != _STALL]  # what waits for who ended there, in vain
+    found = [each for each in session.divergences if each.kind != _STALL]  # a thread that waited for them stalled
     if not holes or not (found or session.sockets_denied):
         return False
     if session.sockets_denied and not any(row.get("kind") == _SOCKET for row in holes):
@@ -39,12 +39,12 @@ def has_ended_at_a_hole(session: Session) -> bool:
 
 
 def stop_at_hole(session: Session) -> None:
-    """Compare nothing behind such a hole: what the program did not do any more, printed or left behind."""
+    """Stop comparing after such a hole: missing calls, output and files are not differences."""
     if has_ended_at_a_hole(session):
         session.has_reached_frontier = session.is_stopped = True
 
 
 def excuse(session: Session) -> None:
-    """A difference behind what the recording of a unit's process does not tell is none of the program's."""
+    """Blame the recording, not the program, for a difference that follows gaps in the unit's process recording."""
     if session.extent is not None:
         session.stopped = session.stopped or session.extent.background.doubt

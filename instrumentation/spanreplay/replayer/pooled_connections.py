@@ -1,7 +1,7 @@
-"""Connections that a process keeps in a pool: which of its units opens one is a matter of load.
+"""Connections that a process keeps in a pool: which of its units opens one depends on the load.
 
-A request that was served beside others opened a connection of its own, and finds a free one when it is replayed alone;
-or it found one that an earlier request had left, and now there is none. What it asks of the database is compared.
+A request that was served beside others opened its own connection, and finds a free one when replayed alone; or it used
+one that an earlier request had left, and now there is none. Its database queries are still compared.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _ANSWERS: Final = {
     "connect": '{"value":null}',
     "create_function": '{"value":{"total_changes":0,"in_transaction":false}}',
 }
-"""What a new connection is asked before its first statement, and what that gives."""
+"""The calls on a new connection before its first statement, and their results."""
 _LIBRARIES: Final = frozenset({"sqlite3", "psycopg", "psycopg2"})
-"""Whose connections are recorded as calls; in a replay none of them reaches a database."""
+"""Libraries whose connections are recorded as calls; in a replay none of them reaches a database."""
 
 
 def open_instead(session: SharedState, crossing: Crossing) -> bool:
-    """Answer a unit that opens a connection which was there when it was recorded; whether it does."""
+    """Answer a unit that opens a connection which existed already when recorded; return whether it does."""
     spec = crossing.spec
     verb = _opening(spec.kind, spec.name)
     alike = next(_alike(session.recording.calls, spec.name, spec.request, crossing.key_hex), None) if verb else None
@@ -53,7 +53,7 @@ def open_instead(session: SharedState, crossing: Crossing) -> bool:
 
 
 def without_opened(missing: list[CallRecord], calls: Iterable[CallRecord], used: set[int]) -> list[CallRecord]:
-    """Recorded calls that were not made, but for those that opened a connection of which the unit now found another."""
+    """Return the missing calls, except those that opened a connection if the unit has now used another one."""
     if not any(_opening(call.kind, call.name) for call in missing):
         return missing
     made = [call for call in calls if call.seq in used]
@@ -65,13 +65,13 @@ def without_opened(missing: list[CallRecord], calls: Iterable[CallRecord], used:
 
 
 def _opening(kind: str, name: str) -> str:
-    """What a call asks of a new connection; '' if it is another call."""
+    """Return the operation on a new connection; '' for any other call."""
     library, _, verb = name.rpartition(".")
     return verb if kind == Kind.TOOL.value and library in _LIBRARIES and verb in _ANSWERS else ""
 
 
 def _alike(calls: Iterable[CallRecord], name: str, request: str, key: str) -> Iterator[CallRecord]:
-    """The calls that show a connection to be one to the same database: one like it, or a statement that names that."""
+    """Yield the calls that prove a connection to the same database: an equal one, or a statement that names it."""
     library, database = name.rpartition(".")[0], _database(request)
     for call in calls:
         is_statement = call.name.startswith(f"{library}.") and not _opening(call.kind, call.name)
@@ -81,7 +81,7 @@ def _alike(calls: Iterable[CallRecord], name: str, request: str, key: str) -> It
 
 
 def _database(request: str) -> str:
-    """The database that a request names; '' where its statements name none."""
+    """Return the database that a request names; '' if its statements name none."""
     try:
         arguments = json.loads(request)["arguments"]
         return str(arguments.get("database", ""))

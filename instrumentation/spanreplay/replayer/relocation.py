@@ -1,8 +1,8 @@
-"""A replay in another folder than that of its recording: the agent's own folders are taken for the recorded ones.
+"""Replays in a folder other than the recording's: the agent's folders are translated to the recorded ones.
 
-Requests and output name the folder that an agent lies in: a coding agent tells its model where it works, a tool is
-given an absolute path. What was recorded below `/app` and is replayed below `/home/me/app` asks the same. Answers are
-served as they were recorded and name the recorded folder, so that what is made of them names it too.
+Requests and output contain the agent's folder: a coding agent tells its model where it works, a tool gets an absolute
+path. A run recorded below `/app` and replayed below `/home/me/app` makes the same requests. Answers are served as
+recorded and contain the recorded folder, so anything derived from them contains it, too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 FOLDER: Final = "folder"
 _BEFORE: Final = r"(?:(?<![\w.~-])|(?<=\\[bfnrt]))"
 _BEHIND: Final = r"(?![\w-]|\.\w)"
-"""What may not stand beside a folder's name: it would be another one's. In JSON a line's end is an escape."""
+"""Characters that must not follow a folder's name: it would be a different name. In JSON, a line end is an escape."""
 
 
 class Relocation:
-    """Texts of now as they would have been in the recorded folders. False where every folder is where it was.
+    """Translates current texts to the recorded folders. False if no folder has moved.
 
-    `then`, `now`: name of a folder (see `env.find_folders`) → its path; of a recording that states none, anything.
+    `then`, `now`: name of a folder (see `env.find_folders`) → its path; `then` may be anything if the recording has
+    none.
     """
 
     def __init__(self, then: Any, now: Mapping[str, str]) -> None:
@@ -46,15 +47,15 @@ class Relocation:
         return bool(self.moved)
 
     def describe(self) -> list[dict[str, str]]:
-        """[{name, recorded, now}] of the folder that the agent works in, if it is another one."""
+        """Return [{name, recorded, now}] for the agent's working folder, if it has moved."""
         return [{"name": FOLDER, "recorded": self.moved[self._here], "now": self._here}] if self._here else []
 
     def text(self, value: str) -> str:
-        """A text with the recorded folders' names."""
+        """Replace the current folders' names in a text with the recorded ones."""
         return self._text(value)
 
     def value(self, value: Any) -> Any:
-        """A JSON value with those names in all its texts; a list or object is copied."""
+        """Replace those names in all texts of a JSON value; a list or object is copied."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
@@ -64,7 +65,7 @@ class Relocation:
         return value
 
     def files(self, then: Any, now: Any) -> Any:
-        """What was written, by name, with those names; where that is the recorded text, so is its digest."""
+        """Replace those names in written files; if the resulting text equals the recorded one, so does its digest."""
         if not self.moved or not isinstance(then, Mapping) or not isinstance(now, Mapping):
             return now
         found: dict[str, Any] = {}
@@ -77,7 +78,7 @@ class Relocation:
         return found
 
     def spec(self, spec: Spec) -> Spec:
-        """A call's description with those names; the same object if it has none of them."""
+        """Replace those names in a call's description; return the same object if it contains none."""
         request = self._json(spec.request)
         fields = spec.key_fields if spec.key_fields is None else self.value(spec.key_fields)
         is_same = request == spec.request and fields == spec.key_fields
@@ -93,7 +94,7 @@ def _in_json(path: str, is_ascii: bool) -> str:
 
 
 def _replacer(names: Mapping[str, str]) -> Callable[[str], str]:
-    """Replaces names, the longest first; what was served has the new ones already, and keeps them."""
+    """Return a function that replaces names, the longest first; new names, which served texts already contain, stay."""
     if not names:
         return str
     changes = {**{name: name for name in names.values()}, **names}

@@ -1,4 +1,4 @@
-"""Finds the recorded call of a request that says the same in the words of this replay: its folders, its addresses."""
+"""Finds the recorded call of a request that differs only in this replay's folders or memory addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def find_restated(index: RecordingIndex, relocation: Relocation, crossing: Crossing, slot: Slot) -> CallRecord | None:
-    """The call with an equal key, once the request is put in the recorded words; it keeps them."""
+    """Return the call with an equal key after rewriting the request in the recorded words, which it keeps."""
     if relocation and crossing.restate(relocation.spec):
         found = index.find_exact(slot, crossing.key_hex, crossing.spec.call_id)
         if found is not None:

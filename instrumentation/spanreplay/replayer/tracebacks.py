@@ -1,4 +1,5 @@
-"""What a replay prints of an exception that ends its agent: the agent's frames, and nothing where the verdict tells it.
+"""Shortens the traceback of an exception that ends the agent in a replay: only the agent's frames, or nothing if the
+verdict reports it.
 
 `SPANREPLAY_DEBUG=true` shows everything.
 """
@@ -29,7 +30,7 @@ def install(patches: Patches) -> None:
     pid = os.getpid()
 
     def of_process(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        # A forked child has no verdict that tells it
+        # A forked child has no verdict that reports it
         return (_of_process if os.getpid() == pid else _plainly)(wrapped, instance, args, kwargs)
 
     patches.wrap(sys, "excepthook", of_process)
@@ -62,7 +63,7 @@ def _of_thread(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_told(exception: BaseException) -> bool:
-    """Whether the verdict says it all: a call without an answer, alone or in a group of such."""
+    """Whether the verdict reports the exception fully: a call without an answer, alone or in a group of such calls."""
     inner = getattr(exception, "exceptions", None)
     if isinstance(inner, tuple) and inner:
         return all(isinstance(each, ReplayMiss) for each in inner)
@@ -82,7 +83,7 @@ def _strip_chain(exception: BaseException) -> None:
 
 
 def _strip(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without frames of this package."""
+    """Return the traceback without frames of this package."""
     kept: list[TracebackType] = []
     while traceback is not None and len(kept) < FRAMES_MAX:
         if not traceback.tb_frame.f_code.co_filename.startswith(PACKAGE):

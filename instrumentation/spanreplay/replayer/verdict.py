@@ -61,7 +61,7 @@ def build_verdict(
     exit_status: int | None,
     ended_ns: int,
 ) -> dict[str, Any]:
-    """Everything the replay found; `stdout` and `stderr` are this process's `OutputCapture.describe`."""
+    """Build the verdict from all findings; `stdout` and `stderr` are this process's `OutputCapture.describe`."""
     recording = session.recording
     calls, warm_up = _settle_earlier(session, run)
     stop_at_hole(session)
@@ -125,7 +125,7 @@ def build_verdict(
 
 
 def _settle_earlier(session: Session, run: Run) -> tuple[tuple[CallRecord, ...], dict[str, Any]]:
-    """The calls that are judged, and what the verdict says of the units that were replayed before them."""
+    """Return the judged calls, and the verdict's member about the units that were replayed before them."""
     warm_up = None if session.extent is None else session.extent.warm_up
     if warm_up is None:
         return session.recording.calls, {}
@@ -135,7 +135,7 @@ def _settle_earlier(session: Session, run: Run) -> tuple[tuple[CallRecord, ...],
 
 
 def _find_environment(session: Session, run: Run) -> list[str]:
-    """Names of variables, and of `.env` files, that differ from the recording."""
+    """Return the names of variables and `.env` files that differ from the recording."""
     root, read = session.recording.root, run.environment_read
     differing = [] if read is None else read.find_differing(root.manifest.get("environment_read"), root.env)
     return sorted({*differing, *session.recorded_env.compare(run.redactor)})
@@ -148,15 +148,15 @@ def _find_divergences(
     exits: dict[str, Any],
     outputs: Mapping[str, dict[str, Any]],
 ) -> list[Divergence]:
-    """Calls first, in the order in which they were found, then connections, files and what the process gave."""
+    """Return the divergences: calls in the order of discovery, then connections, files and the process's output."""
     recording = session.recording
     divergences = _order_moves(session)
-    if session.sockets_denied:  # what waits for who is denied a connection waits in vain
+    if session.sockets_denied:  # a wait for a denied connection is in vain
         divergences = [replace(d, is_downstream=d.is_downstream or d.kind == "order_stall") for d in divergences]
     blocked = [_blocked(address, any(not d.is_downstream for d in divergences)) for address in session.sockets_denied]
     if not session.has_reached_frontier:
         left = _missing_calls(session, missing, {d.recorded_span_id for d in divergences})
-        # Who is denied a connection ends there
+        # A program that is denied a connection ends there
         divergences += [*blocked, *(replace(each, is_downstream=True) for each in left)] if blocked else left
     else:
         divergences += blocked
@@ -173,7 +173,7 @@ def _find_divergences(
 
 
 def _code(session: Session, run: Run) -> dict[str, Any]:
-    """The commits of then and now, and which of the agent's files are not as recorded."""
+    """Return the recorded and current commits, and the agent's files that have changed."""
     recorded, manifest = session.recording.root.env.get("git_sha", ""), session.recording.root.manifest
     if not run.environment or not (recorded or manifest.get("code")):
         return {}
@@ -196,7 +196,7 @@ def _blame(session: Session, run: Run, environment: list[str], drift: list[dict[
 
 
 def _order_moves(session: Session) -> list[Divergence]:
-    """The divergences; what only moved up because a recorded call was left out follows from that one."""
+    """Return the divergences; moves caused only by a recorded call that was left out are downstream of it."""
     found = [d for d in session.divergences if not is_earlier(d.lane)]
     if session.has_reached_frontier:
         return found
@@ -209,7 +209,7 @@ def _order_moves(session: Session) -> list[Divergence]:
 
 
 def _missing_calls(session: Session, missing: list[CallRecord], known: set[str]) -> list[Divergence]:
-    """The recorded calls that nobody made; the first of each lane is a cause, unless something before it is."""
+    """Return the calls that were not made; the first of each lane is a cause, unless an earlier divergence is."""
     found: list[Divergence] = []
     taint = session.findings.taint
     for call in missing:
@@ -247,9 +247,9 @@ def _compare_outputs(session: Session, now: dict[str, dict[str, Any]]) -> dict[s
 
 
 def compare_stdout(recorded: Any, now: dict[str, Any], as_recorded: Callable[[str], str] = str) -> dict[str, Any]:
-    """Whether two captured outputs are the same; not compared if the recording has none.
+    """Return whether two captured outputs are equal; not compared if the recording has none.
 
-    `as_recorded` gives a text as it would have been in the recorded folders.
+    `as_recorded` translates a text to the recorded folders.
     """
     if not isinstance(recorded, dict) or not now:
         return {"compared": False, "equal": True, "recorded_bytes": 0, "bytes": now.get("bytes", 0), "diff": ""}
@@ -258,7 +258,7 @@ def compare_stdout(recorded: Any, now: dict[str, Any], as_recorded: Callable[[st
     then = str(recorded.get("text", ""))
     is_equal = recorded.get("sha256") in (now.get("sha256"), "" if moved == text else digest_of(moved))
     if not is_equal and digest_of(then) == recorded.get("sha256") and digest_of(text) == now.get("sha256"):
-        is_equal = is_same_text(then, moved)  # both are whole
+        is_equal = is_same_text(then, moved)  # both are complete
     diff = ""
     if not is_equal:
         lines = difflib.unified_diff(
@@ -282,7 +282,9 @@ def compare_stdout(recorded: Any, now: dict[str, Any], as_recorded: Callable[[st
 def _output_divergences(
     outputs: Mapping[str, dict[str, Any]], exits: dict[str, Any], is_downstream: bool, hint: str
 ) -> list[Divergence]:
-    """What the process gave; `hint` says what the recording leaves open, which may be the cause."""
+    """Return the divergences of the process's output and exit; `hint` names what the recording leaves open as a
+    possible cause.
+    """
     found: list[Divergence] = []
     for name, output in outputs.items():
         if output["compared"] and not output["equal"]:

@@ -1,7 +1,7 @@
-"""What a request holds outside of its key: a program's variables, application headers; each its own way to compare.
+"""Compares the parts of a request outside its key: a program's variables, application headers; each in its own way.
 
-An equal key finds the recorded call. What else the request says is compared here, with the recorded call at hand:
-another header of the application is another request; an id, a time or a version that is made anew is only listed.
+An equal key finds the recorded call. The rest of the request is compared with that call here: a different application
+header makes a different request; an id, a time or a version that is generated anew is only listed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENV, HEADERS = "env", "headers"
 
 
 def compare(session: SharedState, crossing: Crossing, call: CallRecord, *, is_stopping: bool) -> None:
-    """Note what differs between two requests of one key. Raises: ReplayMiss where that is another request."""
+    """Note the differences between two requests with one key. Raises: ReplayMiss if they make a different request."""
     spec = session.relocation.spec(crossing.spec) if session.relocation else crossing.spec
     changed, rest = split_requests(call.request, spec.request, has_all=bool(session.recording.root.env.get(EFFECTS)))
     session.findings.note_ignored(crossing, call, rest)
@@ -40,7 +40,7 @@ def compare(session: SharedState, crossing: Crossing, call: CallRecord, *, is_st
 
 
 def split_requests(then: str, now: str, *, has_all: bool) -> tuple[tuple[Diff, ...], tuple[Diff, ...]]:
-    """(differences that make another request, differences that are only listed) of two requests of one key."""
+    """Split the differences of two requests with one key: (those that make a different request, those only listed)."""
     old, new = _read(then), _read(now)
     if not has_all or old is None or new is None:
         return (), ignored_of_equal(diff_json(then, now))

@@ -1,8 +1,8 @@
-"""What first introduced a changed value: evidence by value where there is some, else what else changed.
+"""Finds what first introduced a changed value: evidence by value if there is some, otherwise other changes.
 
-Nothing is guessed. Evidence is a place in which the changed text itself stands (`value`), or something that changed
-too (`beside`); without either a divergence has no cause, and its report says that it is unknown. What only the code's
-history can tell is added by the command (`report/codeblame.py`), which may run git; an agent's process may not.
+Nothing is guessed. Evidence is a place that contains the changed text itself (`value`), or something that changed as
+well (`beside`). A divergence without either has no cause, and its report says that the cause is unknown. Evidence from
+the code's history is added by the command (`report/codeblame.py`), which may run git; an agent's process may not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CAUSES_MAX: Final = 6
 FILES_MAX: Final = 200
 FILE_BYTES_MAX: Final = 1024 * 1024
 FRAGMENT_CHARACTERS_MIN: Final = 3
-"""A shorter text is found everywhere by chance."""
+"""Shorter texts are found everywhere by chance."""
 _UPSTREAM_MAX: Final = 500
 _NAMES_MAX: Final = 10
 _WORD: Final = re.compile(r"\w+")
@@ -45,7 +45,7 @@ _ABSENT: Final = "(absent)"
 
 
 def changed_text(diff: Diff) -> tuple[str, str]:
-    """(recorded, now): the words of two texts in which they differ, or both values as text."""
+    """Return (recorded, now): the words in which two texts differ, or both values as text."""
     a, b = _as_text(diff.recorded), _as_text(diff.now)
     head = 0
     while head < min(len(a), len(b)) and a[head] == b[head]:
@@ -53,7 +53,7 @@ def changed_text(diff: Diff) -> tuple[str, str]:
     tail = 0
     while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
         tail += 1
-    # Whole words: a digit or two in common say nothing
+    # Whole words: one or two shared digits prove nothing
     if _is_word(a[head : head + 1]) or _is_word(b[head : head + 1]):
         while head > 0 and _is_word(a[head - 1]):
             head -= 1
@@ -74,7 +74,7 @@ def _as_text(value: Any) -> str:
 
 
 class Blame:
-    """The evidence of one replay; built once, when it has ended."""
+    """The evidence of one replay; built once, after it has ended."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Blame:
         self._live = live
 
     def explain(self, divergences: list[Divergence]) -> list[Divergence]:
-        """The divergences, those that are not downstream with their causes."""
+        """Return the divergences, with causes added to those that are not downstream."""
         found: list[Divergence] = []
         blamed = 0
         for divergence in divergences:
@@ -118,7 +118,7 @@ class Blame:
         changed = [changed_text(diff)[1] for diff in divergence.diff[:3]]
         hidden = list(self._hidden.explain(divergence, changed, self._run.redactor.fingerprint))
         causes = [cause for cause in hidden if cause.strength == "value"]
-        # An output that changed was made by the call itself: what stands in it comes from nowhere else in the agent
+        # A changed output was made by the call itself: its content comes from nowhere else in the agent
         if divergence.kind != "output_changed":
             for diff in divergence.diff[:3]:
                 causes += self._by_value(divergence, diff)
@@ -143,7 +143,7 @@ class Blame:
             yield Cause("clock", f"both values are times: {why}", "value" if live else "beside", ref)
 
     def _from_outputs(self, divergence: Divergence, recorded: str, now: str) -> Iterable[Cause]:
-        """A call before this one whose output holds the text."""
+        """Yield an earlier call whose output contains the text."""
         for seq, (number, boundary, before, after) in self._findings.outputs.items():
             if seq >= divergence.seq or len(now) < FRAGMENT_CHARACTERS_MIN or now not in output_text("", after):
                 continue
@@ -200,7 +200,7 @@ class Blame:
                 )
 
     def _from_files(self, recorded: str, now: str) -> Iterable[Cause]:
-        """A file of the agent's code tree, such as a prompt, that it reads itself: recorded is only that it does."""
+        """Yield a file of the agent's code tree, such as a prompt, that it reads itself: only the read is recorded."""
         state = None if self._run.written is None else self._run.written.state
         for path in [] if state is None else state.list_read()[:FILES_MAX]:
             text = _read_text(path)
@@ -211,7 +211,7 @@ class Blame:
                 return
 
     def _by_hashes(self, divergence: Divergence) -> Iterable[Cause]:
-        """The order of a set of texts, where the same words stand in another order and hashes were not the same."""
+        """Yield the order of a set of texts, if the same words are in a different order and hashes were different."""
         seed = str(self._env.get("hash_seed", ""))
         if not seed or (seed == self._run.environment.get("hash_seed") and seed != RANDOM):
             return
@@ -232,7 +232,7 @@ class Blame:
                 yield Cause("ignored_field", evidence, "value", each.recorded_span_id)
 
     def _beside(self, divergence: Divergence) -> Iterable[Cause]:
-        """What else is not as it was, untied to this value."""
+        """Yield other changes that are not tied to this value."""
         if self._differing:
             names = ", ".join(self._differing[:_NAMES_MAX])
             yield Cause(
@@ -251,9 +251,9 @@ class Blame:
 
 
 def _read_text(path: str) -> str:
-    """The text of a small file; '' of what is none."""
+    """Return the text of a small file; '' if it is unreadable or too large."""
     try:
-        with unwatched(), open(path, "rb") as file:  # noqa: PTH123 -- pathlib's looks are an agent's calls here
+        with unwatched(), open(path, "rb") as file:  # noqa: PTH123 -- pathlib's queries would count as the agent's here
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError:
         return ""
@@ -265,7 +265,7 @@ def _count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def _holds(text: str, fragment: str) -> bool:
-    """Whether one is in the other: a prompt holds an argument, or an argument holds what changed."""
+    """Whether one text contains the other: a prompt contains an argument, or an argument contains the change."""
     if len(text) < FRAGMENT_CHARACTERS_MIN:
         return False
     return fragment in text or text in fragment

@@ -1,4 +1,4 @@
-"""The recorded calls nearest to one that has no answer, and why each of them is not it."""
+"""The recorded calls nearest to a call without an answer, and why each of them was rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANOTHER_BOUNDARY: Final = 0.5
 
 
 def find_candidates(index: RecordingIndex, slot: Slot, key: str, request: str) -> tuple[Candidate, ...]:
-    """At most three recorded calls, the most similar first; O(1) in the length of the run."""
+    """Return at most three recorded calls, the most similar first; O(1) in the length of the run."""
     rated = [(_rate(call, slot, key, request), call) for call in index.iter_near(slot)]
     rated.sort(key=lambda pair: (-pair[0], pair[1].seq))
     return tuple(
@@ -44,7 +44,7 @@ def _rate(call: CallRecord, slot: Slot, key: str, request: str) -> float:
 
 
 def _why_rejected(index: RecordingIndex, call: CallRecord, slot: Slot, key: str, request: str) -> str:
-    """The first thing that speaks against a call, in the order in which the resolution asks."""
+    """Return the first objection to a call, in the order in which resolution checks."""
     if call.boundary != slot[1]:
         return f"it is {call.boundary}, not {slot[1]}"
     if call.key == key:

@@ -1,4 +1,4 @@
-"""What a replay has left behind in its files, compared with what the recorded run left; pure."""
+"""Compares the files that a replay left behind with those of the recorded run; pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FILES_MAX: Final = 100
 
 
 def compare_files(recorded: Any, now: Any, run_id: str, *, is_downstream: bool) -> list[Divergence]:
-    """One divergence a file that differs, is missing or is new; nothing if the recording did not look at files.
+    """Return one divergence per file that differs, is missing or is new; none if files were not recorded.
 
-    Content that is neither text nor written with the same redaction key is compared by its size alone.
+    Content that is not text, or was written with another redaction key, is compared only by size.
     """
     if not isinstance(recorded, Mapping) or not isinstance(now, Mapping):
         return []
@@ -43,7 +43,7 @@ def _difference(path: str, then: Any, now: Any) -> tuple[str, tuple[Diff, ...]]:
         return f"{path} was not written when this was recorded", ()
     if not isinstance(now, Mapping):
         return f"{path} was written when this was recorded, and not now", ()
-    if then.get(BY_PROGRAM):  # no program runs in a replay: what it was given is what counts
+    if then.get(BY_PROGRAM):  # no program runs in a replay, so only its input counts
         is_same = then.get("earlier") == now.get("earlier")
         return "" if is_same else f"{path} had another content when it was given to a program", ()
     if then.get("sha256") == now.get("sha256"):

@@ -1,4 +1,4 @@
-"""How two requests of one conversation differ, message by message; pure."""
+"""Compares two requests of one conversation, message by message; pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INJECTED, DROPPED, CHANGED = "injected", "dropped", "changed"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which messages differ; `turn` is the user's turn that the first of them belongs to, from 1; 0 if none does.
+    """The differing messages; `turn` is the user's turn of the first one, counted from 1; 0 if none differs.
 
     `texts` are the changed and injected messages as JSON, to recognise them in later calls.
     """
@@ -31,12 +31,12 @@ class Comparison:
 
 
 def read_messages(request: str) -> list[Any]:
-    """The messages of a model's request as recorded, the system prompt first; [] for any other request."""
+    """Return the messages of a model's recorded request, the system prompt first; [] for any other request."""
     return messages_of(read_body(request))
 
 
 def read_body(request: str) -> Any:
-    """The body of a recorded HTTP request; None if it has none that is JSON."""
+    """Return the body of a recorded HTTP request; None if it has no JSON body."""
     try:
         return json.loads(request).get("body")
     except (ValueError, AttributeError):
@@ -44,7 +44,7 @@ def read_body(request: str) -> Any:
 
 
 def messages_of(body: Any) -> list[Any]:
-    """The messages in the body of a model's request."""
+    """Return the messages in the body of a model's request."""
     if not isinstance(body, Mapping):
         return []
     found: list[Any] = [{"role": "system", "content": body[name]} for name in _SYSTEM if body.get(name)]
@@ -52,7 +52,7 @@ def messages_of(body: Any) -> list[Any]:
 
 
 def listed_in(body: Any) -> list[Any]:
-    """The messages of a body's list, without a system prompt that has a field of its own."""
+    """Return the messages in a body's list, without a system prompt that has its own field."""
     if not isinstance(body, Mapping):
         return []
     listed: Any = next((body[name] for name in _LISTS if name in body), [])
@@ -60,7 +60,7 @@ def listed_in(body: Any) -> list[Any]:
 
 
 def role_of(message: Any) -> str:
-    """system, user, assistant, tool … whatever the protocol calls it."""
+    """Return system, user, assistant, tool …, independent of the protocol's word."""
     if not isinstance(message, Mapping):
         return "user"
     if str(message.get("type")) in _RESULT_TYPES or _holds_result(message):
@@ -76,7 +76,7 @@ def _holds_result(message: Mapping[str, Any]) -> bool:
 
 
 def compare(recorded: str, now: str) -> Comparison:
-    """Two requests, message by message; an inserted message changes none of those behind it."""
+    """Compare two requests, message by message; an inserted message doesn't change those after it."""
     a, b = read_messages(recorded), read_messages(now)
     a_texts, b_texts = [_write(m) for m in a], [_write(m) for m in b]
     head, tail = common_ends(a_texts, b_texts)

@@ -1,4 +1,4 @@
-"""What of a run's environment is not as recorded: command line, versions, commit; pure."""
+"""Finds what has changed in a run's environment since the recording: command line, versions, commit; pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _NAMES: Final = ("argv", "git_sha", "python", "implementation", "platform", "mac
 
 
 def find_changed_files(recorded: Any, now: Mapping[str, str]) -> list[str]:
-    """Names of the agent's files that both runs loaded and whose content is another, or that only this one loaded."""
+    """Return the names of the agent's files that both runs loaded with different content, or only this one loaded."""
     if not isinstance(recorded, Mapping) or not recorded:
         return []
     return sorted(name for name, digest in now.items() if recorded.get(name) != digest)
 
 
 def find_drift(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """[{name, recorded, now}] of what both know and what differs; packages as `openai 3.1`."""
+    """Return [{name, recorded, now}] for each differing value that both have; packages as `openai 3.1`."""
     found = [
         {"name": name, "recorded": recorded[name], "now": now[name]}
         for name in _NAMES

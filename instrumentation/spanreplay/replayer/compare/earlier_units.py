@@ -1,4 +1,4 @@
-"""What a unit that is replayed lacks: the state that earlier units left in their process."""
+"""Explains what a replayed unit lacks: the state that earlier units left in their process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spanreplay.replayer.divergence import Divergence
 __all__ = ["hint_at_earlier_units"]
 
 _UNDEFINED: Final = re.compile(r"name '\w+' is not defined")
-"""What a cell of a notebook raises where a cell before it would have defined something."""
+"""The error of a notebook cell if an earlier cell would have defined a name."""
 
 
 def _count_before(environment: Mapping[str, Any]) -> int:
-    """How many units the process of a unit had begun before it; 0 for a run that is no unit."""
+    """Return how many units the process had begun before this unit; 0 for a run that is not a unit."""
     stated = environment.get(UNIT)
     before = stated.get(UNITS_BEFORE) if isinstance(stated, Mapping) else None
     return before if isinstance(before, int) else 0
@@ -26,9 +26,9 @@ def _count_before(environment: Mapping[str, Any]) -> int:
 def hint_at_earlier_units(
     divergences: Sequence[Divergence], environment: Mapping[str, Any], warm_up: Mapping[str, Any] | None = None
 ) -> list[Divergence]:
-    """The same divergences; the first one's hint says that units came before, whose state a replay does not have.
+    """Return the divergences; the first one's hint mentions earlier units whose state the replay lacks.
 
-    `warm_up` is the verdict's member about those that were replayed first.
+    `warm_up` is the verdict's member about the units that were replayed first.
     """
     replayed = 0 if warm_up is None else sum(not unit["why"] for unit in warm_up["units"])
     before = _count_before(environment) - replayed

@@ -1,4 +1,4 @@
-"""What a replay has found so far: divergences, with place, kind and nearest candidates, and ignored differences."""
+"""The findings of a replay so far: divergences, with place, kind and nearest candidates, and ignored differences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DIVERGENCES_MAX = 1000
 EXPLAINED_MAX: Final = 20
-"""Divergences that get candidates and a stack."""
+"""The number of divergences that get candidates and a stack."""
 TEXT_CHARACTERS_MIN: Final = 8
 """A shorter text says nothing about where it comes from."""
 _WITH_CANDIDATES: Final = frozenset(
@@ -54,19 +54,19 @@ class Findings:
         self.ignored: list[IgnoredDiff] = []
         self.ignored_total = 0
         self.outputs: dict[int, tuple[int, str, str, str]] = {}
-        """Live calls whose output is another or new: seq → number, boundary, recorded response, response now."""
+        """Live calls whose output is different or new: seq → number, boundary, recorded response, response now."""
         self.moves: list[tuple[int, CallRecord, int]] = []
         """(position in `divergences`, recorded call, index now) of every call that moved."""
         self.taint = Taint()
         self.on_first: Callable[[], None] | None = None
-        """Called before a call is the first to diverge: it may know what happened before."""
+        """Called before the first call diverges: it may know what happened before."""
         self._recording = recording
         self._index = index
         self._known_messages: set[str] = set()
         self._explained = 0
 
     def follow(self, recording: Recording, index: RecordingIndex) -> None:
-        """Look at a longer recording from now on; what was found stays."""
+        """Switch to a longer recording; the findings stay."""
         self._recording, self._index = recording, index
 
     def note_call(
@@ -78,7 +78,7 @@ class Findings:
         diff: tuple[Diff, ...] = (),
         cause: str = "",
     ) -> Divergence:
-        """A call that is not as recorded; `call` is the recorded one in its place, `cause` what the plan did to it."""
+        """Note a call that differs; `call` is the recorded one in its place, `cause` is what the plan changed in it."""
         if self.on_first is not None and not self.divergences:
             self.on_first()
         if call is not None and not diff:
@@ -100,7 +100,7 @@ class Findings:
         return found
 
     def _diff(self, crossing: Crossing, call: CallRecord) -> tuple[Diff, ...]:
-        """Where the requests differ; by their digests where the recorded one is not kept or says nothing."""
+        """Return where the requests differ, using digests if the recorded one wasn't kept or shows no difference."""
         diff: tuple[Diff, ...] = ()
         if call.request:
             diff, _ = ignored.split(call.keyspec, diff_json(call.request, crossing.spec.request))
@@ -148,7 +148,7 @@ class Findings:
         return found
 
     def _with_turn(self, found: Divergence, comparison: Comparison) -> Divergence:
-        """With the messages that are this call's own change; what a call before it brought is only counted."""
+        """Add the messages that this call itself changed; changes from earlier calls are only counted."""
         changed = [c for c in comparison.changes if c.change != "dropped"]
         own = [c for c, text in zip(changed, comparison.texts, strict=False) if text not in self._known_messages]
         own += [c for c in comparison.changes if c.change == "dropped"]
@@ -183,7 +183,7 @@ class Findings:
         )
 
     def note_output(self, crossing: Crossing, call: CallRecord, outcome: str, response: str, cause: str = "") -> None:
-        """Another output of a live or overridden call than the recorded one, if it is."""
+        """Note the output of a live or overridden call if it differs from the recorded one."""
         if call.outcome == outcome and call.response == response:
             return
         is_model = crossing.spec.kind in moving_parts.MODELS
@@ -226,12 +226,12 @@ class Findings:
         self.taint.note(crossing.lane.path, crossing.seq, leaf_strings(response) - leaf_strings(call.response))
 
     def keep_output(self, crossing: Crossing, recorded: str, response: str) -> None:
-        """Remember what a live call gave, to recognise it where it is used."""
+        """Remember a live call's output, to recognise it where it is used."""
         if len(self.outputs) < DIVERGENCES_MAX:
             self.outputs[crossing.seq] = (crossing.number, crossing.boundary, recorded, response)
 
     def note_ignored(self, crossing: Crossing, call: CallRecord, diff: tuple[Diff, ...]) -> None:
-        """A served call whose request differs in what its key leaves out."""
+        """Note a served call whose request differs in parts outside its key."""
         if len(self.ignored) >= ignored.IGNORED_MAX:
             self.ignored_total += 1
             return
@@ -252,7 +252,7 @@ class Findings:
         )
 
     def add_outside(self, divergence: Divergence) -> None:
-        """A difference that was found outside of a call."""
+        """Add a difference found outside a call."""
         root = self.taint.find(divergence.lane) if divergence.lane else None
         self.add(replace(divergence, is_downstream=root is not None, downstream_of=root or 0))
         if divergence.lane:
@@ -270,13 +270,13 @@ def _planned(cause: str) -> Cause:
 
 
 def place(crossing: Crossing) -> str:
-    """Where a call is, as every message says it."""
+    """Return where a call is, in the form that every message uses."""
     where = f"call {crossing.number} ({crossing.boundary}, lane {crossing.lane.path})"
     return f"{where}, {crossing.code}" if crossing.code else where
 
 
 def first_place(diff: tuple[Diff, ...]) -> str:
-    """The first differing place in words."""
+    """Return the first differing place in words."""
     if not diff:
         return "it differs in fields that are not shown"
     first = diff[0]

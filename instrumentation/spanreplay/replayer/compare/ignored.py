@@ -1,4 +1,4 @@
-"""Differences in what a key leaves out: compared all the same, and shown, but no divergence by themselves."""
+"""Differences in parts that a key leaves out: still compared and shown, but not divergences by themselves."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from spanreplay.model.keyspec import KeySpec, keyspec
 from spanreplay.replayer.divergence import Diff
 
 IGNORED_MAX: Final = 100
-"""Calls whose ignored differences are kept; more are counted."""
+"""The number of calls whose ignored differences are kept; further ones are counted."""
 _FIRST: Final = re.compile(r"[^.\[]+")
 _ID: Final = re.compile(r"(?:^|\.)(?:id|tool_call_id|call_id|tool_use_id)$")
 
 
 @dataclass(frozen=True)
 class IgnoredDiff:
-    """One call that was served although something that its key leaves out differs."""
+    """One call that was served although something outside its key differs."""
 
     boundary: str
     lane: str
@@ -30,14 +30,14 @@ class IgnoredDiff:
     diff: tuple[Diff, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The form of schema divergence/1."""
+        """Return the form of schema divergence/1."""
         value = asdict(self)
         value["diff"] = [{k: v for k, v in d.items() if k != "at" or v >= 0} for d in map(asdict, self.diff)]
         return {"kind": "ignored_diff", **value}
 
 
 def split(name: str, diff: tuple[Diff, ...]) -> tuple[tuple[Diff, ...], tuple[Diff, ...]]:
-    """(what the key of keyspec `name` is made of, what it ignores); the body's paths without `body.`."""
+    """Split differences by keyspec `name`: (in the key, ignored); paths in the body lose their `body.` prefix."""
     try:
         spec: KeySpec | None = keyspec(name)
     except ConfigError:
@@ -50,7 +50,7 @@ def split(name: str, diff: tuple[Diff, ...]) -> tuple[tuple[Diff, ...], tuple[Di
 
 
 def ignored_of_equal(diff: tuple[Diff, ...]) -> tuple[Diff, ...]:
-    """What differs although the keys are equal: all of it was ignored, but for ids, which the key renames."""
+    """Return the differences despite equal keys: the key ignored them all, except ids, which it renames."""
     return tuple(_without_body(d) for d in diff if _ID.search(d.path) is None)
 
 

@@ -1,4 +1,4 @@
-"""What kind of difference it is when a call and the recorded one in its place are not the same; pure."""
+"""Classifies the difference between a call and the recorded call in its place; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARK: Final = "$unserializable"
 
 
 def find_kind(diff: tuple[Diff, ...], request: str) -> str:
-    """`unserializable` if this call can't be compared, `type_changed` if only types differ, else `changed_call`."""
+    """Return `unserializable` if a call can't be compared, `type_changed` if only types differ, else `changed_call`."""
     if find_unserializable(request):
         return UNSERIALIZABLE
     if diff and all(_is_type_change(d) for d in diff):
@@ -22,7 +22,7 @@ def find_kind(diff: tuple[Diff, ...], request: str) -> str:
 
 
 def find_unserializable(request: str) -> str:
-    """The JSON path of an argument that has no codec; '' if all have one."""
+    """Return the JSON path of an argument without a codec; '' if all have one."""
     if _MARK not in request:
         return ""
     try:
@@ -55,6 +55,6 @@ def _spell(value: Any) -> str:
 
 
 def _spell_content(value: dict[str, Any]) -> str:
-    """What a typed value of the codec holds, without its type."""
+    """Return the content of a typed codec value, without its type."""
     content = [value[name] for name in ("value", "items") if name in value]
     return _spell(content[0]) if len(content) == 1 else json.dumps(value, sort_keys=True)

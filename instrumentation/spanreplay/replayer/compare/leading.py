@@ -1,4 +1,4 @@
-"""Which of several divergences a person must know first: the exception that ended the agent, then calls, then reads."""
+"""Puts the most important divergence first: the exception that ended the agent, then calls, then reads."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from spanreplay.runtime.process.last_error import find_last_error
 __all__ = ["RAISED", "Raised", "find_raised", "put_first"]
 
 RAISED: Final = "raised"
-"""Kind of the divergence of an agent that ended by an exception."""
+"""Kind of the divergence of an agent that ended with an exception."""
 MESSAGE_CHARACTERS_MAX: Final = 200
 _LINE_CHARACTERS_MAX: Final = 80
 _FRAMES_MAX: Final = 1_000
 _CAUSES_MAX: Final = 20
 _REFUSED: Final = f"os error {errno.EACCES}"
-"""How libraries in Rust say it."""
+"""EACCES in the words of Rust libraries."""
 HINT: Final = "a replay lets native code make no connection; SPANREPLAY_SANDBOX=python lets it"
 _READS: Final = (f"{Kind.CLOCK.value}:", f"{Kind.RANDOM.value}:")
 _AT_THE_END: Final = frozenset({"missing_call", "file_changed", RAISED})
-"""Kinds that are only known when the agent has ended: they can't have made it raise."""
+"""Kinds that are only known after the agent has ended, so they can't have made it raise."""
 _OF_THE_PROCESS: Final = "process:"
 
 
 @dataclass(frozen=True)
 class Raised:
-    """The exception that ended the agent: its class, what it says, the agent's own line; all redacted."""
+    """The exception that ended the agent: its class, message, and the agent's own line; all redacted."""
 
     name: str
     message: str
     code: str
     line: str
     is_refused: bool = False
-    """Whether the kernel has refused something that has no name of a file, as a connection."""
+    """Whether the kernel refused something that has no file name, such as a connection."""
 
 
 def find_raised(redact: Callable[[str], str]) -> Raised | None:
-    """The exception that the interpreter has printed before it ended; None if there is none, or it is the replay's."""
+    """Return the exception that the interpreter printed at its end; None if there is none, or it is the replay's."""
     exception = find_last_error()
     if exception is None or isinstance(exception, (ReplayMiss, Suspended)):
         return None
@@ -60,7 +60,7 @@ def find_raised(redact: Callable[[str], str]) -> Raised | None:
 
 
 def _is_refused(exception: BaseException) -> bool:
-    """Whether it, or what it came of, says so: in Python's words, or in those of native code."""
+    """Whether the exception or one of its causes is an EACCES without a file, in the words of Python or native code."""
     each: BaseException | None = exception
     for _ in range(_CAUSES_MAX):
         if each is None:
@@ -74,7 +74,7 @@ def _is_refused(exception: BaseException) -> bool:
 
 
 def _find_line(traceback: TracebackType | None) -> tuple[str, str]:
-    """The innermost frame of the agent: its place, and the text of its line."""
+    """Return the innermost frame of the agent: its place, and the text of its line."""
     found = ("", "")
     for _ in range(_FRAMES_MAX):
         if traceback is None:
@@ -90,7 +90,7 @@ def _find_line(traceback: TracebackType | None) -> tuple[str, str]:
 def put_first(
     divergences: list[Divergence], raised: Raised | None, calls: int, *, is_offline: bool = False
 ) -> list[Divergence]:
-    """The divergences, the one to look at first; `calls` is how many calls the agent made before it ended.
+    """Return the divergences, the most important first; `calls` is the number of calls before the agent ended.
 
     `is_offline`: whether the kernel denies connections.
     """
@@ -111,11 +111,11 @@ def _may_have_raised(divergence: Divergence) -> bool:
 
 
 def _reads_last(divergences: list[Divergence]) -> list[Divergence]:
-    """Differing reads of clock and random sources follow what differs besides, where anything does."""
+    """Put differing reads of clocks and random sources after other differences, if there are any."""
     reads = [d for d in divergences if d.boundary.startswith(_READS)]
     others = [d for d in divergences if not d.boundary.startswith(_READS)]
     if not reads or all(d.is_downstream for d in others):
-        # What an early read brought about keeps its cause
+        # The effects of an early read keep their cause
         return divergences
     return [*others, *(replace(d, is_downstream=True) for d in reads)]
 

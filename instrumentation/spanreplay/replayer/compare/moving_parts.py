@@ -1,7 +1,7 @@
-"""The eight moving parts of an agent, and which of them a difference is in; pure.
+"""The eight moving parts of an agent, and the part that contains a difference; pure.
 
-Each has a recorded field: the sampler and the model in a request's parameters, the serving stack in the response's
-fingerprint, prompt and history in the messages, tools and retrieval in calls of their own, the clock in `reads`.
+Each has a recorded field: the sampler and the model are in a request's parameters, the serving stack in the response's
+fingerprint, prompt and history in the messages, tools and retrieval in their own calls, the clock in `reads`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TIME: Final = re.compile(
 
 
 def part_of_request(kind: str, diff: tuple[Diff, ...], recorded: str, now: str) -> str:
-    """The part in which a request first differs; '' if it is in none of the eight."""
+    """Return the part in which a request first differs; '' if it is none of the eight."""
     if kind not in MODELS:
         return CLOCK if diff and all(is_time(d) for d in diff) else ""
     found = [_part_of_field(d, recorded, now) for d in diff]
@@ -80,7 +80,7 @@ def _part_of_message(at: int, diff: Diff, recorded: str, now: str) -> str:
 
 
 def part_of_output(kind: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The part that gave another output for an equal request; `recorded` and `now` are the calls' meta."""
+    """Return the part that changed the output for an equal request; `recorded` and `now` are the calls' meta."""
     if kind not in MODELS:
         return _BY_KIND.get(kind, "")
     changed = list_changed(recorded, now)
@@ -88,18 +88,18 @@ def part_of_output(kind: str, recorded: Mapping[str, Any], now: Mapping[str, Any
 
 
 def stated_by(kind: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Stated, ...]:
-    """What the servers of two answers of a model state of themselves, beside each other; all or nothing."""
+    """Return what the servers of two model answers state about themselves, in pairs; all or nothing."""
     pairs = tuple(Stated(label, str(recorded.get(name) or ""), str(now.get(name) or "")) for name, label in STATED)
     return pairs if kind in MODELS and any(each.recorded or each.now for each in pairs) else ()
 
 
 def part_of_kind(kind: str) -> str:
-    """The part that a call which is new, or which is not made any more, belongs to."""
+    """Return the part of a call that is new, or is no longer made."""
     return _BY_KIND.get(kind, "")
 
 
 def is_time(diff: Diff) -> bool:
-    """Whether two texts differ within a date or a time that both have."""
+    """Whether two texts differ only within a date or a time that both contain."""
     a, b = diff.recorded, diff.now
     if not isinstance(a, str) or not isinstance(b, str) or a == b:
         return False

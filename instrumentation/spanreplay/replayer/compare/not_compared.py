@@ -1,4 +1,4 @@
-"""What a verdict does not speak for, in words: whatever else crosses a boundary outwards is compared."""
+"""Lists the effects that a verdict doesn't cover, in words: all others that leave through a boundary are compared."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ STDOUT, STDERR = "stdout", "stderr"
 
 @dataclass(frozen=True)
 class NotCompared:
-    """One thing that crosses a boundary and is not compared."""
+    """One effect that crosses a boundary and is not compared."""
 
     what: str
-    """A word or a few, for the line of the report."""
+    """One word or a few, for a line of the report."""
     why: str
     names: tuple[str, ...] = ()
-    """The fields, arguments or variables; `*` stands for any end of a name."""
+    """The fields, arguments or variables; a trailing `*` matches any ending."""
     kinds: frozenset[str] = frozenset()
-    """Kinds of calls that have it; none: every run."""
+    """Kinds of calls that have it; empty: every run."""
     begins: tuple[str, ...] = ()
-    """What the names of its calls begin with; none: all of these kinds."""
+    """Prefixes of the names of its calls; empty: all calls of these kinds."""
 
     def applies(self, call: CallRecord) -> bool:
-        """Whether a call of a recording has it."""
+        """Whether a recorded call has it."""
         return call.kind in self.kinds and (not self.begins or call.name.startswith(self.begins))
 
     def to_json(self) -> dict[str, Any]:
-        """The form of schema divergence/1."""
+        """Return the form of schema divergence/1."""
         return {"what": self.what, **({"names": list(self.names)} if self.names else {}), "why": self.why}
 
 
@@ -91,9 +91,9 @@ def find_not_compared(
     dropped: tuple[str, ...] = (),
     unreadable: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
-    """What of a recording's effects no comparison reads, the most general first; `outputs` as a verdict has them.
+    """Return the recorded effects that aren't compared, the most general first; `outputs` as in a verdict.
 
-    `dropped` are the addresses to which libraries wanted to send datagrams, `unreadable` the random sources whose
+    `dropped` are the addresses to which libraries tried to send datagrams; `unreadable` are the random sources whose
     recorded values are sealed with another redaction key.
     """
     found = [_NATIVE if outputs.get(STDERR, {}).get("compared") else _STDERR]

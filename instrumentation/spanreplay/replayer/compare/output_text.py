@@ -1,4 +1,4 @@
-"""The text that a call gave to the agent, as it reads there; pure."""
+"""The text that a call returned to the agent, as it reads there; pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CHARACTERS_MAX: Final = 200_000
 
 
 def output_text(request: str, response: str) -> str:
-    """All texts of a response, one a line; a model's stream joined. `request` names the protocol, if it is known."""
+    """Return all texts of a response, one per line; joins a model's stream. `request` names the protocol, if known."""
     try:
         value = json.loads(response)
     except ValueError:

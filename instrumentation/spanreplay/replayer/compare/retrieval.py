@@ -1,4 +1,4 @@
-"""Which chunks of a retrieval are not as recorded, by their ids; pure."""
+"""Compares the chunks of a retrieval with the recorded ones, by id; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEPTH_MAX: Final = 8
 
 
 def compare_chunks(recorded: str, now: str) -> tuple[Change, ...]:
-    """What was dropped from, injected into, changed or moved in a list of chunks; `name` is the chunk's id."""
+    """Return the dropped, injected, changed or moved chunks of a list; `name` is the chunk's id."""
     before, after = _read(recorded), _read(now)
     found: list[Change] = []
     for at, (name, text) in enumerate(after.items()):
@@ -34,7 +34,7 @@ def compare_chunks(recorded: str, now: str) -> tuple[Change, ...]:
 
 
 def _read(response: str) -> dict[str, str]:
-    """Chunk id → its text; a chunk without id is named by the hash of its text."""
+    """Map chunk ids to texts; a chunk without an id is named by the hash of its text."""
     try:
         value = json.loads(response)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which lanes may have made each other's calls: nobody knows who took what, or the level leaves it open."""
+"""Decides which lanes may have made each other's calls: if workers are unknown, or if the level leaves it open."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _NUMBER: Final = re.compile(r"#\d+")
 
 
 def has_any_workers(recording: Recording) -> bool:
-    """Whether there were processes of which nobody knows what they made, or which of them made it."""
+    """Whether there were processes whose calls were lost, or whose calls can't be told apart."""
     manifest = recording.root.manifest
     return bool(manifest.get(LOST) or manifest.get(SHARED))
 
 
 def may_swap(recording: Recording, lane: str, other: str) -> bool:
-    """Whether a call of one lane in the other one is no difference.
+    """Whether it is no difference if one lane makes a call of the other.
 
-    Without the order of threads, of several threads or tasks that do the same any may take the next piece of work.
+    If the order of threads is not recorded, any of several threads or tasks with the same job may take the next piece
+    of work.
     """
     if is_of_process(lane) and is_of_process(other) and has_any_workers(recording):
         return True

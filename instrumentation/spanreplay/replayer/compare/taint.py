@@ -1,4 +1,4 @@
-"""Which calls an earlier divergence reaches: through their lane, or through a text that they carry on."""
+"""Determines which calls an earlier divergence affects: through their lane, or through a text that they pass on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from spanreplay.replayer.divergence import Diff
 
 NEW_TEXTS_MAX: Final = 1000
-"""Because every later difference is searched for each of them."""
+"""Limited because every later difference is searched for each of them."""
 
 
 class Taint:
-    """What has diverged so far. Not thread-safe.
+    """The divergences so far. Not thread-safe.
 
-    A divergence reaches its own lane, the lanes above it, which wait for it, and the lanes below it that began later;
-    a lane beside it only through a text. Each step is O(depth of the lane).
+    A divergence affects its own lane, the lanes above it, which wait for it, and the lanes below it that began later;
+    it affects other lanes only through a text. Each step is O(depth of the lane).
     """
 
     def __init__(self) -> None:
@@ -23,17 +23,17 @@ class Taint:
         self._below: dict[str, int] = {}
         self._began: dict[str, int] = {}
         self.texts: dict[str, int] = {}
-        """Texts that are not in the recording, and the call that they first came with."""
+        """Texts that are not in the recording → the call that first contained them."""
 
     def saw(self, lane: str, seq: int) -> None:
-        """A call is made in a lane."""
+        """Record that a call is made in a lane."""
         if lane not in self._began:
             self._began[lane] = seq
             for above in _ancestors(lane):
                 self._began.setdefault(above, seq)
 
     def note(self, lane: str, seq: int, texts: Iterable[str] = ()) -> None:
-        """A call has diverged and carries these new texts on."""
+        """Record that a call has diverged and passes these new texts on."""
         self._own.setdefault(lane, seq)
         for above in _ancestors(lane):
             self._below.setdefault(above, seq)
@@ -43,7 +43,7 @@ class Taint:
             self.texts.setdefault(text, seq)
 
     def find(self, lane: str, diff: Iterable[Diff] = ()) -> int | None:
-        """The call whose divergence reaches a call of this lane with this difference; None if none does."""
+        """Return the divergent call that affects a call of this lane with this difference; None if there is none."""
         found = self._own.get(lane, self._below.get(lane))
         if found is not None:
             return found

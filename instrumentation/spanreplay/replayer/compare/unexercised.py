@@ -1,4 +1,4 @@
-"""Code that changed since the recording and did not run, because its calls were served: a verdict must not hide it."""
+"""Code that changed since the recording and didn't run, because its calls were served: a verdict must not hide it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BOUNDARIES_MAX: Final = 1_000
 
 
 class Unexercised:
-    """The boundaries whose function is another than when they were recorded. The session's lock guards it."""
+    """The boundaries whose function has changed since the recording. The session's lock guards it."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, Any]] = {}
 
     def note(self, crossing: Crossing, call: CallRecord) -> None:
-        """A call is served, and its body does not run."""
+        """Note a served call whose function body has changed: it doesn't run."""
         if not is_changed(call.meta.get(BODY), crossing.spec.meta.get(BODY)):
             return
         row = self._found.get(crossing.boundary)
@@ -32,5 +32,5 @@ class Unexercised:
             row["calls"] += 1
 
     def describe(self) -> list[dict[str, Any]]:
-        """The form of schema divergence/1: boundary, where its function is now, how many of its calls were served."""
+        """Return the form of schema divergence/1: boundary, current place of its function, number of served calls."""
         return list(self._found.values())

@@ -11,7 +11,7 @@ from spanreplay.runtime.process.variables import ABSENT, INHERITED, ONLY, SET, W
 
 
 def compare_variables(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[Diff], list[Diff]]:
-    """(what the agent gives otherwise, what this machine may have made otherwise)."""
+    """Return (what the agent passes differently, what this machine may have changed)."""
     here = clean_environ(os.environ)
     changed: list[Diff] = []
     machine: list[Diff] = []

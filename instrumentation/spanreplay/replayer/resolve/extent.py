@@ -96,7 +96,7 @@ class Extent:
                 _never.acquire()
 
     def takes(self, crossing: Crossing) -> bool:
-        """Whether a call lies beyond the unit and was answered. Raises: ReplayMiss if the process has no answer for it."""
+        """Whether a call lies beyond the unit and was answered. Raises: ReplayMiss if the process has no answer."""
         if not self.is_beyond(crossing):
             return False
         if self.is_outside(crossing.lane.path) and self.background.serve(self._session, crossing):

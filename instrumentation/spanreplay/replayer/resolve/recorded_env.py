@@ -135,7 +135,7 @@ class RecordedEnv:
         return Uses(self._find_named(url), self._find_sent(headers))
 
     def _find_named(self, url: str) -> str:
-        """Return the given variable that names this URL's server; '' if none does, or if a variable set here does too."""
+        """Return the given variable that names this URL's server; '' if none does, or one set here does too."""
         server = urlsplit(url).netloc.rpartition("@")[2]
         named = [name for name, value in self.given.items() if server and server in value]
         if not named or any(server in value for name, value in os.environ.items() if name not in self.given):

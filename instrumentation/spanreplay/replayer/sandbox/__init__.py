@@ -1,1 +1,1 @@
-"""Keeps a replay from changing anything: files, network, processes."""
+"""Prevents a replay from changing anything: files, network, processes."""

@@ -1,9 +1,9 @@
-"""What a replay's overlay begins with: the agent's state beside its code, as it was before the run changed it.
+"""The initial content of a replay's overlay: the agent's state beside its code, as it was before the run changed it.
 
-The recording has it in its calls (`seams/machine/files/state.py`): each path with its content, a folder with all in it.
-It is laid before the agent starts, so that reads before the change find it too, and in the place of what the world has
-there. So are the data files that the run read, where its looks at files (whether they exist, sizes, times) were not
-recorded: the looks of the replay then find what was read.
+The recording contains it in its calls (`seams/machine/files/state.py`): each path with its content, each folder with
+everything in it. It is placed before the agent starts, so that reads before the change find it too, and replaces the
+world's files. If the run's file queries (existence, size, times) were not recorded, the data files that it read are
+placed, too, so that the replay's queries find them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def lay(
     *,
     with_reads: bool = False,
 ) -> None:
-    """Put the recorded state into an overlay that is not in place yet; what came first of a path counts.
+    """Put the recorded state into an overlay that is not in place yet; the first entry of a path counts.
 
-    `open_response` gives the response of a call as it is served. `with_reads` lays the data files that were read, too.
+    `open_response` returns the response of a call as served. `with_reads` also places the data files that were read.
     """
     laid: set[str] = set()
     for name, entries in _recorded(recording, open_response, with_reads=with_reads):
@@ -58,7 +58,7 @@ def _recorded(
 ) -> Iterator[tuple[str, Mapping[str, Mapping[str, Any]]]]:
     for call in recording.calls:
         if call.effect == Effect.IRREVERSIBLE.value:
-            with_reads = False  # what is read after a program ran may be what the program made
+            with_reads = False  # after a program ran, a file that is read may be its output
         if with_reads and call.name == _OPEN and f'"{TIMES}"' in call.response:
             yield from _read(call, open_response)
         if call.name != _LOOKUP or f'"{ENTRIES}"' not in call.response:
@@ -72,7 +72,7 @@ def _recorded(
 def _read(
     call: CallRecord, open_response: Callable[[CallRecord], str]
 ) -> Iterator[tuple[str, Mapping[str, Mapping[str, Any]]]]:
-    """A data file as it was when it was read."""
+    """Yield a data file as it was when read."""
     value, arguments = load(open_response(call)).get("value"), load(call.request).get("arguments")
     found = codec.decode(value) if value is not None else None
     if isinstance(found, dict) and isinstance(arguments, dict) and isinstance(found.get(CONTENT), bytes):
@@ -81,7 +81,7 @@ def _read(
 
 
 def _clean(path: str, recording: Recording) -> str:
-    """A recorded path in the folders of now, without the links of the folders around it."""
+    """Translate a recorded path to the current folders, with the links of its parent folders resolved."""
     then, argv = recording.root.env.get("folders"), [str(each) for each in recording.root.env.get("argv") or ()]
     if isinstance(then, Mapping):
         here = environment.find_folders(argv)
@@ -106,7 +106,7 @@ def _put(scratch: Scratch, path: str, entry: Mapping[str, Any]) -> None:
         scratch.real.symlink(entry["target"], ours)
         return
     if kind == "file":
-        with open(ours, "wb") as target:  # noqa: PTH123 -- no call
+        with open(ours, "wb") as target:  # noqa: PTH123 -- not an agent's call
             target.write(entry.get(CONTENT, b""))
         os.utime(ours, ns=tuple(entry[TIMES]))
     os.chmod(ours, entry["mode"] & 0o777 | (0o700 if kind == "directory" else 0o600))  # noqa: PTH101 -- text

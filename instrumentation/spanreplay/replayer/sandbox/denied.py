@@ -1,8 +1,8 @@
-"""Reads from an exception whether native code was kept from a file by this replay.
+"""Tells from an exception whether this replay denied native code a file.
 
-It counts where it names a file that this process could write without the guard, or one that only the replay has;
-without a name only where the agent ended by it, and had not when it was recorded. What the recording serves says
-nothing about this machine.
+An exception counts if it names a file that this process could write without the guard, or one that only the replay has.
+An exception without a name counts only if the agent ended by it and didn't when recorded. Anything served from the
+recording says nothing about this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEXT_CHARACTERS_MAX: Final = 4_096
 _DENIED: Final = re.compile(
     r"permission denied|\berr(?:or|no)\W{1,3}13\b|unable to open database file|readonly database", re.IGNORECASE
 )
-"""How C, Rust and SQLite say EACCES."""
+"""EACCES in the words of C, Rust and SQLite."""
 _ABSENT: Final = re.compile(r"no such file|no files? found|\berr(?:or|no)\W{1,3}2\b", re.IGNORECASE)
 _QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w/])(/[^\s'\"`,;:()]+)")
 _RAISE: Final = opcode.opmap["RAISE_VARARGS"]
@@ -34,18 +34,18 @@ _NATIVE_SOURCES: Final = (".pyx", ".pxi", ".pxd")
 
 
 class Denied(NamedTuple):
-    """What a report says of it, and the agent's code that it came from."""
+    """The message for a report, and the agent's code that caused it."""
 
     message: str
     code: str
     is_connection: bool = False
-    """Whether it was a connection and no file, as far as the exception tells."""
+    """Whether a connection was denied, not a file, as far as the exception tells."""
 
 
 def find_denied(
     exc: BaseException, session: Session, run: Run, free: tuple[str, ...], *, is_nameless: bool
 ) -> Denied | None:
-    """What native code was kept from, if that is why there is this exception; `free` is what nothing is denied in."""
+    """Return the denial that caused this exception, if any; nothing is denied within `free`."""
     reader = _Reader(session, run, free)
     for each in _chain(exc):
         said = "" if _is_of_overlay(each) else reader.describe(each)
@@ -71,7 +71,7 @@ class _Reader:
         self._free = free
 
     def describe(self, exc: BaseException) -> str:
-        """What this replay has done to an exception's file; '' if it names none, or one that the system kept."""
+        """Describe what this replay did to an exception's file; '' if it names none, or one the system protects."""
         text, number = _text(exc), exc.errno if isinstance(exc, OSError) else None
         named = (name for name in _names(exc, text) if "\0" not in name)
         if number in (errno.EACCES, errno.EXDEV) or _DENIED.search(text):
@@ -87,26 +87,26 @@ class _Reader:
         return ""
 
     def _is_guarded(self, name: str) -> bool:
-        """Whether this process has the rights to change a file or to make it, and only the guard denies it."""
+        """Whether this process may change or create a file, so that only the guard denies it."""
         path = os.path.realpath(name)
         if any(path == each or path.startswith(each + os.sep) for each in self._free):
             return False
-        # It asks for rights, of which the guard takes none away
+        # It checks file permissions, which the guard leaves alone
         return os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK)  # noqa: PTH110, PTH120 -- text
 
     def _is_ours(self, name: str) -> bool:
-        """Whether this replay has a file, or the folder that it would be in, and the world has not."""
+        """Whether a file, or the folder that it would be in, exists only in this replay."""
         files = self._run.overlay
         return files is not None and (files.holds(name) or files.holds(os.path.dirname(name)))  # noqa: PTH120 -- text
 
     def _is_served(self) -> bool:
-        """Whether something that was served from the recording says the same."""
+        """Whether something served from the recording contains the same message."""
         used = self._session.index.used
         return any(c.seq in used and _DENIED.search(c.response) for c in self._session.recording.calls)
 
 
 def _chain(exc: BaseException | None) -> Iterator[BaseException]:
-    """An exception, what it came from, and what it is a group of."""
+    """Yield an exception, its causes, and the members of exception groups."""
     left, seen = [exc], 0
     while left and seen < _EXCEPTIONS_MAX:
         each = left.pop(0)
@@ -118,13 +118,13 @@ def _chain(exc: BaseException | None) -> Iterator[BaseException]:
 
 
 def _text(exc: BaseException) -> str:
-    with contextlib.suppress(Exception):  # code of the exception's own class
+    with contextlib.suppress(Exception):  # the exception's own class may raise anything
         return str(exc)[:_TEXT_CHARACTERS_MAX]
     return ""
 
 
 def _names(exc: BaseException, text: str) -> Iterator[str]:
-    """What may be names of files in an exception, and in its text."""
+    """Yield possible file names in an exception and in its text."""
     if isinstance(exc, OSError):
         yield from (name for name in (exc.filename, exc.filename2) if isinstance(name, str))
     for match in _QUOTED.finditer(text):
@@ -144,13 +144,13 @@ def _innermost(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _is_of_overlay(exc: BaseException) -> bool:
-    """Whether Python code asked for the file, by a function that knows what the replay has written."""
+    """Whether Python code asked for the file, through a function that knows the replay's files."""
     at = _innermost(exc.__traceback__)
     return at is not None and at.tb_frame.f_code.co_filename == overlay.__file__
 
 
 def _is_native(exc: BaseException) -> bool:
-    """Whether something else than a `raise` of Python code made it."""
+    """Whether something other than a `raise` in Python code made it."""
     at = _innermost(exc.__traceback__)
     if at is None:
         return False
@@ -161,7 +161,7 @@ def _is_native(exc: BaseException) -> bool:
 
 
 def _place(traceback: TracebackType | None) -> str:
-    """The innermost place of the agent's code."""
+    """Return the innermost place in the agent's code."""
     found = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code

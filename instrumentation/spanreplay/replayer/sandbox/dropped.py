@@ -1,4 +1,4 @@
-"""Where libraries of a replay wanted to send datagrams: dropped, and named in the verdict as not compared."""
+"""Datagrams that libraries tried to send in a replay: dropped, and listed in the verdict as not compared."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _dropped: Final[WeakKeyDictionary[Answers, dict[str, None]]] = WeakKeyDictionary
 
 
 def note_dropped(session: Answers, address: str) -> None:
-    """A library wanted to send a datagram there."""
+    """Note a dropped datagram of a library."""
     known = _dropped.setdefault(session, {})
     if len(known) < ADDRESSES_MAX:
         known[address] = None
 
 
 def list_dropped(session: Answers) -> tuple[str, ...]:
-    """The addresses, in the order of their first datagram."""
+    """Return the addresses in the order of their first datagram."""
     return tuple(_dropped.get(session, ()))

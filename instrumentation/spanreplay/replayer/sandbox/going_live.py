@@ -1,4 +1,4 @@
-"""Whether the code that runs in a replay may act on the world."""
+"""Whether code that runs in a replay may act on the world."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["is_live"]
 
 
 def is_live(run: Run) -> bool:
-    """Whether the running code is inside of a call that the plan lets go live, or a resumed run has gone on."""
+    """Whether the running code is inside a call that the plan lets go live, or a resumed run has gone live."""
     if run.session is not None and run.session.has_gone_on:
         return True
     crossing = current_crossing(run.root_lane)

@@ -1,8 +1,8 @@
-"""Denies what a replay does to the world outside of its calls: programs, native code, files written past the overlay.
+"""Denies actions of a replay outside its calls: programs, native code, and writes that bypass the overlay.
 
-An audit hook sees it, whatever library does it; `netguard` does the same for connections. Each denial is one
-divergence `effect_blocked` with the place of the agent's code, and raises ReplayMiss there. Inside of a call that the
-plan lets go live, everything is allowed.
+An audit hook sees them, whichever library is involved; `netguard` does the same for connections. Each denial is one
+`effect_blocked` divergence with the place in the agent's code, and raises ReplayMiss there. Inside a call that the plan
+lets go live, everything is allowed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ IsOwn = Callable[[str], bool]
 
 
 def block(session: Session, run: Run, boundary: str, what: str) -> ReplayMiss:
-    """Note that an effect was denied, once a place, and give what to raise."""
+    """Note a denied effect, once per place, and return the exception to raise."""
     return _deny(session, run, boundary, what, ids.find_caller(2))
 
 
@@ -80,7 +80,7 @@ def _deny(session: Session, run: Run, boundary: str, what: str, code: str) -> Re
 
 
 class StrictReads:
-    """Takes the place of a recording's leaks in a strict replay: what is not recorded is not read either."""
+    """Replaces a recording's leaks in a strict replay: reads that aren't recorded are denied."""
 
     def __init__(self, session: Session, run: Run) -> None:
         self._session = session
@@ -93,11 +93,11 @@ class StrictReads:
             raise _deny(self._session, self._run, boundary, SAID[kind].format(what=what, detail=detail), code)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Nothing: what was denied is a divergence."""
+        """Always empty: denials are divergences."""
         return []
 
     def for_manifest(self) -> dict[str, Any]:
-        """Nothing, likewise."""
+        """Always empty, likewise."""
         return {}
 
 
@@ -106,7 +106,7 @@ class _Asking(threading.local):
 
 
 class Sandbox:
-    """What one replay denies. Thread-safe."""
+    """Denies the actions of one replay. Thread-safe."""
 
     def __init__(self, session: Session, run: Run, is_own: IsOwn, is_outside: Callable[[], bool]) -> None:
         self._session = session
@@ -116,20 +116,20 @@ class Sandbox:
         self._asking = _Asking()
 
     def listen(self) -> None:
-        """Deny from now on until the run ends."""
+        """Start denying, until the run ends."""
         audit.listen((*_PROGRAMS, *native_calls.EVENTS, "open", *_CHANGES), self._hear)
 
     def close(self) -> None:
-        """Deny no more."""
+        """Stop denying."""
         audit.ignore(self._hear)
 
     def hear_program(self, program: Any, frame: FrameType) -> None:
-        """Deny a program that is started in a way which no audit event tells of. Raises: ReplayMiss."""
+        """Deny a program that is started without an audit event. Raises: ReplayMiss."""
         if not self._run.is_ended and not self._is_outside():
             self._check_program("fork_exec", (program,), frame)
 
     def hear_symbol(self, symbol: tuple[Any, ...], frame: FrameType) -> None:
-        """Deny a function of a library that ctypes has at hand. Raises: ReplayMiss."""
+        """Deny a library function that ctypes has cached. Raises: ReplayMiss."""
         if not (self._run.is_ended or self._asking.is_now or self._is_outside()):
             self._check("ctypes.dlsym", symbol, frame)
 
@@ -174,7 +174,7 @@ class Sandbox:
         if text.startswith(_DEVICES) or "__pycache__" in text or self._is_own(text):
             return
         if event == "open" and os.path.isdir(text):  # noqa: PTH112 -- text
-            return  # a name for an `opener`, which opens something else, and is heard then
+            return  # a name for an `opener`, which opens another file and is checked then
         if is_live(self._run) or is_telemetry_stack(frame):
             return
         raise block(self._session, self._run, "file:write", f"changing {os.path.basename(text)} with {event}")  # noqa: PTH119 -- text

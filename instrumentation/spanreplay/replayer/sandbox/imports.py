@@ -1,7 +1,7 @@
-"""Modules that a replay has written are found by `import`, as those of the world are.
+"""Lets `import` find modules that a replay has written, like those of the world.
 
-Python's import system looks at files with functions that are its own, past those of `os`. An agent that writes a tool
-and imports it does so in a replay too.
+Python's import system uses its own functions to look at files, not those of `os`. An agent that writes a tool and
+imports it can do so in a replay too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STALE: Final = -1
 
 
 def install(overlay: Overlay, patches: Patches) -> None:
-    """Have the import system, and `runpy`, look through an overlay."""
+    """Make the import system, and `runpy`, look through an overlay."""
     system: Any = sys.modules[_SYSTEM]
     look, open_code = system._path_stat, io.open_code
 
@@ -32,7 +32,7 @@ def install(overlay: Overlay, patches: Patches) -> None:
 
     def find_spec(wrapped: Any, finder: Any, args: Any, kwargs: Any) -> Any:
         if overlay.names_beside(finder.path):
-            finder._path_mtime = _STALE  # what a replay writes does not show in the folder's time
+            finder._path_mtime = _STALE  # the folder's time doesn't show what a replay writes
         return wrapped(*args, **kwargs)
 
     def fill_cache(wrapped: Any, finder: Any, args: Any, kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Has the kernel guard files and network of a replay, where the whole process is one: native code uses them by itself.
+"""Makes the kernel guard a replay's files and network, if the whole process is a replay: native code bypasses Python.
 
-What Python opens goes to the overlay, and what goes past it is denied (`overlay`, `hermetic`). A library in C, C++ or
-Rust asks neither. The guard can't be lifted, so it is for a process that ends with its replay, and does nothing live.
+Files that Python opens go to the overlay, and Python code that bypasses it is denied (`overlay`, `hermetic`). A library
+in C, C++ or Rust goes through neither. The guard can't be lifted, so it needs a process that ends with its replay and
+does nothing live.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from spanreplay.replayer.sandbox.world import own_files
 from spanreplay.runtime.process import own_ports
 
 _KERNELS_OWN: Final = ("/dev", "/proc")
-"""No files of anybody's: devices, shared memory, and what libraries say of their own threads."""
+"""Not anybody's files: devices, shared memory, and libraries' information about their own threads."""
 _TEMPORARY: Final = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 -- where C libraries look, SQLite in this order
 _CHOOSES_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
 
 
 def enter(plan: Plan, manifest: Mapping[str, object] = MappingProxyType({}), own_url: str = "") -> Guard:
-    """Have the kernel deny native code to change files, and to connect; call it before the agent or a thread starts.
+    """Make the kernel deny file changes and connections by native code; call before the agent or a thread starts.
 
-    It stays so until the process ends, in processes that it starts too. A program that is a client of its own server,
-    as its recorded manifest says, may connect: which port that is nobody knows yet. `own_url` is our collector's.
+    This lasts until the process ends and includes the processes that it starts. A program that is a client of its own
+    server, according to its recorded manifest, may connect: the port is not known in advance. `own_url` is our
+    collector.
     """
     why = _why_not(plan)
     if why:
@@ -47,7 +49,7 @@ def enter(plan: Plan, manifest: Mapping[str, object] = MappingProxyType({}), own
 
 
 def port_of(url: str) -> int:
-    """The port of a URL or of `host:port`; 0 if it has none."""
+    """Return the port of a URL or of `host:port`; 0 if it has none."""
     parts = urlsplit(url if "//" in url else f"//{url}")
     try:
         port = parts.port
@@ -67,9 +69,9 @@ def _why_not(plan: Plan) -> str:
 
 
 def _free_folders() -> tuple[str, ...]:
-    """Folders that may be written; made, if they are ours."""
+    """Return the writable folders; ours are created."""
     ours = config.read_data_dir()
-    with contextlib.suppress(OSError):  # a recording that can't be written is counted where it is written
+    with contextlib.suppress(OSError):  # a recording that can't be written is counted when it is written
         prepare_directory(ours)
     temporary = [tempfile.gettempdir(), os.environ.get("SQLITE_TMPDIR", "")]
     if not any(os.environ.get(name) for name in _CHOOSES_TEMPORARY):
@@ -81,18 +83,18 @@ def _free_folders() -> tuple[str, ...]:
 
 
 def _make_own_files() -> list[str]:
-    """The files that we write at the end; made now, because a rule needs something to be about."""
+    """Create the files that we write at the end now, because a rule needs an existing file."""
     found = own_files()
     for path in found:
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError:
-            continue  # who writes it will say so
+            continue  # the code that writes it reports the error
     return found
 
 
 def _redirections() -> list[str]:
-    """Files that the standard streams lead to: who opens /dev/stdout opens them."""
+    """Return the files that the standard streams are redirected to: opening /dev/stdout opens them."""
     found = []
     for descriptor in range(3):
         try:

@@ -1,9 +1,8 @@
-"""Linux Landlock: the kernel denies a thread, and whatever it starts, to change files outside of some folders.
+"""Linux Landlock: the kernel stops a thread, and everything it starts, from changing files outside some folders.
 
-It denies TCP connections too, where it is asked to. Reading and executing stay as they are, and so do datagrams and
-Unix sockets, which Landlock does not know; nor does it know rights for modes, owners, times and extended attributes. It
-needs no rights and can't be lifted.
-Source: Documentation/userspace-api/landlock.rst of Linux.
+On request it denies TCP connections, too. It affects neither reading and executing nor datagrams and Unix sockets,
+which Landlock doesn't cover. It has no rights for modes, owners, times and extended attributes. Landlock needs no
+privileges and can't be lifted. Source: Documentation/userspace-api/landlock.rst of Linux.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 ABI_MIN: Final = 2
-"""Linux 5.19. ABI 1 denies every move between two folders, those too that are free to be written."""
+"""Linux 5.19. ABI 1 denies every move between two folders, even if both are writable."""
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same number on every architecture Python builds for
 _SET_NO_NEW_PRIVS: Final = 38
 _GET_ABI: Final = 1
@@ -33,18 +32,19 @@ _CONNECT_TCP: Final = 1 << 1
 
 
 class Restricted(NamedTuple):
-    """What the kernel denies from now on; `why` says why nothing."""
+    """What the kernel denies from now on; `why` explains why it denies nothing."""
 
     why: str = ""
     is_offline: bool = False
-    """Whether TCP connections are among it."""
+    """Whether TCP connections are denied."""
 
 
 def restrict(folders: Iterable[str], files: Iterable[str] = (), ports: Iterable[int] | None = None) -> Restricted:
-    """Let this thread, and all that it starts from now on, change nothing but these, and connect to these ports alone.
+    """Allow this thread, and everything it starts from now on, to change only these paths and connect only to these
+    ports.
 
-    What is not there is left out. Without `ports` it may connect to all; so it may where the kernel can't deny it. If
-    nothing can be denied, nothing is.
+    Paths that don't exist are skipped. Without `ports`, or if the kernel can't deny connections, it may connect
+    anywhere. If Landlock is unavailable, nothing is denied.
     """
     if sys.platform != "linux":
         return Restricted("this system has no Landlock")
@@ -74,13 +74,13 @@ class _Kernel:
         self._libc = libc
 
     def call(self, number: int, *arguments: int | bytes | None) -> int:
-        """What a system call gives. Raises: OSError."""
+        """Make a system call and return its result. Raises: OSError."""
         as_long = self._ctypes.c_long
         given = [a if a is None or isinstance(a, bytes) else as_long(a) for a in arguments]
         return self._checked(self._libc.syscall(as_long(number), *given))
 
     def gain_no_rights(self) -> None:
-        """Let no program that is started gain rights, which is what Landlock asks for. Raises: OSError."""
+        """Prevent started programs from gaining privileges, as Landlock requires. Raises: OSError."""
         one, zero = self._ctypes.c_ulong(1), self._ctypes.c_ulong(0)
         self._checked(self._libc.prctl(_SET_NO_NEW_PRIVS, one, zero, zero, zero))
 

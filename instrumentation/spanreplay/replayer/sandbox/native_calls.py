@@ -1,7 +1,7 @@
-"""Finds ways past the audit hook's events: the C library through ctypes, and `fork_exec`, which announces nothing.
+"""Finds actions that bypass audit events: the C library through ctypes, and `fork_exec`, which raises no event.
 
-A symbol counts by where it is found, not by its name: one that the C library gives under another library's handle is
-the C library's. Code without a file (`eval`, `exec`) is the agent's here, in whatever library's name it runs.
+A symbol counts by its origin, not by its name: a symbol of the C library found through another library's handle belongs
+to the C library. Code without a file (`eval`, `exec`) counts as the agent's here, whichever library runs it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from spanreplay.runtime.process.outside_io import describe_library, is_known_sta
 EVENTS: Final = ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.call_function")
 _C_LIBRARIES: Final = ("libc.so.6", "libc.musl-x86_64.so.1", "libc.musl-aarch64.so.1", "libc.so", "libSystem.B.dylib")
 _OF_PYTHON: Final = ("Py", "_Py")
-"""How the interpreter's own functions begin; what they run is heard."""
+"""Prefixes of the interpreter's own functions; whatever they run raises audit events."""
 
 OnProgram = Callable[[Any, FrameType], None]
-"""Gets the program that `fork_exec` is to start, and its caller; raises to deny it."""
+"""Receives the program that `fork_exec` is about to start, and its caller; raises to deny it."""
 
 OnSymbol = Callable[[tuple[Any, ...], FrameType], None]
-"""Gets a library and a name in it, and who wants it; raises to deny it."""
+"""Receives a library and a name in it, and the caller; raises to deny it."""
 
 
 def describe_call(event: str, args: tuple[Any, ...], frame: FrameType | None) -> str:
-    """What the agent's code calls into with ctypes; '' for what computes only, and for what is no code of the agent."""
+    """Describe what the agent calls through ctypes; '' for pure computation, and for other callers."""
     found = _describe(event, args)
     return found if found and _is_asked_by_agent(loader_of(frame)) else ""
 
@@ -49,7 +49,7 @@ def _describe(event: str, args: tuple[Any, ...]) -> str:
 
 
 def _is_of_c_library(handle: int, name: str) -> bool:
-    """Whether what a library gives under this name is the C library's; a handle finds what it depends on too."""
+    """Whether a library's symbol belongs to the C library; a handle also finds symbols of dependencies."""
     import _ctypes
 
     own = _c_library()
@@ -85,7 +85,7 @@ def _is_asked_by_agent(frame: FrameType | None) -> bool:
 
 
 def hear_kept_symbols(patches: Patches, on_symbol: OnSymbol) -> None:
-    """Have `on_symbol` asked for functions that a library has looked up before: ctypes keeps them, and says nothing."""
+    """Call `on_symbol` for functions that a library looked up earlier: ctypes caches them without an event."""
     try:
         import _ctypes
         import ctypes
@@ -104,13 +104,13 @@ def hear_kept_symbols(patches: Patches, on_symbol: OnSymbol) -> None:
 
 # ── fork_exec ───────────────────────────────────────────────────────────────────────────────────────
 def hear_fork_exec(patches: Patches, on_program: OnProgram) -> None:
-    """Have `on_program` asked before `fork_exec` starts a program for anybody but the standard library.
+    """Call `on_program` before `fork_exec` starts a program, unless the standard library calls it.
 
-    `subprocess` has said what it starts by then, and `multiprocessing` starts processes of the run.
+    `subprocess` has already raised its event by then, and `multiprocessing` starts processes of the run.
     """
     try:
         import _posixsubprocess
-    except ImportError:  # not of this system
+    except ImportError:  # not on this system
         return
     real = _posixsubprocess.fork_exec
 

@@ -1,6 +1,6 @@
-"""Watches for exceptions by which native code tells that this replay kept it from a file, and notes them.
+"""Watches for exceptions that show native code being denied a file by this replay, and notes them.
 
-The kernel tells nobody else. What an exception says is read by `denied`, which is not loaded before there is one.
+The kernel sends no other notice. `denied` interprets the exceptions; it isn't loaded until there is one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ HINT_OF_CONNECTIONS: Final = (
 
 
 class NativeWrites:
-    """Looks at exceptions for files that this process was denied."""
+    """Checks exceptions for files that this process was denied."""
 
     def __init__(self, session: Session, run: Run, free: tuple[str, ...]) -> None:
-        """`free` are the folders that nothing is denied in."""
+        """`free` are the folders in which nothing is denied."""
         self._session = session
         self._run = run
         self._free = free
@@ -45,7 +45,7 @@ class NativeWrites:
         self._is_noted = False
 
     def install(self, patches: Patches) -> None:
-        """Look where something first goes wrong: at the first divergence, and where a thread or the agent ends."""
+        """Check where something first goes wrong: at the first divergence, and where a thread or the agent ends."""
 
         def end_thread(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
             guard.guarded("what native code was denied", self._note, args[0].exc_value)
@@ -63,13 +63,13 @@ class NativeWrites:
         guard.guarded("what native code was denied", self._note, sys.exc_info()[1])
 
     def settle(self, status: int | None) -> None:
-        """The agent has ended with this status: note what it ended by, if it was denied a file."""
+        """Note the exception that ended the agent, with this status, if it was denied a file."""
         recorded = self._session.recording.root.manifest.get("exit")
         is_other = not self._session.divergences and bool(status) and recorded not in (None, status)
         self._note(find_last_error() or self._last, is_nameless=is_other)
 
     def _note(self, exc: BaseException | None, *, is_nameless: bool = False) -> None:
-        """Note what an exception says; `is_nameless` if it counts without the name of a file too."""
+        """Note a denial in an exception; `is_nameless` if it counts even without a file name."""
         if exc is None or self._is_noted:
             return
         from spanreplay.replayer.sandbox.denied import find_denied
@@ -93,7 +93,7 @@ class NativeWrites:
 
 
 def watch(session: Session, run: Run, patches: Patches) -> NativeWrites | None:
-    """Find what the kernel denies, if it guards the files of this replay."""
+    """Detect what the kernel denies, if it guards the files of this replay."""
     if session.guard is None or session.guard.why:
         return None
     made = NativeWrites(session, run, session.guard.free)

@@ -1,8 +1,8 @@
 """Denies the network while a replay runs.
 
-An audit hook sees every connection of the interpreter and every name it looks up, whatever library does it. Allowed
-are those made inside a call that the plan runs live, and the endpoint that is ours (the collector). Hooks can't be
-removed; this one does nothing once the replay has ended.
+An audit hook sees every connection and every name lookup of the interpreter, whichever library makes it. Allowed are
+those made inside a call that the plan runs live, and our own endpoint (the collector). Hooks can't be removed; this one
+does nothing once the replay has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_UPS = frozenset({"socket.getaddrinfo", "socket.gethostbyname"})
 
 
 class OwnEndpoint:
-    """The one place that a replay may talk to; nothing if `url` is empty."""
+    """The only place that a replay may connect to; none if `url` is empty."""
 
     def __init__(self, url: str = "") -> None:
         parts = urlsplit(url)
@@ -35,11 +35,11 @@ class OwnEndpoint:
 
     @property
     def is_resolving(self) -> bool:
-        """Whether this thread is looking the endpoint up right now."""
+        """Whether this thread is currently looking up the endpoint."""
         return getattr(self._resolving, "is_now", False)
 
     def has(self, host: str, port: int) -> bool:
-        """Whether an address is the endpoint's; looks its name up the first time."""
+        """Whether an address belongs to the endpoint; looks up its name the first time."""
         if not self.name or port != self._port:
             return False
         if self._addresses is None:
@@ -58,7 +58,7 @@ class _Guard:
     own: OwnEndpoint
 
     def check(self, event: str, args: tuple[Any, ...]) -> None:
-        """Raise ReplayMiss in the caller if the event must not happen in this replay."""
+        """Raise ReplayMiss in the caller if the event is denied in this replay."""
         if event in _CONNECTS:
             address = args[1] if len(args) > 1 else None
             if self.run.is_ended or address is None or is_live(self.run):
@@ -70,7 +70,7 @@ class _Guard:
         name, own = _text(args[0]), self.own
         if self.run.is_ended or own.is_resolving or is_here(name) or name == own.name or is_live(self.run):
             return
-        # Offline the look-up would fail as an ordinary error, which agents pass over
+        # Offline, the lookup would fail with an ordinary error, which agents ignore
         raise self.session.deny_socket(f"{name}:{args[1]}" if len(args) > 1 and args[1] else name)
 
 
@@ -79,15 +79,15 @@ _is_hooked = False
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if (event in _CONNECTS or event in _LOOK_UPS) and not starting.is_now:  # multiprocessing asks its forkserver
+    if (event in _CONNECTS or event in _LOOK_UPS) and not starting.is_now:  # multiprocessing contacts its forkserver
         for guard in _guards:
             guard.check(event, args)
 
 
 def install(session: Session, run: Run, own: OwnEndpoint) -> None:
-    """Deny until the run ends; what is denied is noted and raises ReplayMiss in the caller."""
+    """Deny the network until the run ends; each denial is noted and raises ReplayMiss in the caller."""
     global _guards, _is_hooked
-    # One hook for all replays of the process: every audit event would pay for each of them
+    # One hook for all replays of the process: otherwise every audit event would pay for each of them
     _guards = (*(g for g in _guards if not g.run.is_ended), _Guard(session, run, own))
     if not _is_hooked:
         _is_hooked = True

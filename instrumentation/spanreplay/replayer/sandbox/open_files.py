@@ -1,8 +1,8 @@
-"""Files that a process has open when it is forked: parent and child share the place at which they are read.
+"""Files that are open when a process is forked: parent and child share their read position.
 
-In a fork for a unit each of them is opened again, so that it has a place of its own, and what lies in the overlay is
-that of the fork; a file without a name is copied. A database can't be had so: one that is open for reading and writing
-knows the names of files that belong to it.
+A fork for a unit reopens each of them to get its own position, and files in the overlay become the fork's own; a file
+without a name is copied. This doesn't work for a database: one that is open for reading and writing knows the names of
+files that belong to it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import posix  # past the functions that a replay replaces
+import posix  # bypasses the functions that a replay replaces
 import stat
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ __all__ = ["find_shared", "reopen"]
 
 _OPEN: Final = "/proc/self/fd"
 _FIRST: Final = 3
-"""The standard streams stay."""
+"""The standard streams stay as they are."""
 _CHANGES: Final = os.O_CREAT | os.O_TRUNC | os.O_EXCL
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -32,7 +32,7 @@ class _OpenFile(NamedTuple):
 
 
 def find_shared(root: str) -> str:
-    """Why a process can't be forked for its files; empty if it can. `root`: the folder of the overlay."""
+    """Return why open files prevent forking a process; empty if it can be forked. `root`: the overlay's folder."""
     try:
         here = posix.readlink("/proc/self/cwd")
         opened = list(_iter_files())
@@ -47,11 +47,11 @@ def find_shared(root: str) -> str:
 
 
 def reopen(before: str, now: str) -> None:
-    """Open all files again, in a process that was just forked; those in the folder `before` are in `now`."""
+    """Reopen all files in a newly forked process; those in the folder `before` are now in `now`."""
     for each in list(_iter_files()):
         is_ours = _is_within(each.path, before)
         if not is_ours and each.is_named and each.flags & os.O_ACCMODE:
-            continue  # our own: nothing else is written outside of the overlay
+            continue  # our own: nothing else is written outside the overlay
         with contextlib.suppress(OSError):
             place = f"{_OPEN}/{each.number}"
             if is_ours and each.is_named:
@@ -66,7 +66,7 @@ def reopen(before: str, now: str) -> None:
 
 
 def _copy(place: str, folder: str, flags: int) -> int:
-    """A file without a name that has the content of another one."""
+    """Make a nameless file with the content of another one."""
     path = f"{folder}/nameless"
     target = posix.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     source = posix.open(place, os.O_RDONLY | os.O_CLOEXEC)
@@ -81,7 +81,7 @@ def _copy(place: str, folder: str, flags: int) -> int:
 
 
 def _iter_files() -> Iterator[_OpenFile]:
-    """Every open file but the standard streams. Raises: OSError where nobody tells."""
+    """Yield every open file except the standard streams. Raises: OSError if the system doesn't tell."""
     for name in posix.listdir(_OPEN):
         number = int(name)
         if number < _FIRST:

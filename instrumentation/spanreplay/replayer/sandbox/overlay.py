@@ -1,9 +1,9 @@
 """Files that a replay writes go to a scratch folder that its later reads see; the world stays as it is.
 
-The functions of `os`, `open` and what is built on them (`pathlib`, `shutil`, `glob`, `tempfile`) are replaced, for
-every caller: a library that writes for the agent does not touch the world either. Left alone are our own files, and
-what runs inside of a call that the plan lets go live, which may write for real. C code that opens files by itself is
-not seen; the audit hook of `hermetic` stops it where Python is asked at all, and `kernel_guard` where it is not.
+The functions of `os`, `open` and everything built on them (`pathlib`, `shutil`, `glob`, `tempfile`) are replaced, for
+every caller: a library that writes for the agent doesn't touch the world either. Our own files are exempt, and so is a
+call that the plan lets go live, which may write for real. C code that opens files directly isn't seen; the audit hook
+of `hermetic` stops it if Python is involved, and `kernel_guard` if not.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _WRITE_FLAGS: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_A
 _O_TMPFILE: Final = getattr(os, "O_TMPFILE", 0)
 _ALWAYS_REAL: Final = ("/dev/", "/proc/", "/sys/")
 _LOOKS: Final = ("stat", "lstat", "access", "readlink", "statvfs", "getxattr", "listxattr", "chdir")
-"""They look at one path."""
+"""Functions that look at one path."""
 _CHANGES: Final = ("chmod", "chown", "utime", "setxattr", "removexattr")
-"""They change one path that is there, or what a link there leads to."""
+"""Functions that change one existing path, or the target of a link there."""
 _MAKES: Final = ("mkfifo", "mknod")
 
 Handler = Callable[..., Any]
@@ -56,7 +56,7 @@ class Overlay:
         is_over: Callable[[], bool],
         real: tuple[str, ...] = (),
     ) -> None:
-        """`own` are paths, and `real` beginnings of paths, that are not redirected."""
+        """`own` are paths, and `real` prefixes of paths, that are not redirected."""
         self._real = (*_ALWAYS_REAL, *real, root)
         self.scratch = Scratch(root, Functions())
         self._own = tuple(os.path.realpath(each) for each in own if each)
@@ -67,18 +67,20 @@ class Overlay:
         self._getcwd = os.getcwd
         self._real_open: Any = builtins.open
         self.abilities: list[tuple[set[Any], Any]] = []
-        """(set of `os.supports_…`, function of ours in it)."""
+        """(set of `os.supports_…`, our function in it)."""
 
     # ── Which path ──────────────────────────────────────────────────────────────────────────────────
     def _cwd(self) -> str:
         return self.scratch.below(self._getcwd())
 
     def _has_moved(self) -> bool:
-        """Whether the working directory is one that only the replay has."""
+        """Whether the working directory exists only in the replay."""
         return self._getcwd().startswith(self.scratch.root)
 
     def locate(self, path: Any, dir_fd: int | None = None) -> str | None:
-        """The whole name of a path that may be redirected; None for descriptors, devices, ours and live calls."""
+        """Return the full name of a path that may be redirected; None for descriptors, devices, our files and live
+        calls.
+        """
         if self._state.depth or not isinstance(path, (str, bytes, os.PathLike)) or self._is_over():
             return None
         text = os.fsdecode(path)
@@ -87,7 +89,7 @@ class Overlay:
         if not os.path.isabs(text):  # noqa: PTH117 -- text
             text = os.path.join(self._cwd() if dir_fd is None else self._directory(dir_fd), text)  # noqa: PTH118 -- text
         with self._inside():
-            # Only the folder's links are followed: the last part may be a link that is meant itself
+            # Only the folder's links are followed: the last part may be a link that is itself meant
             folder, name = os.path.split(os.path.normpath(text))
             whole = os.path.join(self._follow(folder), name)  # noqa: PTH118 -- text
         if whole.startswith(self._real) or self._is_own(whole):
@@ -95,7 +97,7 @@ class Overlay:
         return whole
 
     def _follow(self, folder: str) -> str:
-        """A folder without links, in the world or in ours; what is ours has the world's name again."""
+        """Resolve a folder's links, in the world and in the scratch folder; return the world's name."""
         folder = self.scratch.settle_folder(folder)
         found = self.scratch.find(folder)
         if found == folder or not self.scratch.real.exists(found):
@@ -118,17 +120,19 @@ class Overlay:
             self._state.depth -= 1
 
     def holds(self, path: str) -> bool:
-        """Whether this replay has written a path, or removed it."""
+        """Whether this replay has written or removed a path."""
         whole = self.locate(path)
         return whole is not None and (self.scratch.has(whole) or self.scratch.is_hidden(whole))
 
     def find(self, path: str) -> str:
-        """The real place of a path, for who reads past the replaced functions."""
+        """Return the real place of a path, for code that reads past the replaced functions."""
         whole = self.locate(path)
         return path if whole is None else self.scratch.find(whole)
 
     def find_quickly(self, path: str) -> str:
-        """As `find`, for who asks thousands of times: what lies where this replay has been nowhere is as it was."""
+        """As `find`, for code that asks thousands of times: paths in folders that this replay never touched are
+        unchanged.
+        """
         folder, name = os.path.split(path)
         with self._inside():
             folder = real_folder(folder or self._cwd())
@@ -137,7 +141,7 @@ class Overlay:
         return path
 
     def names_beside(self, folder: str) -> list[str]:
-        """The names of a folder that this replay has written something in; [] for any other."""
+        """List a folder that this replay has written in; [] for any other."""
         with self._inside():
             whole = real_folder(folder or self._cwd())
         if not self.scratch.has(whole) or self.locate(whole) is None:
@@ -146,7 +150,7 @@ class Overlay:
             return self.scratch.names(whole)
 
     def take(self, path: str) -> str:
-        """The real place of a path, for who writes past the replaced functions (a database)."""
+        """Return the real place of a path, for code that writes past the replaced functions (a database)."""
         whole = self.locate(path)
         if whole is None or (self._is_live() and not self.scratch.has(whole)):
             return path
@@ -154,13 +158,13 @@ class Overlay:
             return self.scratch.take(self._final(whole))
 
     def close(self) -> None:
-        """Behind the end of the replay: nothing in the standard library knows our functions any more."""
+        """Remove our functions from the standard library's sets, after the end of the replay."""
         for supported, function in self.abilities:
             supported.discard(function)
         self.abilities.clear()
 
     def put(self, path: str, content: bytes) -> None:
-        """Have a file with this content, as if the world had it."""
+        """Place a file with this content, as if the world had it."""
         whole = self.locate(path)
         if whole is None:
             return
@@ -171,7 +175,7 @@ class Overlay:
                 target.write(content)
 
     def have(self, path: str, kind: str) -> None:
-        """Have a `directory`, an empty `file` or, for '', nothing at a path, where the replay has not been yet."""
+        """Place a `directory`, an empty `file` or, for '', nothing at a path that the replay hasn't touched yet."""
         whole = self.locate(path)
         if whole is None:
             return
@@ -188,7 +192,7 @@ class Overlay:
                     self._real_open(ours, "x").close()
 
     def _final(self, whole: str) -> str:
-        """Where a link at the end leads, for who opens it. Raises: OSError if links lead in a circle."""
+        """Follow a link at the end of a path, for opening it. Raises: OSError if links lead in a circle."""
         found, asked = self.scratch.find(whole), whole
         for _ in range(LINKS_MAX):
             if not os.path.islink(found):  # noqa: PTH114 -- text
@@ -200,7 +204,7 @@ class Overlay:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), asked)
 
     def place_of(self, path: Any, flags: int, dir_fd: int | None = None) -> Any:
-        """What to open for real instead of a path."""
+        """Return what to really open instead of a path; None: the path itself."""
         whole = self.locate(path, dir_fd)
         if whole is None:
             return None
@@ -214,17 +218,17 @@ class Overlay:
                 self.scratch.real.makedirs(self.scratch.above(whole), exist_ok=True)
                 return self.scratch.above(whole)
             if flags & os.O_CREAT and flags & os.O_EXCL and self.scratch.exists(whole):
-                return self.scratch.find(whole)  # the system raises what it should
+                return self.scratch.find(whole)  # the system raises the right error
             if not flags & os.O_CREAT and not self.scratch.exists(whole):
                 return self.scratch.above(whole)
             ours = self.scratch.take(whole, with_content=not flags & os.O_TRUNC)
             if not self.scratch.real.exists(ours) and flags & os.O_CREAT == 0:
-                self._real_open(ours, "x").close()  # truncated: it is there, without its content
+                self._real_open(ours, "x").close()  # truncated: it exists, without its content
             return ours
 
     # ── Functions ───────────────────────────────────────────────────────────────────────────────────
     def handlers(self) -> dict[str, Handler]:
-        """Name in `os` → handler(real, *args, **kwargs)."""
+        """Map names in `os` to handler(real, *args, **kwargs)."""
         found: dict[str, Handler] = dict.fromkeys(_LOOKS, self._look)
         found.update(dict.fromkeys(_CHANGES, self._change))
         found.update(dict.fromkeys(_MAKES, self._make))
@@ -257,7 +261,7 @@ class Overlay:
             return real(path, *args, **kwargs)
         with self._named(path), self._lock, self._inside():
             kwargs.pop("dir_fd", None)
-            if kwargs.get("follow_symlinks", True):  # the system would follow a link of ours into the world
+            if kwargs.get("follow_symlinks", True):  # the system would follow a scratch link into the world
                 whole = self._final(whole)
             return real(self.scratch.take(whole), *args, **kwargs)
 
@@ -364,7 +368,7 @@ class Overlay:
 
     @contextlib.contextmanager
     def _named(self, *paths: Any) -> Iterator[None]:
-        """An error names the path that was asked for, not where we looked."""
+        """A block whose errors name the requested path, not the scratch folder's."""
         try:
             yield
         except OSError as exc:
@@ -375,9 +379,9 @@ class Overlay:
             raise
 
     def open(self, real: Any, file: Any, mode: str, *rest: Any) -> Any:
-        """What `open` gives; `rest` is everything behind the mode, as positions."""
+        """Return the result of `open`; `rest` is everything after the mode, positionally."""
         is_custom = len(rest) > 5 and rest[5] is not None
-        if is_custom and isinstance(file, (str, bytes, os.PathLike)):  # it opens by a function that is ours
+        if is_custom and isinstance(file, (str, bytes, os.PathLike)):  # it opens through a patched function
             opener = rest[5]
             place: str | None = os.devnull
             opened = real(place, mode, *rest[:5], lambda _, flags: opener(file, flags))
@@ -403,12 +407,12 @@ def _flags(mode: str) -> int:
 
 
 def _without_following(real: Any, path: str, *args: Any, follow_symlinks: bool) -> Any:
-    """What `lchown` gives, which has no such argument: it never follows."""
+    """Call `lchown` without `follow_symlinks`, an argument that it doesn't have: it never follows."""
     return real(path, *args)
 
 
 class _Eyes:
-    """Looks at files with the functions of `os` as they are now."""
+    """Looks at files with the current functions of `os`."""
 
     def stat(self, frame: FrameType, path: Any, *, follow_symlinks: bool = True) -> os.stat_result:
         """As `os.stat`."""
@@ -416,12 +420,12 @@ class _Eyes:
 
 
 _KEEPERS: Final = (("pathlib", "_NormalAccessor"), ("glob", "_StringGlobber"))
-"""Classes of Python 3.10's and 3.13's standard library that keep their own references to functions of `os`."""
+"""Classes of the standard library of Python 3.10 and 3.13 that keep their own references to functions of `os`."""
 
 
-# ── Putting it in place ─────────────────────────────────────────────────────────────────────────────
+# ── installation ────────────────────────────────────────────────────────────────────────────────────
 def install(overlay: Overlay, patches: Patches) -> None:
-    """Put an overlay beneath everything that opens files from now on; other patches go on top of it."""
+    """Install an overlay beneath everything that opens files from now on; other patches go on top of it."""
     handlers = overlay.handlers()
     reals = {name: getattr(os, name) for name in handlers if hasattr(os, name)}
     for name, real in reals.items():
@@ -436,9 +440,9 @@ def install(overlay: Overlay, patches: Patches) -> None:
 
     install_patch(patches, builtins, "open", call, Patch("builtins", "open", real_open))
     replace_copies(patches, real_open, builtins.open)
-    # It removes trees by descriptors of their folders, of which ours and the world's are two
+    # It removes trees through folder descriptors, of which there are two here: the scratch folder's and the world's
     patches.replace(shutil, "_use_fd_functions", False)
-    if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 asks only once
+    if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 checks only once
         patches.replace(shutil, "_rmtree_impl", vars(shutil)["_rmtree_unsafe"])
     replace_unlink(patches, vars(tempfile)["_TemporaryFileCloser"])
     for module, keeper in _KEEPERS:
@@ -455,7 +459,7 @@ def _replace(patches: Patches, owner: Any, name: str, real: Any, handler: Handle
 
     install_patch(patches, owner, name, call, Patch(owner.__name__, name, real))
     made: Any = getattr(owner, name)
-    # The standard library asks by identity what a function can do
+    # The standard library checks by identity what a function supports
     kinds: tuple[set[Any], ...] = (
         os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids,
     )  # fmt: skip

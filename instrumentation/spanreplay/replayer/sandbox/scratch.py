@@ -1,7 +1,7 @@
-"""The files of a replay: what the world has, and over it what the replay has written.
+"""The files of a replay: the world's files, overlaid with what the replay has written.
 
-Pure bookkeeping over two trees with the real functions of `os`: a path's own version lies below `root` under its whole
-name, a removed one is in `hidden`. A hidden directory that is made again is empty: nothing of the world shines through.
+Pure bookkeeping over two trees with the real functions of `os`: a path's own version lies below `root` under its full
+name; a removed path is in `hidden`. A hidden directory that is made again is empty: nothing of the world shows through.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from typing import Final
 
 COPY_BYTES_MAX: Final = 1024**3
-"""A larger file of the world can't be changed in a replay."""
+"""Files of the world larger than this can't be changed in a replay."""
 _PATH_DEPTH_MAX: Final = 512
 LINKS_MAX: Final = 40
-"""As many as Linux follows in one path."""
+"""The number of links that Linux follows in one path."""
 
 
 class Scratch:
-    """Two trees as one. Not thread-safe by itself: its user holds a lock."""
+    """Two trees as one. Not thread-safe by itself: the user holds a lock."""
 
     def __init__(self, root: str, functions: Functions) -> None:
         self.root = root
@@ -29,16 +29,16 @@ class Scratch:
         self._hidden: set[str] = set()
 
     def above(self, path: str) -> str:
-        """Where a path's own version lies, if it has one."""
+        """Return where a path's own version lies, if it has one."""
         return self.root + path
 
     def below(self, path: str) -> str:
-        """The name that a place of ours has in the world."""
+        """Return the world's name of a path in the scratch folder."""
         is_ours = path == self.root or path.startswith(self.root + os.sep)
         return (path[len(self.root) :] or os.sep) if is_ours else path
 
     def settle(self, path: str) -> str:
-        """A path by the world's names, where folders around it are links of ours: below what they name.
+        """Return the world's name of a path, following folders that are links in the scratch folder.
 
         A recording may name any path and any link: `above` of the result is below `root`, without a link on the way.
         Raises: OSError if links lead in a circle.
@@ -47,7 +47,7 @@ class Scratch:
         return os.path.join(self.settle_folder(folder), name)  # noqa: PTH118 -- text
 
     def settle_folder(self, folder: str) -> str:
-        """The same of a folder, which is followed if it is a link itself."""
+        """The same for a folder, which is followed if it is itself a link."""
         folder = _whole(folder)
         for _ in range(LINKS_MAX):
             link = self._find_link(folder)
@@ -58,11 +58,11 @@ class Scratch:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
 
     def is_link(self, path: str) -> bool:
-        """Whether our version of a path is a link."""
+        """Whether the scratch version of a path is a link."""
         return stat.S_ISLNK(self.real.lstat(self.above(path)).st_mode)
 
     def _find_link(self, folder: str) -> str:
-        """The outermost link of ours in a path; '' for none."""
+        """Return the outermost scratch link in a path; '' if there is none."""
         for each in _folders_of(folder):
             try:
                 if self.is_link(each):
@@ -72,15 +72,15 @@ class Scratch:
         return ""
 
     def has(self, path: str) -> bool:
-        """Whether the replay has a version of its own of this path."""
+        """Whether the replay has its own version of this path."""
         return self.real.exists(self.above(path))
 
     def hide(self, path: str) -> None:
-        """Have a path of the world, and all below it, not be there."""
+        """Hide a path of the world, and everything below it."""
         self._hidden.add(path)
 
     def is_hidden(self, path: str) -> bool:
-        """Whether the world's version of a path is not to be seen."""
+        """Whether the world's version of a path is hidden."""
         for _ in range(_PATH_DEPTH_MAX):
             if path in self._hidden:
                 return True
@@ -91,18 +91,18 @@ class Scratch:
         return True
 
     def find(self, path: str) -> str:
-        """The place to look a path up at: ours, the world's, or one where nothing is."""
+        """Return where to look up a path: in the scratch folder, in the world, or where nothing exists."""
         if self.has(path) or self.is_hidden(path):
             return self.above(path)
         return path
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything under this path."""
+        """Whether anything exists under this path."""
         return self.real.exists(self.find(path))
 
     # ── Changes ─────────────────────────────────────────────────────────────────────────────────────
     def make_parents(self, path: str) -> None:
-        """Have our version of the directory around a path. Raises: OSError where there is none to be seen."""
+        """Create the scratch version of a path's parent directory. Raises: OSError if no parent is visible."""
         parent = os.path.dirname(path)  # noqa: PTH120 -- text
         found = self.find(parent)
         if not stat.S_ISDIR(self.real.stat(found).st_mode):
@@ -110,7 +110,7 @@ class Scratch:
         self.real.makedirs(self.above(parent), exist_ok=True)
 
     def take(self, path: str, *, with_content: bool = True) -> str:
-        """Our version of a path, copied from the world's if it has none; the place to write at."""
+        """Copy a path of the world into the scratch folder if it has no version there; return the place to write at."""
         ours, is_here = self.above(path), self.has(path)
         self.make_parents(path)
         if is_here or self.is_hidden(path) or not self.real.exists(path):
@@ -127,7 +127,7 @@ class Scratch:
         return ours
 
     def take_tree(self, path: str) -> str:
-        """Our version of a path and of everything below it."""
+        """Copy a path and everything below it into the scratch folder; return its place."""
         ours = self.take(path)
         if stat.S_ISDIR(self.real.lstat(ours).st_mode):
             for name in self.names(path):
@@ -135,7 +135,7 @@ class Scratch:
         return ours
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds. Raises: OSError as `os.listdir` does."""
+        """List a directory. Raises: OSError as `os.listdir` does."""
         found: set[str] = set()
         has_ours = self.has(path)
         if has_ours:
@@ -148,7 +148,7 @@ class Scratch:
         return sorted(found)
 
     def is_plain(self, path: str) -> bool:
-        """Whether a directory is seen just as it is in the world."""
+        """Whether a directory looks exactly as in the world."""
         if self.has(path) or self.is_hidden(path):
             return False
         prefix = path.rstrip(os.sep) + os.sep
@@ -189,7 +189,7 @@ class Scratch:
         ours = self.take_tree(source)
         self.make_parents(target)
         if not is_directory and not self.has(target) and self.exists(target):
-            # The world's target is another kind of thing: let the system say so
+            # The world's target is of another kind: let the system raise
             self.take(target, with_content=False)
         self.real.rename(ours, self.above(target))
         self.hide(source)
@@ -201,12 +201,12 @@ class Scratch:
 
 
 def _whole(path: str) -> str:
-    """A path from `/` on, without `..`."""
+    """Return an absolute path without `..`."""
     return os.sep + os.path.normpath(path).lstrip(os.sep)
 
 
 def _folders_of(folder: str) -> Iterator[str]:
-    """A folder and those around it, the outermost first."""
+    """Yield a folder and its parents, the outermost first."""
     at = folder.find(os.sep, 1)
     while at > 0:
         yield folder[:at]
@@ -215,7 +215,7 @@ def _folders_of(folder: str) -> Iterator[str]:
 
 
 class Functions:
-    """The functions of `os` as they were before anybody replaced them."""
+    """The functions of `os` before anything replaced them."""
 
     def __init__(self) -> None:
         self.stat, self.lstat, self.listdir = os.stat, os.lstat, os.listdir
@@ -223,7 +223,7 @@ class Functions:
         self.symlink, self.readlink, self.link = os.symlink, os.readlink, os.link
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything, a broken link too."""
+        """Whether anything exists, even a broken link."""
         try:
             self.lstat(path)
         except (OSError, ValueError):
@@ -231,7 +231,7 @@ class Functions:
         return True
 
     def makedirs(self, path: str, *, exist_ok: bool) -> None:
-        """Make a directory and those around it."""
+        """Make a directory and its missing parents."""
         missing = []
         while not self.exists(path):
             missing.append(path)
@@ -240,5 +240,5 @@ class Functions:
             self.mkdir(each, 0o755)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy content, mode and times of a file."""
+        """Copy a file's content, mode and times."""
         shutil.copy2(source, target)

@@ -1,13 +1,14 @@
-"""Sets up the files of a replay: a scratch folder, what the recording's run made is not there yet, the rest is denied.
+"""Sets up the files of a replay: writes go to a scratch folder, files made by the recorded run are hidden, the rest is
+denied.
 
-A replay may be a part of a process that goes on: what threads do that were there before, and have no lane of the run,
-and what a test runner does for itself, is none of its business.
+A replay may share its process: the guard ignores threads that existed before it and have no lane of the run, and a test
+runner's own work.
 """
 
 from __future__ import annotations
 
 import os
-import posix  # getpid of os is a recorded read
+import posix  # os.getpid is a recorded read
 import shutil
 import tempfile
 import weakref
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 _SHARED = ("spanreplay-run-", "pymp-")
-"""What names in the folder for temporary files begin with that the processes of one run share: ours, and Python's."""
+"""Prefixes of names in the temporary folder that the processes of one run share: ours, and Python's."""
 _FORK = ".fork-"
 _OWN_SETTINGS = (
     "SPANREPLAY_REPLAY_REPORT", "SPANREPLAY_REPLAY_ANSWER", "SPANREPLAY_REPLAY_ASKED", "SPANREPLAY_REDACT_KEY"
@@ -34,24 +35,24 @@ _OWN_SETTINGS = (
 
 
 def own_files() -> list[str]:
-    """Files, outside of our directory, that we ourselves write in a replay."""
+    """Return the files outside our directory that we ourselves write in a replay."""
     named = [config.read_setting(name) for name in _OWN_SETTINGS]
     named.append(os.environ.get("SPANREPLAY_DOCTOR", ""))
     return [os.path.abspath(each) for each in named if each]  # noqa: PTH100 -- text
 
 
 def own_paths() -> list[str]:
-    """All that we ourselves write in a replay."""
+    """Return all paths that we ourselves write in a replay."""
     return [str(config.read_data_dir()), *own_files()]
 
 
 def _of_fork(root: str, pid: int) -> str:
-    """The folder of a process that was forked from the one with this folder."""
+    """Return the folder of a process forked from the one with this folder."""
     return f"{root}{_FORK}{pid}"
 
 
 class World:
-    """The files of one replay and the guard around them, until it is removed."""
+    """The files of one replay and the guard around them, until they are removed."""
 
     def __init__(self, session: Session, files: overlay.Overlay, sandbox: hermetic.Sandbox, patches: Patches) -> None:
         self._session = session
@@ -62,11 +63,11 @@ class World:
         self._forget = weakref.finalize(self, files.scratch.forget)
 
     def find_shared(self) -> str:
-        """Why forks of this process can't each have files of their own; empty if they can."""
+        """Return why forks of this process can't have their own files; empty if they can."""
         return open_files.find_shared(self.files.scratch.root)
 
     def move(self, run: Run) -> None:
-        """Have a copy of all that was written so far, in a process that was forked for a longer recording."""
+        """Copy everything written so far, in a process that was forked for a longer recording."""
         scratch, surroundings = self.files.scratch, Surroundings()
         before, scratch.root = scratch.root, _of_fork(scratch.root, posix.getpid())
         shutil.copytree(before, scratch.root, symlinks=True)
@@ -78,17 +79,17 @@ class World:
         self._session.recorded_env.lay(scratch)
 
     def forget_fork(self, pid: int) -> None:
-        """Remove what a process has left that was forked from this one, and has ended."""
+        """Remove the files of a fork of this process that has ended."""
         shutil.rmtree(_of_fork(self.files.scratch.root, pid), ignore_errors=True)
 
     def remove(self) -> None:
-        """Take the replaced functions back; what the replay wrote can still be read, until `forget`."""
+        """Restore the replaced functions; the replay's files can still be read, until `forget`."""
         self._sandbox.close()
         self._patches.undo()
         self.files.close()
 
     def forget(self) -> None:
-        """Remove what the replay wrote."""
+        """Remove the replay's files."""
         self._forget()
 
 
@@ -99,7 +100,7 @@ def install(
     surroundings: Surroundings | None = None,
     is_outside: Callable[[], bool] = lambda: False,
 ) -> World:
-    """Put the overlay beneath everything, and deny what goes past it; not for what `is_outside` of the run."""
+    """Install the overlay beneath everything and deny what bypasses it, except where `is_outside` the run."""
     root = os.path.realpath(tempfile.mkdtemp(prefix="spanreplay-files-"))
     own = own_paths()
     shared = tuple(os.path.join(os.path.realpath(tempfile.gettempdir()), each) for each in _SHARED)  # noqa: PTH118 -- text

@@ -1,1 +1,1 @@
-"""Two recorded runs beside each other: their calls in pairs, the first that differs, where its input comes from."""
+"""Compares two recorded runs: pairs of calls, the first pair that differs, and the origin of its input."""

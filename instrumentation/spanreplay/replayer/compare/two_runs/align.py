@@ -1,8 +1,8 @@
-"""The calls of two runs in pairs; pure.
+"""Pairs the calls of two runs; pure.
 
-Lane by lane the longest series of equal requests that both have in the same order is paired first; what is left
-between two of those pairs is paired by the boundary; what is left of all is looked for in the other lanes. Every step
-takes O(n log n).
+In each lane, the longest series of equal requests that both have in the same order is paired first; the calls left
+between two of those pairs are paired by boundary; the calls still left are matched with those of other lanes. Every
+step takes O(n log n).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Token = Callable[[CallRecord], Hashable]
 
 @dataclass(frozen=True)
 class Pair:
-    """A call of run A and the call of run B in its place; None where a run has none."""
+    """A call of run A and the corresponding call of run B; None if a run has none."""
 
     a: CallRecord | None
     b: CallRecord | None
@@ -30,14 +30,14 @@ class Pair:
 
     @property
     def either(self) -> CallRecord:
-        """The call of B, or of A where B has none."""
+        """The call of B, or of A if B has none."""
         call = self.b or self.a
         assert call is not None
         return call
 
 
 def align(a: Sequence[CallRecord], b: Sequence[CallRecord]) -> list[Pair]:
-    """All calls of both runs, in the order of A; what only B has comes after what came before it in B."""
+    """Pair all calls of both runs, in the order of A; a call that only B has comes after its predecessors in B."""
     lanes_a, lanes_b = _by_lane(a), _by_lane(b)
     found: list[Pair] = []
     left_a: list[CallRecord] = []
@@ -50,7 +50,7 @@ def align(a: Sequence[CallRecord], b: Sequence[CallRecord]) -> list[Pair]:
     left_a.sort(key=lambda call: call.number)
     left_b.sort(key=lambda call: call.number)
     moved, left_a, left_b = _match(left_a, left_b, _request_of)
-    # Lanes that only one run has: a task of another name that does the same work with another input
+    # Lanes that only one run has: a task with another name that does the same work with different input
     apart_a = [call for call in left_a if call.lane not in lanes_b]
     apart_b = [call for call in left_b if call.lane not in lanes_a]
     renamed, _, _ = _match(apart_a, apart_b, _boundary_of)
@@ -80,7 +80,7 @@ def _boundary_of(call: CallRecord) -> Hashable:
 def _align_lane(
     a: Sequence[CallRecord], b: Sequence[CallRecord]
 ) -> tuple[list[Pair], list[CallRecord], list[CallRecord]]:
-    """(pairs, calls that only A has, calls that only B has) of one lane."""
+    """Return (pairs, calls that only A has, calls that only B has) for one lane."""
     pairs: list[Pair] = []
     only_a: list[CallRecord] = []
     only_b: list[CallRecord] = []
@@ -101,7 +101,7 @@ def _align_lane(
 def _match(
     a: Sequence[CallRecord], b: Sequence[CallRecord], token: Token
 ) -> tuple[list[Pair], list[CallRecord], list[CallRecord]]:
-    """Pairs of equal tokens in whatever order, and what is left of both."""
+    """Pair equal tokens in any order; return the pairs and the calls left of both."""
     waiting: dict[Hashable, list[CallRecord]] = defaultdict(list)
     for call in reversed(b):
         waiting[token(call)].append(call)
@@ -118,9 +118,10 @@ def _match(
 
 
 def _common(a: Sequence[CallRecord], b: Sequence[CallRecord], token: Token) -> list[tuple[int, int]]:
-    """A long series of positions (i, j) with equal tokens that grows in both.
+    """Return a long series of positions (i, j) with equal tokens that increase in both.
 
-    Equal tokens are told apart by their number, from the beginning or from the end: whichever gives the longer series.
+    Equal tokens are distinguished by their number, counted from the beginning or from the end: whichever gives the
+    longer series.
     """
     forward = _longest(a, b, token)
     if len(forward) == min(len(a), len(b)):
@@ -131,10 +132,10 @@ def _common(a: Sequence[CallRecord], b: Sequence[CallRecord], token: Token) -> l
 
 
 def _longest(a: Sequence[CallRecord], b: Sequence[CallRecord], token: Token) -> list[tuple[int, int]]:
-    """The longest such series, where the n-th of equal tokens is the n-th of the other side."""
+    """Return the longest such series in which the n-th of equal tokens is the n-th of the other side."""
     places = {each: j for j, each in enumerate(_numbered(b, token))}
     chosen = [(i, places[each]) for i, each in enumerate(_numbered(a, token)) if each in places]
-    tails: list[int] = []  # the smallest j in which a series of this length ends
+    tails: list[int] = []  # the smallest j at which a series of this length ends
     ends: list[int] = []  # its place in `chosen`
     before: list[int] = []
     for at, (_, j) in enumerate(chosen):
@@ -164,7 +165,7 @@ def _numbered(calls: Sequence[CallRecord], token: Token) -> list[tuple[Hashable,
 
 
 def _sort(pairs: list[Pair]) -> list[Pair]:
-    """By the place in A; a call that only B has comes after all that came before it in B."""
+    """Sort by the position in A; a call that only B has comes after all its predecessors in B."""
     last = 0
     places: dict[int, int] = {}
     for pair in sorted((pair for pair in pairs if pair.b is not None), key=lambda pair: pair.either.number):

@@ -1,6 +1,6 @@
-"""What the calls of two runs cost, by the place that makes them; pure.
+"""Compares the cost of two runs' calls, by the place that makes them; pure.
 
-Prices change too often to be written down here: without one a place is told by its tokens and calls.
+Prices change too often to be hard-coded: without a price, a place is described by its tokens and calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CostDiff", "PlaceCost", "Spent", "compare_costs"]
 
 @dataclass
 class Spent:
-    """What some calls took; `usd` is None where a model has no price."""
+    """The consumption of some calls; `usd` is None if a model has no price."""
 
     calls: int = 0
     tokens_in: int = 0
@@ -25,7 +25,7 @@ class Spent:
     usd: float | None = 0.0
 
     def add(self, call: CallRecord, prices: Budget) -> None:
-        """One more call."""
+        """Add one more call."""
         tokens = [call.meta.get(name) for name in ("tokens_in", "tokens_out")]
         tokens_in, tokens_out = (value if isinstance(value, int) else 0 for value in tokens)
         self.calls += 1
@@ -40,18 +40,18 @@ class Spent:
 
 @dataclass(frozen=True)
 class PlaceCost:
-    """A place of the agent's code that calls models, in both runs."""
+    """A place in the agent's code that calls models, in both runs."""
 
     boundary: str
     code: str
     first_more: int
-    """The number, in B, of the first call that A does not have there; 0: B has no more calls than A."""
+    """The number, in B, of the first call that A doesn't make there; 0: B makes no more calls than A."""
     a: Spent
     b: Spent
 
     @property
     def weight(self) -> float:
-        """How much the place makes of the difference: US dollars, or tokens where there is no price."""
+        """The place's share of the difference, in US dollars, or in tokens if there is no price."""
         if self.a.usd is not None and self.b.usd is not None:
             return abs(self.b.usd - self.a.usd)
         return float(abs(self.b.tokens_in + self.b.tokens_out - self.a.tokens_in - self.a.tokens_out))
@@ -59,19 +59,19 @@ class PlaceCost:
 
 @dataclass(frozen=True)
 class CostDiff:
-    """What both runs cost, and by place, the largest difference first."""
+    """The cost of both runs, in total and by place, the largest difference first."""
 
     a: Spent = field(default_factory=Spent)
     b: Spent = field(default_factory=Spent)
     places: tuple[PlaceCost, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The form of schema run_diff/1."""
+        """Return the form of schema run_diff/1."""
         return asdict(self)
 
 
 def compare_costs(a: Sequence[CallRecord], b: Sequence[CallRecord], prices: tuple[Price, ...] = ()) -> CostDiff:
-    """What models cost in both runs. Raises: ConfigError for a model without price, if others have one."""
+    """Compare the model costs of two runs. Raises: ConfigError for a model without price, if others have one."""
     budget = Budget(0.0, prices)
     total_a, total_b = Spent(), Spent()
     places: dict[tuple[str, str], tuple[Spent, Spent]] = {}

@@ -1,4 +1,4 @@
-"""How two recorded runs differ: schema run_diff/1; pure."""
+"""The difference between two recorded runs: schema run_diff/1; pure."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ __all__ = ["ADDED", "CHANGED", "DROPPED", "MOVED", "OTHER_OUTPUT", "SAME", "Call
 SCHEMA: Final = "run_diff/1"
 SAME, CHANGED, OTHER_OUTPUT, ADDED, DROPPED, MOVED = "same", "changed", "other_output", "added", "dropped", "moved"
 DIFFERENCES_MAX: Final = 500
-"""Calls that are described; more are counted."""
+"""The number of calls that are described; further ones are counted."""
 _TRAJECTORY: Final = frozenset({CHANGED, ADDED, DROPPED})
 
 
 @dataclass(frozen=True)
 class CallDiff:
-    """A call that is not the same in both runs.
+    """A call that differs between the runs.
 
-    `change` is changed (another request), other_output (the same request, another answer), added (only B has it),
-    dropped (only A has it) or moved (the same request in another lane or order).
+    `change` is changed (different request), other_output (same request, different answer), added (only B has it),
+    dropped (only A has it) or moved (same request in another lane or order).
     """
 
     change: str
     boundary: str
     a: int = 0
-    """The number of the call in run A; 0: it has none."""
+    """The number of the call in run A; 0: none."""
     b: int = 0
     lane: str = ""
     code: str = ""
     diff: tuple[Diff, ...] = ()
     part: str = ""
-    """Which of the eight moving parts of an agent differs."""
+    """The one of the eight moving parts that differs."""
     turn: int = 0
-    """Of a conversation: the turn in which it first differs, from 1."""
+    """For a conversation: the first turn that differs, counted from 1."""
     context: tuple[Change, ...] = ()
     chunks: tuple[Change, ...] = ()
 
     def describe(self) -> str:
-        """What differs, in a few words."""
+        """Describe the difference in a few words."""
         if self.change == CHANGED:
             return first_place(self.diff)
         if self.change == OTHER_OUTPUT:
@@ -66,7 +66,7 @@ class CallDiff:
 
 @dataclass(frozen=True)
 class RunDiff:
-    """Everything in which two runs differ; `first` is the first call in which they part, with its origins."""
+    """All differences between two runs; `first` is the first call that differs, with its origins."""
 
     a: Recording
     b: Recording
@@ -77,11 +77,11 @@ class RunDiff:
     output: dict[str, Any]
     cost: CostDiff
     reasons: tuple[str, ...]
-    """Why one of the runs is not recorded whole."""
+    """Why the recording of one of the runs is incomplete."""
 
     @property
     def is_same(self) -> bool:
-        """Whether both runs made the same calls, got the same answers and gave the same output."""
+        """Whether both runs made the same calls, got the same answers and produced the same output."""
         ends = (
             (self.a.root.outcome, self.a.root.manifest.get("exit")),
             (
@@ -92,7 +92,7 @@ class RunDiff:
         return not self.differences and bool(self.output["equal"]) and ends[0] == ends[1]
 
     def to_json(self) -> dict[str, Any]:
-        """The form of schema run_diff/1."""
+        """Return the form of schema run_diff/1."""
         return {
             "schema": SCHEMA,
             "a": _run_to_json(self.a),
@@ -109,10 +109,7 @@ class RunDiff:
 
 
 def compare_runs(a: Recording, b: Recording, *, only: str = "*", prices: tuple[Price, ...] = ()) -> RunDiff:
-    """Compare two runs; `only` is a pattern of boundaries or kinds: `llm` or `tool:get_*`.
-
-    Raises: ConfigError for a model without a price, if others have one.
-    """
+    """Compare two runs; `only` is a pattern of boundaries or kinds: `llm` or `tool:get_*`."""
     calls_a, calls_b = (tuple(call for call in run.calls if _is_wanted(call, only)) for run in (a, b))
     pairs = align(calls_a, calls_b)
     keys = [run.root.env.get(names.REDACTION_KEY) for run in (a, b)]
@@ -143,7 +140,7 @@ def _is_wanted(call: CallRecord, only: str) -> bool:
 
 
 def _find_first(found: Sequence[CallDiff | None]) -> int | None:
-    """The first call with another request, or that only one run makes; else the first with another answer."""
+    """Return the first call with a different request, or made by one run only; else the first with another answer."""
     for changes in (_TRAJECTORY, frozenset({OTHER_OUTPUT}), frozenset({MOVED})):
         at = next((i for i, each in enumerate(found) if each is not None and each.change in changes), None)
         if at is not None:
@@ -177,11 +174,11 @@ def _judge(pair: Pair, *, is_keyed_alike: bool) -> CallDiff | None:
 
 
 def _diff_requests(a: CallRecord, b: CallRecord, *, is_keyed_alike: bool) -> tuple[Diff, ...] | None:
-    """Where the requests differ; None where they are the same, () where that can't be shown."""
+    """Return where the requests differ; None if they are the same, () if the difference can't be shown."""
     if a.key == b.key or (a.request and is_same_text(a.request, b.request)):
         return None
     diff, _ = ignored.split(a.keyspec, diff_json(a.request, b.request))
-    # With two redaction keys equal requests have two keys: what a key leaves out is then all that differs
+    # With two redaction keys, equal requests have different keys: then only parts outside the key differ
     return diff if diff or is_keyed_alike else None
 
 

@@ -1,7 +1,7 @@
-"""Where what differs in a call of two recorded runs comes from: by value where there is evidence; pure.
+"""Finds where a difference between calls of two recorded runs comes from: by value if there is evidence; pure.
 
-Nothing is guessed: a piece of evidence is a text that stands somewhere (`value`) or something that differs too
-(`beside`), and without either the origin is unknown.
+Nothing is guessed: evidence is a text that is found somewhere (`value`) or something else that differs (`beside`);
+without either, the origin is unknown.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ __all__ = ["Origins"]
 
 CAUSES_MAX: Final = 6
 OUTPUTS_MAX: Final = 500
-"""Outputs before a call that are looked through, the latest first."""
+"""The number of outputs before a call that are searched, the latest first."""
 _SHOWN: Final = 60
 _PUNCTUATION: Final = " .,:;!?"
-"""What a sentence puts behind a value."""
+"""Punctuation that may follow a value in a sentence."""
 
 
 class Origins:
-    """The evidence that two recorded runs hold."""
+    """The evidence in two recorded runs."""
 
     def __init__(self, a: Recording, b: Recording, pairs: Sequence[Pair], other_outputs: Sequence[int]) -> None:
         self._a = a
         self._b = b
         self._pairs = pairs
         self._others = other_outputs
-        """Places in `pairs` of calls that were asked the same and answered something else."""
+        """Positions in `pairs` of calls with the same request and different answers."""
 
     def explain(self, at: int, diffs: Sequence[Diff]) -> tuple[Cause, ...]:
-        """Where the difference at a place in the pairs comes from, the best evidence first."""
+        """Return the origins of the difference at a position in the pairs, the best evidence first."""
         pair = self._pairs[at]
         found: list[Cause] = []
         if pair.a is None or pair.b is None:
@@ -56,11 +56,11 @@ class Origins:
         return tuple(kept.values())[:CAUSES_MAX]
 
     def explain_end(self) -> tuple[Cause, ...]:
-        """What is not the same, where all calls are and the runs end differently."""
+        """Return other differences, for runs with equal calls and different ends."""
         return tuple(self._beside())[:CAUSES_MAX]
 
     def _earlier(self, at: int) -> Iterator[Pair]:
-        """Calls with another answer that had ended before this call began, the latest first."""
+        """Yield the calls with different answers that ended before this call began, the latest first."""
         call = self._pairs[at].either
         is_b = self._pairs[at].b is not None
         for other in [each for each in self._others if each < at][-OUTPUTS_MAX:][::-1]:
@@ -70,7 +70,9 @@ class Origins:
                 yield pair
 
     def _of_a_choice(self, at: int) -> Iterator[Cause]:
-        """A call that only one run makes: another answer asked for it, or came before it."""
+        """Yield the origins of a call that only one run makes: a different answer that names it, or that came before
+        it.
+        """
         pair = self._pairs[at]
         name = pair.either.name.rpartition(".")[2]
         before = list(self._earlier(at))
@@ -104,7 +106,7 @@ class Origins:
             yield Cause("clock", "both values are times: the runs were at different times", "value", "clock")
 
     def _from_outputs(self, at: int, then: str, now: str) -> Iterator[Cause]:
-        """The latest call before this one that gave each run its own value."""
+        """Yield the latest earlier call that gave each run its own value."""
         for other in self._earlier(at):
             assert other.a is not None
             assert other.b is not None
@@ -139,7 +141,7 @@ class Origins:
                 return
 
     def _from_reads(self, at: int, then: str, now: str) -> Iterator[Cause]:
-        """What each run had read of the clock and of random sources just before the call."""
+        """Yield a clock or random source from which each run read its value just before the call."""
         pair = self._pairs[at]
         if pair.a is None or pair.b is None or not min(len(then), len(now)) >= FRAGMENT_CHARACTERS_MIN:
             return
@@ -149,7 +151,7 @@ class Origins:
                 return
 
     def _from_equal_outputs(self, at: int, now: str) -> Iterator[Cause]:
-        """A call that gave both runs the same, and of which B uses what A does not."""
+        """Yield a call that gave both runs the same answer, from which only B takes the text."""
         others = set(self._others)
         for other in range(at - 1, max(-1, at - 1 - OUTPUTS_MAX), -1):
             pair = self._pairs[other]
@@ -161,7 +163,7 @@ class Origins:
                 return
 
     def _beside(self) -> Iterator[Cause]:
-        """What else is not the same in both runs."""
+        """Yield other differences between the runs."""
         roots = self._a.root, self._b.root
         code = [root.manifest.get("code") for root in roots]
         if isinstance(code[0], Mapping) and isinstance(code[1], Mapping):
@@ -180,7 +182,7 @@ class Origins:
 
 
 def _find_variables(a: RootRecord, b: RootRecord) -> list[str]:
-    """Variables that both runs read with another value; none can be told with another redaction key."""
+    """Return the variables that both runs read with different values; none if the redaction keys differ."""
     if a.env.get(names.REDACTION_KEY) != b.env.get(names.REDACTION_KEY):
         return []
     found: set[str] = set()
@@ -192,7 +194,7 @@ def _find_variables(a: RootRecord, b: RootRecord) -> list[str]:
 
 
 def _variables_of(root: RootRecord) -> dict[str, str]:
-    """What a run read of its environment, where the values are kept; '' for a variable that was not set."""
+    """Return the variables that a run read, if the values are kept; '' for an unset variable."""
     found = root.manifest.get(VARIABLES)
     if not isinstance(found, Mapping):
         return {}
@@ -200,7 +202,7 @@ def _variables_of(root: RootRecord) -> dict[str, str]:
 
 
 def _values_of(reads: str) -> Iterator[tuple[str, str]]:
-    """(source, value as text) of what a call carries."""
+    """Yield (source, value as text) of the reads that a call carries."""
     try:
         lanes = json.loads(reads) if reads else []
         for _, rows in lanes:
@@ -222,7 +224,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _differing_part(value: Any, other: Any) -> Any:
-    """Of a list (the words of a command) what the other one does not hold; anything else as it is."""
+    """Return the items of a list (the words of a command) that the other list lacks; any other value unchanged."""
     if not isinstance(value, list) or not isinstance(other, list):
         return value
     return [each for each in value if each not in other] or value
