@@ -38,8 +38,9 @@ class Cause:
     """A possible origin of a changed value.
 
     `kind` is upstream_output, code, argument, environment, plan, clock, hash_seed, ignored_field, redaction or
-    versions. `strength` is the evidence: `value` (the changed text itself is there), `place` (it is on the call's
-    stack), `beside` (it changed too).
+    versions.
+    `strength` says how it is known: `value` (the changed text itself is there), `place` (it is on the call's stack),
+    `beside` (it changed too).
     """
 
     kind: str

@@ -29,7 +29,7 @@ def has_ended_at_a_hole(session: Session) -> bool:
     leaks = session.recording.root.manifest.get("leaks")
     rows = leaks if isinstance(leaks, list) else []
     holes = [row for row in rows if isinstance(row, dict) and row.get("is_hole") and row.get("kind") in _EFFECTS]
-    found = [each for each in session.divergences if each.kind != _STALL]  # a thread that waited for them stalled
+    found = [each for each in session.divergences if each.kind != _STALL]  # stalls wait for what ended there
     if not holes or not (found or session.sockets_denied):
         return False
     if session.sockets_denied and not any(row.get("kind") == _SOCKET for row in holes):

@@ -1,5 +1,4 @@
-"""Shortens the traceback of an exception that ends the agent in a replay: only the agent's frames, or nothing if the
-verdict reports it.
+"""Shortens tracebacks of exceptions that end a replay's agent: only its own frames, or nothing if the verdict says it.
 
 `SPANREPLAY_DEBUG=true` shows everything.
 """

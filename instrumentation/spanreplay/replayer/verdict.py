@@ -151,7 +151,7 @@ def _find_divergences(
     """Return the divergences: calls in the order of discovery, then connections, files and the process's output."""
     recording = session.recording
     divergences = _order_moves(session)
-    if session.sockets_denied:  # a wait for a denied connection is in vain
+    if session.sockets_denied:  # waits for a denied connection never end
         divergences = [replace(d, is_downstream=d.is_downstream or d.kind == "order_stall") for d in divergences]
     blocked = [_blocked(address, any(not d.is_downstream for d in divergences)) for address in session.sockets_denied]
     if not session.has_reached_frontier:
@@ -282,9 +282,7 @@ def compare_stdout(recorded: Any, now: dict[str, Any], as_recorded: Callable[[st
 def _output_divergences(
     outputs: Mapping[str, dict[str, Any]], exits: dict[str, Any], is_downstream: bool, hint: str
 ) -> list[Divergence]:
-    """Return the divergences of the process's output and exit; `hint` names what the recording leaves open as a
-    possible cause.
-    """
+    """Return the divergences of output and exit status; `hint` names a possible cause that the level leaves open."""
     found: list[Divergence] = []
     for name, output in outputs.items():
         if output["compared"] and not output["equal"]:

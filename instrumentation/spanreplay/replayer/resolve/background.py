@@ -106,9 +106,7 @@ class Background:
         return found
 
     def wait_in_vain(self, session: SharedState) -> None:
-        """Note that the unit waits forever, perhaps for a task whose call has no answer, or that waits for other units
-        too.
-        """
+        """Note that the unit waits forever, perhaps for a task without an answer, or one that waits for other units."""
         with self._lock:
             self._read()
             left = next((found[0] for found in self._calls.values() if found), None)

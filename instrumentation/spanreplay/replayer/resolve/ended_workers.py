@@ -1,5 +1,4 @@
-"""Workers that their pool terminated, perhaps before they began, as leaving a `multiprocessing.Pool`'s `with` block
-does.
+"""Workers that their pool terminated, perhaps before they began (as a `multiprocessing.Pool`'s `with` block does).
 
 What such a worker's initializer would have done next is unknown. In a replay, the worker waits at that point until its
 pool terminates it again, and the pool waits until the worker has made the calls that it made when recorded.
@@ -36,7 +35,10 @@ class EndedWorkers:
         return any(is_within(lane, each) for each in self._lanes)
 
     def look(self, crossing: Crossing, gate: OrderGate) -> None:
-        """Make the calling thread wait for its end if the worker was terminated before this call."""
+        """Make the calling thread wait for its end if the worker was terminated before this call.
+
+        Raises: ReplayMiss once the replay has stopped matching the recording.
+        """
         if not self.holds(crossing.lane.path):
             return
         call = self._index.at(crossing.lane.path, crossing.boundary, crossing.index)

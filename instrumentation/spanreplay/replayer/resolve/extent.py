@@ -56,7 +56,7 @@ class Extent:
         self.has_started = False
         """Whether the start of the process is over."""
         self.is_over = False
-        """Whether the unit has returned its output: the recorded end may come before what its tasks still do."""
+        """Whether the unit has returned its output: later calls of its tasks may come after the recorded end."""
         self.is_beside_main = False
         """Whether another thread works on the unit, so that the main thread may pass the start before it is over."""
 

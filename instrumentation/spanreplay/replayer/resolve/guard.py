@@ -1,4 +1,4 @@
-"""What the kernel prevents in a replay: changes to files, and connections."""
+"""The kernel's protection of a replay: it denies changes to files, and connections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Guard(NamedTuple):
-    """Whether the kernel guards this process's files: `why` not; otherwise, `free` lists the writable folders."""
+    """Whether the kernel guards this process's files; `why` says why not, else `free` lists the writable folders."""
 
     why: str = ""
     free: tuple[str, ...] = ()

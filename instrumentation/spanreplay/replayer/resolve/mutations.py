@@ -38,8 +38,7 @@ class Mutation:
 def find_mutations(
     recording: Recording, *, only: str = "*", fields: str = "*", count: int = 50, seed: int = 0
 ) -> list[Mutation]:
-    """Return at most `count` mutations of the fields like `fields` in the answers that `only` selects, in the run's
-    order.
+    """Return at most `count` mutations of fields like `fields` in answers that `only` selects, in the run's order.
 
     The same seed picks the same mutations; every call is visited once before any is visited twice. Raises: ConfigError.
     """

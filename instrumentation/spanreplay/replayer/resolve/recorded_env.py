@@ -171,8 +171,7 @@ class RecordedEnv:
 
     # ── At its end ──────────────────────────────────────────────────────────────────────────────────
     def compare(self, redactor: RunRedactor) -> list[str]:
-        """Return the variables and files that differ on this machine; call at the end, when all of the run's secrets
-        are known.
+        """Return the variables and files that differ on this machine; call at the end, when all secrets are known.
 
         Redacting a text earlier than the recorded run did would fix which parts of it count as secret.
         """

@@ -409,7 +409,7 @@ class Session:
             return self._stopped(crossing, "stream_overrun", crossing.paired, "more was read than was recorded")
 
     def settle_streams(self) -> None:
-        """Note the streams that were read less far than recorded; call once, after the agent has ended."""
+        """Note the streams of which less was read than recorded; call once, after the agent has ended."""
         with self._lock:
             streams, self._streams = self._streams, {}
             if self.is_stopped or self.has_reached_frontier:

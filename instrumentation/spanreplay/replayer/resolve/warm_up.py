@@ -69,7 +69,7 @@ class WarmUp:
                 yield unit
 
     def is_before_judged(self) -> bool:
-        """Count a unit that the program has reached; return whether its number is below that of the judged one."""
+        """Count a unit that the program has reached; return whether an earlier unit is to be replayed now."""
         with self._lock:
             self.seen += 1
             return self.seen <= self.before and any(True for _ in self.iter_left())
@@ -110,7 +110,7 @@ class WarmUp:
             self._go_back(run)
 
     def begin_judged(self, run: Run) -> None:
-        """Begin the judged unit, or end the replay; idempotent."""
+        """Switch to the judged unit, or to the end of the replay; idempotent."""
         with self._lock:
             if self._own is None:
                 return

@@ -1,4 +1,4 @@
-"""Makes the kernel guard a replay's files and network, if the whole process is a replay: native code bypasses Python.
+"""Makes the kernel guard a replay's files and network (only if the whole process is one): native code bypasses Python.
 
 Files that Python opens go to the overlay, and Python code that bypasses it is denied (`overlay`, `hermetic`). A library
 in C, C++ or Rust goes through neither. The guard can't be lifted, so it needs a process that ends with its replay and

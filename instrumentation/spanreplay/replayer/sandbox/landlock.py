@@ -2,7 +2,9 @@
 
 On request it denies TCP connections, too. It affects neither reading and executing nor datagrams and Unix sockets,
 which Landlock doesn't cover. It has no rights for modes, owners, times and extended attributes. Landlock needs no
-privileges and can't be lifted. Source: Documentation/userspace-api/landlock.rst of Linux.
+privileges and can't be lifted.
+
+Source: Documentation/userspace-api/landlock.rst of Linux.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _CONNECT_TCP: Final = 1 << 1
 
 
 class Restricted(NamedTuple):
-    """What the kernel denies from now on; `why` explains why it denies nothing."""
+    """The kernel's restrictions from now on; `why` explains why there are none."""
 
     why: str = ""
     is_offline: bool = False
@@ -40,8 +42,7 @@ class Restricted(NamedTuple):
 
 
 def restrict(folders: Iterable[str], files: Iterable[str] = (), ports: Iterable[int] | None = None) -> Restricted:
-    """Allow this thread, and everything it starts from now on, to change only these paths and connect only to these
-    ports.
+    """Let this thread, and everything it starts from now on, change only these paths and connect only to these ports.
 
     Paths that don't exist are skipped. Without `ports`, or if the kernel can't deny connections, it may connect
     anywhere. If Landlock is unavailable, nothing is denied.

@@ -1,4 +1,4 @@
-"""Finds actions that bypass audit events: the C library through ctypes, and `fork_exec`, which raises no event.
+"""Finds ways around the audited events: the C library through ctypes, and `fork_exec`, which raises no event.
 
 A symbol counts by its origin, not by its name: a symbol of the C library found through another library's handle belongs
 to the C library. Code without a file (`eval`, `exec`) counts as the agent's here, whichever library runs it.

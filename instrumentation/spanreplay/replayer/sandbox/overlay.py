@@ -78,9 +78,7 @@ class Overlay:
         return self._getcwd().startswith(self.scratch.root)
 
     def locate(self, path: Any, dir_fd: int | None = None) -> str | None:
-        """Return the full name of a path that may be redirected; None for descriptors, devices, our files and live
-        calls.
-        """
+        """Return the full name of a path that may be redirected; None for descriptors, devices, ours and live calls."""
         if self._state.depth or not isinstance(path, (str, bytes, os.PathLike)) or self._is_over():
             return None
         text = os.fsdecode(path)
@@ -130,9 +128,7 @@ class Overlay:
         return path if whole is None else self.scratch.find(whole)
 
     def find_quickly(self, path: str) -> str:
-        """As `find`, for code that asks thousands of times: paths in folders that this replay never touched are
-        unchanged.
-        """
+        """As `find`, for code that asks thousands of times: skips folders that this replay has never touched."""
         folder, name = os.path.split(path)
         with self._inside():
             folder = real_folder(folder or self._cwd())

@@ -201,7 +201,7 @@ class Scratch:
 
 
 def _whole(path: str) -> str:
-    """Return an absolute path without `..`."""
+    """Return a path from `/` on, without `..`."""
     return os.sep + os.path.normpath(path).lstrip(os.sep)
 
 

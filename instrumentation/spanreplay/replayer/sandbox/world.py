@@ -1,5 +1,4 @@
-"""Sets up the files of a replay: writes go to a scratch folder, files made by the recorded run are hidden, the rest is
-denied.
+"""Sets up a replay's files: writes go to a scratch folder, the recorded run's files are hidden, the rest is denied.
 
 A replay may share its process: the guard ignores threads that existed before it and have no lane of the run, and a test
 runner's own work.

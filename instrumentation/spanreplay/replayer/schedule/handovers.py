@@ -30,9 +30,7 @@ class _Queue:
             self.left[lane] += count
 
     def is_turn(self, lane: str) -> bool:
-        """Whether a lane may pass; a lane that never passed here when recorded, or not so often, passes after all
-        others.
-        """
+        """Whether a lane may pass; a lane that passed here less often when recorded, or never, passes last."""
         return not self.runs or self.runs[0][0] == lane
 
     def passed(self, lane: str, times: int) -> None:
@@ -84,8 +82,7 @@ class RecordedHandovers:
             self._passed(place, lane, times)
 
     def pass_later(self, place: str, lane: str, effect: Callable[[], T], otherwise: T, times: int = 1) -> T:
-        """Run the effect when it is this lane's turn; if the turn doesn't come, return `otherwise` and run the effect
-        later.
+        """Run the effect at this lane's turn; if the turn doesn't come, return `otherwise` and run the effect later.
 
         The waiting thread may hold a library's lock that the thread whose turn it is needs.
         """

@@ -59,7 +59,7 @@ class KeptOrder:
         thread_waits.cancel_queued(self._gate, pool)
 
     def wait_limited(self, timed: Timed, name: str, instance: Any, call: tuple[Any, Any, Any]) -> Any:
-        """Wait for what came when recorded; if nothing came, expire in the same way when it is the turn of that."""
+        """Wait for what came when recorded; if nothing came, expire in the same way at the recorded turn."""
         wrapped, args, kwargs = call
 
         def wait(seconds: float) -> Any:
@@ -73,7 +73,7 @@ class KeptOrder:
         return thread_waits.sleep_as_recorded(wrapped, self._gate, name, args)
 
     def attempt(self, lock: Any, place: str, lane: Lane, blocking: bool, timeout: float) -> bool:
-        """Take the lock if that succeeded when recorded; otherwise fail when it is the turn of that."""
+        """Take the lock if that succeeded when recorded; otherwise fail at the recorded turn."""
 
         def attempt(seconds: float) -> bool:
             return bool(lock.acquire(True, seconds))
@@ -87,7 +87,7 @@ class KeptOrder:
         return True
 
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
-        """Meet when it is the turn of that, or fail then if that failed when recorded."""
+        """Meet when it is this meeting's turn, or fail then if it failed when recorded."""
         return thread_waits.meet_as_recorded(meet, self._gate, name, limit)
 
     def await_meeting(self, name: str) -> None:

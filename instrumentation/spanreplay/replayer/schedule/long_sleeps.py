@@ -39,11 +39,11 @@ class LongSleeps:
 
     @classmethod
     def of(cls, recording: Recording) -> LongSleeps:
-        """Return the long sleeps of a recorded process."""
+        """Build them from a recorded process."""
         return cls(recording.calls, recording.root.start_ns, recording.root.end_ns)
 
     def hold(self, gate: Order, seconds: float) -> None:
-        """Keep a daemon thread asleep whose sleep exceeded the recorded run, until nothing else moves."""
+        """Keep a daemon thread asleep whose sleep outlasted the recorded run, until nothing else moves."""
         run = active_run()
         if run is None or not threading.current_thread().daemon or not has_lane() or self._ended_ns <= 0:
             return

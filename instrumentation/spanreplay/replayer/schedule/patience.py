@@ -37,14 +37,10 @@ _QUIET_LOOKS: Final = 3
 _AT_WORK_MS: Final = 2.0
 """If other threads use more CPU time than this between two looks, they are at work."""
 _LOOKING_MS: Final = 0.5
-"""The CPU time that each waiting thread may use for its own looks within LOOK_MS, if threads have no clock of their
-own.
-"""
+"""The CPU time that each waiting thread may use for looks within LOOK_MS, if threads have no clock of their own."""
 _TASKS: Final = "/proc/self/task"
 _CLOCK_OF_THREAD: Final = 6
-"""Linux's CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED; combined with the complement of a thread id, that thread's CPU
-clock.
-"""
+"""Linux's CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED; with the complement of a thread id, that thread's CPU clock."""
 
 
 class _Work:
@@ -62,8 +58,7 @@ class _Work:
         self._since = time.monotonic()
 
     def look(self, waiting: Collection[int]) -> float:
-        """Return the CPU time since the last look in ms, 0 at the first: a look lets other threads have the
-        interpreter.
+        """Return the CPU time since the last look in ms; 0 at the first, as a look lets other threads run.
 
         `waiting`: native ids of the threads that don't count.
         """
@@ -109,8 +104,8 @@ class Patience:
     def is_over(self, state: object, *, is_busy: bool, is_awaited: bool = False, waiting: Collection[int] = ()) -> bool:
         """Whether the state has been the same for too long; `is_busy` while other threads work.
 
-        `is_awaited`: another process is still to start or to answer, which may take long on a busy machine. `waiting`:
-        native ids of the threads that also wait.
+        `is_awaited`: another process is still to start or to answer, which may take long on a busy machine.
+        `waiting`: native ids of the threads that also wait.
         """
         self._looks += 1
         now = time.monotonic()

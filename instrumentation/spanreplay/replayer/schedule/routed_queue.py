@@ -131,7 +131,7 @@ class RoutedQueue:
                 self.idle.discard(thread)
 
     def get_nowait(self) -> Any:
-        """Return an item without waiting. Raises: queue.Empty."""
+        """`get` without waiting. Raises: queue.Empty."""
         return self.get(block=False)
 
     def qsize(self) -> int:

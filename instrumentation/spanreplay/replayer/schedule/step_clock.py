@@ -40,7 +40,7 @@ class _Certain(asyncio.Future[None]):
     """
 
     def done(self) -> bool:
-        """Always True, which anyio checks; see `is_over`."""
+        """Always True, because anyio checks it; see `is_over`."""
         return True
 
     @property
@@ -287,7 +287,7 @@ class StepClock(LoopClock):
         return self._waiting[0] if self._waiting else None
 
     def _let_go(self, head: Any) -> None:
-        """Whether another process is still to start or to answer, after a wait this long that is not yet too long."""
+        """Let the head continue, and completions of the same iteration of a loop whose callbacks aren't counted."""
         while True:
             heapq.heappop(self._waiting)
             if head.handle is not None:
@@ -334,7 +334,7 @@ def install(gate: Order, patches: Patches) -> None:
         clock = loop.__dict__.get(_CLOCK)
         if clock is None:
             clock = loop.__dict__[_CLOCK] = StepClock(loop, gate, watched, run)
-        return clock  # nothing else is ever stored there
+        return clock  # type: ignore[no-any-return]  # nothing else is ever stored there
 
     def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
         clock = find_clock(loop)

@@ -90,9 +90,7 @@ def cancel_rest(future: Any) -> None:
 
 
 def cancel_queued(gate: Order, pool: Any) -> None:
-    """Cancel the jobs left in a pool that is shut down, once its threads have taken the jobs that they took when
-    recorded.
-    """
+    """Cancel the jobs left in a pool that is shut down, once its threads have taken those of the recorded run."""
     if gate.is_open:
         return
     items, waiting = pool._work_queue, []
@@ -136,7 +134,7 @@ def _wait_while_results_come(
 def expire_as_recorded(
     call: Callable[[float], Any], timed: Timed, gate: Order, name: str, instance: Any, timeout: float
 ) -> Any:
-    """Wait for what came when recorded; if nothing came, expire in the same way when it is the turn of that."""
+    """Wait for what came when recorded; if nothing came, expire in the same way at the recorded turn."""
     if gate.is_open or gate.timers is None:
         return call(timeout)
     clock = gate.timers.get(name, -1)
@@ -155,7 +153,7 @@ def expire_as_recorded(
 def attempt_as_recorded(
     attempt: Callable[[float], bool], gate: Order, name: str, wait: Callable[[], None], timeout: float
 ) -> bool:
-    """Acquire a lock after `wait` if that succeeded when recorded; otherwise fail when it is the turn of that.
+    """Acquire a lock after `wait` if that succeeded when recorded; otherwise fail at the recorded turn.
 
     An attempt that the recording doesn't contain may fail too, a little later than requested.
     """
@@ -170,7 +168,7 @@ def attempt_as_recorded(
 
 
 def meet_as_recorded(meet: Callable[[float | None], bool], gate: Order, name: str, limit: float | None) -> bool:
-    """Meet another process when it is the turn of that, or fail then.
+    """Meet another process when it is this meeting's turn, or fail then if it failed when recorded.
 
     The next event doesn't need a reaction to this one: the order itself contains who meets whom.
     """

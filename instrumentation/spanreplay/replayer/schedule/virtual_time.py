@@ -237,8 +237,7 @@ class LoopClock(abc.ABC):
         return self._give_up(head)
 
     def _are_others_at_work(self, now: float) -> bool:
-        """Whether other threads have made progress since the loop became idle; until they had their time, no deadline
-        passes.
+        """Whether other threads make progress since the loop became idle; no deadline passes before they had time.
 
         They make progress if one of their calls has ended or begun, or if they compute.
         """

@@ -53,9 +53,7 @@ class _Waits:
 
 
 class WatchedCall:
-    """An event loop's call that waits for its thread; `let_go` gives it to any thread and returns whether it was
-    waiting.
-    """
+    """An event loop's call that waits for its thread; `let_go` gives it to any, and returns whether it was waiting."""
 
     def __init__(self, let_go: Callable[[], bool], gate: Order) -> None:
         self.gate = gate

@@ -109,7 +109,10 @@ class RunDiff:
 
 
 def compare_runs(a: Recording, b: Recording, *, only: str = "*", prices: tuple[Price, ...] = ()) -> RunDiff:
-    """Compare two runs; `only` is a pattern of boundaries or kinds: `llm` or `tool:get_*`."""
+    """Compare two runs; `only` is a pattern of boundaries or kinds: `llm` or `tool:get_*`.
+
+    Raises: ConfigError for a model without a price, if others have one.
+    """
     calls_a, calls_b = (tuple(call for call in run.calls if _is_wanted(call, only)) for run in (a, b))
     pairs = align(calls_a, calls_b)
     keys = [run.root.env.get(names.REDACTION_KEY) for run in (a, b)]

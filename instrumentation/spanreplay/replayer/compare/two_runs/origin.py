@@ -70,9 +70,7 @@ class Origins:
                 yield pair
 
     def _of_a_choice(self, at: int) -> Iterator[Cause]:
-        """Yield the origins of a call that only one run makes: a different answer that names it, or that came before
-        it.
-        """
+        """Yield the origins of a call that only one run makes: a different earlier answer, preferably one naming it."""
         pair = self._pairs[at]
         name = pair.either.name.rpartition(".")[2]
         before = list(self._earlier(at))
