@@ -151,7 +151,7 @@ def _find_divergences(
     """Return the divergences: calls in the order of discovery, then connections, files and the process's output."""
     recording = session.recording
     divergences = _order_moves(session)
-    if session.sockets_denied:  # waits for a denied connection never end
+    if session.sockets_denied:  # whatever waits for the denied caller waits in vain
         divergences = [replace(d, is_downstream=d.is_downstream or d.kind == "order_stall") for d in divergences]
     blocked = [_blocked(address, any(not d.is_downstream for d in divergences)) for address in session.sockets_denied]
     if not session.has_reached_frontier:

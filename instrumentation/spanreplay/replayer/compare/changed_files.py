@@ -17,7 +17,7 @@ FILES_MAX: Final = 100
 def compare_files(recorded: Any, now: Any, run_id: str, *, is_downstream: bool) -> list[Divergence]:
     """Return one divergence per file that differs, is missing or is new; none if files were not recorded.
 
-    Content that is not text, or was written with another redaction key, is compared only by size.
+    Content that is not text is compared by its keyed hash: with another redaction key it counts as different.
     """
     if not isinstance(recorded, Mapping) or not isinstance(now, Mapping):
         return []
