@@ -1,1 +1,1 @@
-"""Seams of the machine: clock, random values, files, databases, programs, sockets."""
+"""Seams of the machine: clock, random values, files, databases, programs and sockets."""

@@ -1,8 +1,8 @@
-"""What becomes of each argument of each function by which an agent acts on the world.
+"""How each argument is treated, of each function by which an agent acts on the world.
 
-Compared: another value is another run. Ignored: it leaves the process and is not compared, so a verdict names it.
-Inside: it does not leave the process, so there is nothing to compare. A test changes every argument that is compared,
-and fails for a seam, a replaced function or an argument that no row states.
+Compared: a different value is a different run. Ignored: it leaves the process but is not compared, so a verdict names
+it. Inside: it does not leave the process, so there is nothing to compare. A test changes every compared argument, and
+fails for a seam, a replaced function or an argument without a row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one function, by what becomes of them."""
+    """The arguments of one function, by how they are treated."""
 
     compared: tuple[str, ...] = ()
     ignored: Mapping[str, str] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Arguments:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every argument that is stated."""
+        """Every argument that is listed."""
         return frozenset({*self.compared, *self.ignored, *self.inside})
 
 
@@ -169,9 +169,9 @@ WIRES: Final[Mapping[str, str]] = {
     "botocore": "method url query headers body", "grpc": "method metadata message",
     "websockets": "url headers messages",
 }  # fmt: skip
-"""Seams that see a request as it goes out: what of it is compared, whichever argument put it there.
+"""Seams that see the outgoing request → which parts of it are compared, whichever argument set them.
 
-Headers of credentials, connection and trace are ignored, and named in the verdict (`http_headers`).
+Credential, connection and trace headers are ignored, and named in the verdict (`http_headers`).
 """
 
 STATEMENTS: Final[Mapping[str, str]] = {
@@ -180,7 +180,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "aiosqlite": "statement parameters commit rollback",
     "duckdb": "statement parameters begin commit rollback append",
 }  # fmt: skip
-"""Seams of databases: what of a connection's use is compared."""
+"""Database seams → what is compared of a connection's use."""
 
 _PLAIN: Final = "reads something, or concerns the agent's side of the connection"
 
@@ -204,14 +204,14 @@ METHODS: Final[Mapping[str, Mapping[str, str]]] = {
     "psycopg2.extensions.cursor": dict.fromkeys(
         ("cast", "nextset", "scroll", "setinputsizes", "setoutputsize"), _PLAIN),
 }  # fmt: skip
-"""Classes of connections and cursors: their methods that no class of ours replaces, and why nothing of them is lost."""
+"""Classes of connections and cursors → their methods that none of our classes replaces, and why nothing is lost."""
 
 LEAVES: Final = frozenset(
     {"langchain-tools", "langchain-retrievers", "llamaindex-tools", "llamaindex-retrievers", "llamaindex-workflows",
      "openai-agents", "autogen", "haystack", "mcp", "pydantic-ai", "crewai", "smolagents", "google-adk", "dspy", "agno",
      "chromadb"}
 )  # fmt: skip
-"""Seams whose calls are functions: the key of a call is made of all of its arguments."""
+"""Seams whose calls are function calls: a call's key is made of all its arguments."""
 
 _READS: Final = "only reads something: its answer is recorded, and a different question changes later calls"
 _ORDERS: Final = "only keeps lanes and their order"
@@ -228,9 +228,9 @@ INSIDE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("leaks", "native-clients"), _MISSES),
     "native-files": "writes are compared by the content of the file; those of DuckDB by its statements",
 }  # fmt: skip
-"""Seams that nothing leaves by, and why."""
+"""Seams through which nothing leaves the process, and why."""
 FUNCTION_SEAMS: Final = frozenset({"subprocess", "sqlite3", "files", "changes", "system-log", "datagrams"})
-"""Seams of which each function has its row in `FUNCTIONS`."""
+"""Seams whose every function has a row in `FUNCTIONS`."""
 
 _ASKS: Final = "asks the system or the process, and changes nothing"
 _ITSELF: Final = "is about the process's own descriptors, memory or children"

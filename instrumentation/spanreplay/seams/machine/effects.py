@@ -1,7 +1,8 @@
-"""Effects on the world that no other call holds: each is a call of its own, without a result.
+"""Effects on the world that no other call covers: each becomes a separate call without a result.
 
-A replay makes the same calls in the same order, or has diverged: a `commit` that is dropped, another mode in `chmod`,
-another signal. What the effect changes is done behind the call: for real while recording, in a replay's overlay later.
+A replay must make the same calls in the same order; otherwise it has diverged, for example because a `commit` is
+missing or `chmod` or a signal has another value. The effect itself happens after the call: for real while recording, in
+the overlay during a replay.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
 
 
 def attach(run: Run) -> None:
-    """Have the run's effects recorded, or compared where its recording has them."""
+    """Record the run's effects, or in a replay compare them if the recording has them."""
     first_environs[run] = dict(os.environ)
     if run.session is None:
         run.environment = {**run.environment, EFFECTS: VERSIONS}
 
 
 def describe_effect(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.IRREVERSIBLE) -> Leaf:
-    """An effect as a call."""
+    """Describe an effect as a call."""
     return Leaf(Kind.TOOL.value, name, effect.value, arguments, prints=False)
 
 
 def effects_run() -> Run | None:
-    """The run whose effects are calls here; None inside of another call.
+    """Return the run whose effects are calls here; None inside another call.
 
-    Raises: ReplayMiss behind the end of what was recorded: what the agent tidies up then is no other request.
+    Raises: ReplayMiss after the end of the recording: the agent's cleanup at that point is not a new request.
     """
     run = recorded_run()
     if run is None or not sees_effects(run):
@@ -46,6 +47,6 @@ def effects_run() -> Run | None:
 
 
 def note_effect(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE) -> None:
-    """An effect is about to happen. Raises: ReplayMiss if it is not the recorded one."""
+    """Note an effect that is about to happen. Raises: ReplayMiss if it differs from the recorded one."""
     if effects_run() is not None:
         call_sync(lambda: describe_effect(name, arguments, effect), lambda: None)

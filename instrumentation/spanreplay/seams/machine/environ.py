@@ -1,7 +1,8 @@
 """Seam: environment variables that are read.
 
-A keyed hash of each value that the agent's code reads is kept, so that a replay can say which variable is another one
-now. Of those that the agent or a library uses by name the redacted value is kept, too (`used_variables.py`): a replay
+A keyed hash is kept of each value that the agent's code reads, so that a replay can name the variables that have
+changed.
+For variables that the agent or a library uses by name, the redacted value is kept too (`used_variables.py`): a replay
 gives it to an agent that lacks the variable (`replayer/resolve/recorded_env.py`).
 """
 
@@ -33,19 +34,19 @@ _ABSENT: Final = "absent"
 
 
 class Environment:
-    """What the agent's code has read so far: name → keyed hash of the value. Thread-safe."""
+    """The variables that the agent's code has read so far: name → keyed hash of the value. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._hashes: dict[str, str] = {}
         self.settled: set[str] = set()
-        """Variables of which another reading by name adds nothing, whoever reads; none in a replay."""
+        """Variables for which another read by name adds nothing, whoever reads; empty in a replay."""
         self._key = b""
         self.used = UsedVariables(run)
-        """What a replay gives to an agent that lacks it."""
+        """The values that a replay gives to an agent that lacks the variable."""
 
     def saw(self, name: str, value: str | None) -> None:
-        """Note the first reading of a variable."""
+        """Note the first read of a variable."""
         if self._run.session is not None and self._run.leaks is not None:
             self._deny_other(name, value)
         if name in self._hashes or len(self._hashes) >= _NAMES_MAX or name.startswith(_OURS):
@@ -61,7 +62,7 @@ class Environment:
         return hmac.digest(self._key, f"{name}={value}".encode("utf-8", "surrogateescape"), "sha256")[:12].hex()
 
     def _deny_other(self, name: str, value: str | None) -> None:
-        """In a strict replay a variable must have the value that it had. Raises: ReplayMiss."""
+        """Require, in a strict replay, that a variable has its recorded value. Raises: ReplayMiss."""
         session, refused = self._run.session, self._run.leaks
         if session is None or refused is None or name.startswith(_OURS):
             return
@@ -76,11 +77,11 @@ class Environment:
             refused.add("environment", what, name, ids.find_caller(4), is_hole=True)
 
     def describe(self) -> dict[str, str]:
-        """For the manifest."""
+        """Return the hashes for the manifest, sorted by name."""
         return dict(sorted(self._hashes.items()))
 
     def for_manifest(self, parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-        """Members for the manifest; `parts` are what other processes of the run have left."""
+        """Return members for the manifest; `parts` are those that the run's other processes have left."""
         for part in parts.values():
             self.used.add(part["manifest"].get(VARIABLES) or ())
         is_kept = self._run.session is None or self._run.is_continued
@@ -88,7 +89,7 @@ class Environment:
         return {"environment_read": self.describe(), **(used or {})}
 
     def find_differing(self, recorded: Any, env: Mapping[str, Any]) -> list[str]:
-        """Names whose value is another than when it was recorded; none can be told with another redaction key."""
+        """Return the names whose value has changed since the recording; empty if the redaction key differs."""
         if not isinstance(recorded, Mapping) or env.get(names.REDACTION_KEY) != self._run.redactor.fingerprint:
             return []
         given = () if self._run.session is None else self._run.session.recorded_env.given
@@ -103,7 +104,7 @@ def _note_use(key: Any, frame: FrameType) -> None:
 
 
 def _is_settled(environ: object, key: object) -> bool:
-    """Whether reading this adds nothing: the quick way out, for what a program reads again and again."""
+    """Whether this read adds nothing: the fast path for variables that a program reads again and again."""
     run = active_run() if environ is os.environ and type(key) is str else None
     if run is None or run.environment_read is None or run.census is not None:
         return False
@@ -111,7 +112,7 @@ def _is_settled(environ: object, key: object) -> bool:
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch reading of `os.environ`; `os.getenv`, `environ.get`, `in` and copies come to it."""
+    """Patch reads of `os.environ`; `os.getenv`, `environ.get`, `in` and copies end up there."""
     cls: Any = type(os.environ)
     real, real_iter = cls.__getitem__, cls.__iter__
 

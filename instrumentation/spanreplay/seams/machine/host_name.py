@@ -1,7 +1,7 @@
-"""Seam: the name of the machine, as the agent's code reads it: in a replay it is the one of the recording.
+"""Seam: the machine's name as the agent's code reads it; a replay returns the recorded name.
 
-The number of the process stays the real one: a program sends signals to it. Only what marks a message with it, so that
-no other has the same name, gets the recorded one.
+The process ID stays real, because a program sends signals to it. Only code that puts the process ID into a name to make
+it unique, such as a message ID, gets the recorded ID.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOURCES: Final = {
 _PROCESS: Final = source(_KIND, "os.getpid", is_loose=True)
 _getframe: Final = sys._getframe
 _marking: Final[set[str]] = set()
-"""Code files of modules that mark what they make with the number of the process: names of messages."""
+"""Source files of modules that put the process ID into the names they make, such as message IDs."""
 
 
 def _mark(module: Any, patches: Patches) -> None:
@@ -44,7 +44,7 @@ def _mark(module: Any, patches: Patches) -> None:
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch `socket` or `platform`, or what `email.utils` or `mailbox` asks."""
+    """Patch `socket` or `platform`, or `os.getpid` as `email.utils` or `mailbox` calls it."""
     if module.__name__ not in _NAMES:
         _mark(module, patches)
         return

@@ -1,4 +1,6 @@
-"""Seam: `input()` and `getpass.getpass()`, as the agent's code asks a human; and how a run waits for one."""
+"""Seam: `input()` and `getpass.getpass()`, called by the agent's code to ask a human; and suspending a run for an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def _echo(prompt: object) -> None:
 
 
 class _Question:
-    """One question: put to the human, to the one who resumes the run, or to the recording."""
+    """One question, answered by the human, by the person who resumes the run, or by the recording."""
 
     def __init__(self, run: Run, real: Callable[[Any], Any], prompt: object, choices: Sequence[str]) -> None:
         self._run = run
@@ -45,14 +47,14 @@ class _Question:
         self.is_asked = False
 
     def describe(self) -> Leaf:
-        """The call."""
+        """Describe the question as a call."""
         arguments: dict[str, Any] = {"prompt": str(self._prompt)}
         if self._choices:
             arguments["choices"] = self._choices
         return Leaf(Kind.HUMAN.value, "input", Effect.READ.value, arguments, prints=False)
 
     def take_answer(self) -> tuple[bool, Any]:
-        """The answer of who resumes the run, if it is due; suspends the run where nobody can answer."""
+        """Return the answer given when the run was resumed, if it is due; suspend the run if nobody can answer."""
         session = self._run.session
         continuation = None if session is None else session.continuation
         if continuation is not None:
@@ -66,31 +68,31 @@ class _Question:
         return False, None
 
     def ask(self) -> Any:
-        """Ask for real."""
+        """Ask the human."""
         self.is_asked = True
         if self._run.output is not None and _is_console():
             sys.stdout.flush()
-            self._run.output.note(str(self._prompt))  # on a console the prompt goes past sys.stdout
+            self._run.output.note(str(self._prompt))  # on a console the prompt bypasses sys.stdout
         return self._real(self._prompt)
 
     def live(self) -> Any:
-        """The answer."""
+        """Return the answer."""
         has_answer, answer = self.take_answer()
         return answer if has_answer else self.ask()
 
     async def live_async(self) -> Any:
-        """The answer; the event loop goes on meanwhile."""
+        """Return the answer; the event loop keeps running meanwhile."""
         has_answer, answer = self.take_answer()
         return answer if has_answer else await asyncio.to_thread(self.ask)
 
     def echo(self) -> None:
-        """Show the prompt where it was not shown by asking."""
+        """Show the prompt if asking has not already shown it."""
         if not self.is_asked:
             _echo(self._prompt)
 
 
 def ask(run: Run, real: Callable[[Any], Any], prompt: object, choices: Sequence[str] = ()) -> str:
-    """Put a question as a recorded call."""
+    """Ask a question as a recorded call."""
     question = _Question(run, real, prompt, choices)
     try:
         answer: str = call_sync(question.describe, question.live)
@@ -102,7 +104,7 @@ def ask(run: Run, real: Callable[[Any], Any], prompt: object, choices: Sequence[
 
 
 async def ask_async(run: Run, real: Callable[[Any], Any], prompt: object, choices: Sequence[str] = ()) -> str:
-    """The same from a coroutine."""
+    """Ask a question as a recorded call, from a coroutine."""
     question = _Question(run, real, prompt, choices)
     live: Callable[[], Awaitable[str]] = question.live_async
     try:
@@ -115,7 +117,7 @@ async def ask_async(run: Run, real: Callable[[Any], Any], prompt: object, choice
 
 
 def suspend(run: Run, prompt: str) -> NoReturn:
-    """End the run where it waits for an answer; the process ends, or a block is left by `Suspended`."""
+    """End the run where it waits for an answer; `Suspended` ends the process, or leaves the run's block."""
     crossing = current_crossing(run.root_lane)
     shown = run.redactor.text(prompt)[:PROMPT_CHARACTERS_MAX]
     run.suspended = {"seq": -1 if crossing is None else crossing.seq, "prompt": shown}
@@ -145,7 +147,7 @@ def _patch_getpass(patches: Patches, module: Any) -> None:
         def describe() -> Leaf:
             return Leaf(Kind.HUMAN.value, "getpass", Effect.READ.value, {"prompt": prompt})
 
-        # Under this name the redactor takes the whole value for a secret
+        # The redactor treats the whole value under this name as a secret
         answer = call_sync(describe, lambda: {"password": real(prompt, stream, **kwargs)})
         return str(answer["password"])
 

@@ -1,4 +1,6 @@
-"""Local non-determinism: clock, random, human, subprocess, database, files and environment of the agent's own code."""
+"""Local non-determinism of the agent's own code: clock, random values, human, subprocess, database, files,
+environment.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
 
 _PURPOSE = b"reads"
 _LOOKS, _STATE = "looks", "state"
-"""Members of the environment: whether looks at files are calls of this recording, and what is in the code tree before
-the run changes it."""
+"""Members of the environment: whether reads of file metadata are calls in this recording, and whether the state of the
+code tree before the run changes it is recorded.
+"""
 
 
 def attach_reads(run: Run) -> None:
-    """Say who answers the run's reads: a log, in a replay the recorded ones, or nobody."""
+    """Choose what answers the run's reads: a log, in a replay the recorded reads, or nothing."""
     from spanreplay.seams.machine.environ import Environment
 
     run.environment_read = Environment(run)
@@ -54,7 +57,7 @@ def attach_reads(run: Run) -> None:
 def attach_files(
     run: Run, surroundings: Surroundings | None = None, is_outside: Callable[[], bool] | None = None
 ) -> None:
-    """Have the files that the agent writes noted, to be compared when the run ends."""
+    """Note the files that the agent writes, to compare them when the run ends."""
     from spanreplay.seams.machine import effects
     from spanreplay.seams.machine.sockets import datagrams
 
@@ -66,7 +69,7 @@ def attach_files(
 def begin_files(
     run: Run, surroundings: Surroundings | None = None, is_outside: Callable[[], bool] | None = None
 ) -> None:
-    """Forget what was written until now: a unit has its own files, in a replay of the start of its process too."""
+    """Start an empty list of written files: each unit has its own, even when a replay includes its process's start."""
     from spanreplay.runtime.process.surroundings import Surroundings
     from spanreplay.seams.machine.files.written import Written
 
@@ -87,7 +90,7 @@ def begin_files(
 
 
 def _beside(run: Run, written: Written, before: Files | None) -> Files:
-    """Whose files are noted from now on: behind its start a process writes beside the unit that is replayed."""
+    """Return where files are noted from now on; after its start, a process writes beside the unit that is replayed."""
     extent = None if run.session is None else run.session.extent
     if extent is None or before is None:
         return written
@@ -98,7 +101,7 @@ def _beside(run: Run, written: Written, before: Files | None) -> Files:
 
 
 def _attach_leaks(run: Run) -> None:
-    """Have I/O outside of every boundary noted, and for the doctor every read with its place."""
+    """Note I/O outside every boundary; for the doctor, note every read with its location too."""
     how = config.read_setting("SPANREPLAY_AUDIT")
     is_examined = bool(os.environ.get("SPANREPLAY_DOCTOR"))
     if how == "off":
@@ -115,7 +118,7 @@ def _attach_leaks(run: Run) -> None:
 
 
 def _resume_reads(run: Run, feed: ReadFeed) -> Reads:
-    """The reads of a run that goes on with a recorded one."""
+    """Return the reads of a run that continues a recorded one."""
     from spanreplay.replayer.resolve.resumed_reads import resume_reads
     from spanreplay.runtime.reads import ReadLog
 

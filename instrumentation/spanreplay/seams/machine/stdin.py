@@ -1,7 +1,7 @@
-"""Seam: standard input, as whoever reads `sys.stdin` gets it, below its text layer.
+"""Seam: standard input, recorded at the byte buffer below the text layer of `sys.stdin`.
 
-Every line is a call of its own, so that `input()`, which is recorded above this, and a loop over `sys.stdin` can take
-turns; `read()` is one call. A replay needs no input.
+Every line is a separate call, so that `input()`, which is recorded one level higher, and a loop over `sys.stdin` can
+take turns; `read()` is one call. A replay needs no input.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from spanreplay.runtime.patches import Patches
 
 _NAME: Final = "stdin"
 _TAIL_BYTES_MAX: Final = 3
-"""Of a character in UTF-8, behind its first byte."""
+"""The most bytes that follow the first byte of a UTF-8 character."""
 
 
 def _is_cut(content: bytes) -> bool:
-    """Whether the end of a text lies inside of a character."""
+    """Whether the content ends in the middle of a UTF-8 character."""
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as exc:
@@ -30,7 +30,7 @@ def _is_cut(content: bytes) -> bool:
 
 
 def _read_whole(real: Callable[..., Any], buffer: Any, size: int) -> Any:
-    """Read so that no character is cut: what is text can be redacted."""
+    """Read without splitting a character, because only valid text can be redacted."""
     content = real(size)
     for _ in range(_TAIL_BYTES_MAX):
         more = type(buffer).read(buffer, 1) if content and _is_cut(content) else b""

@@ -1,1 +1,1 @@
-"""Seams of time and of random values."""
+"""Seams of time and random values."""

@@ -1,4 +1,4 @@
-"""Bytes as text, for reads."""
+"""Bytes as text, for recorded reads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import base64
 
 
 def pack_bytes(value: bytes) -> str:
-    """Base64."""
+    """Encode as Base64."""
     return base64.b64encode(value).decode("ascii")
 
 
 def unpack_bytes(written: str) -> bytes:
-    """What `pack_bytes` took."""
+    """Decode what `pack_bytes` returned."""
     return base64.b64decode(written)

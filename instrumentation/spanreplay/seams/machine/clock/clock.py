@@ -1,11 +1,12 @@
-"""Seam: the clock, as the agent's code reads it: `time`, `datetime`, `date`.
+"""Seam: the clock as the agent's code reads it: `time`, `datetime`, `date`.
 
-`datetime.datetime` and `datetime.date` stay what they are: their methods are replaced inside the types, so that
-`type(datetime.now()) is datetime` and pydantic, pickle and isinstance see no difference.
+`datetime.datetime` and `datetime.date` remain the same classes: only their methods are replaced inside the types, so
+that `type(datetime.now()) is datetime`, and pydantic, pickle and isinstance see no difference.
 
-time-machine rewrites the very C functions that are replaced here, and would crash the interpreter: before it is
-imported the originals are put back, and the recording says that it knows nothing of the clock from there on.
-freezegun replaces attributes and may lie over this.
+time-machine rewrites the same C functions that are replaced here, and would crash the interpreter: before it is
+imported
+the originals are restored, and the recording notes that the clock is not recorded from there on. freezegun replaces
+attributes and can be used on top of this.
 """
 
 from __future__ import annotations
@@ -91,14 +92,16 @@ def _patch_numbers(patches: Patches) -> None:
 
 
 def _patch_loops(patches: Patches, real: Callable[[], float]) -> None:
-    """Have asyncio's loops read the real clock directly: they do so several times a turn, and never for the agent."""
+    """Let asyncio's event loops read the real clock directly: they do so several times per iteration, never for the
+    agent.
+    """
     import asyncio.base_events
 
     passed = time.monotonic
 
     def loop_time(self: Any) -> Any:
         clock = time.monotonic
-        return real() if clock is passed else clock()  # freezegun's, which lies over ours
+        return real() if clock is passed else clock()  # freezegun's, on top of ours
 
     loop_time.__name__, loop_time.__qualname__ = "time", "BaseEventLoop.time"
     loop_time.__doc__ = asyncio.base_events.BaseEventLoop.time.__doc__
@@ -106,7 +109,7 @@ def _patch_loops(patches: Patches, real: Callable[[], float]) -> None:
 
 
 def _patch_calendar(patches: Patches) -> None:
-    """The functions that mean "now" when the time is left out."""
+    """Patch the functions that use the current time when the time is left out."""
     asctime, strftime, localtime = time.asctime, time.strftime, time.localtime
     for name, shown in (("localtime", _LOCALTIME), ("gmtime", _GMTIME), ("ctime", _CTIME)):
         real = getattr(time, name)
@@ -170,7 +173,7 @@ _TODAY: Final = source("clock", "date.today", pack=lambda v: v.toordinal(), unpa
 
 
 def _as(cls: Any, value: dt.datetime) -> Any:
-    """The same point in time as an instance of `cls`."""
+    """Return the same point in time as an instance of `cls`."""
     if type(value) is cls:
         return value
     return cls(
@@ -205,7 +208,7 @@ def _patch_datetime(patches: Patches) -> None:
             return real_now.__get__(None, cls)(tz)
 
         if not isinstance(tz, dt.tzinfo):
-            return draw_tz()  # raises what it always raised
+            return draw_tz()  # raises the usual error
         return _in_zone(cls, read(_NOW_TZ, draw_tz, lambda shift: _later(draw_tz(), shift)), tz)
 
     def utcnow(cls: Any) -> Any:
@@ -227,7 +230,7 @@ def _patch_date(patches: Patches) -> None:
     members = TypeMembers(dt.date)
 
     def today(cls: Any) -> Any:
-        # What the interpreter does itself, but for the clock that it would ask through `time.time`
+        # Does what the interpreter does, without reading the clock through `time.time`
         if not asks(_getframe(1)):
             return cls.fromtimestamp(_real_time())
         if issubclass(cls, dt.datetime):
@@ -251,7 +254,7 @@ _TIME_MACHINE: Final = frozenset({"time_machine", "_time_machine"})
 
 
 class _MakeWay:
-    """An import finder that finds nothing, and takes the patches out before time-machine takes pointers to them."""
+    """An import finder that finds nothing, and removes the patches before time-machine takes pointers to them."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches: Patches | None = patches

@@ -1,7 +1,7 @@
-"""Seam: `os.urandom` and `secrets`, as the agent's code uses them.
+"""Seam: `os.urandom` and `secrets` as the agent's code uses them.
 
-Such values become passwords and session keys: they are recorded sealed, and only who has the redaction key of the
-recording can replay them.
+Such values become passwords and session keys: they are recorded sealed, and only someone with the recording's redaction
+key can replay them.
 """
 
 from __future__ import annotations

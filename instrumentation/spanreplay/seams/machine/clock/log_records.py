@@ -1,7 +1,9 @@
-"""Seam: what a log record says of when and where it was made: time, process, thread.
+"""Seam: when and where a log record was made, according to the record: time, process, thread.
 
-A library may log more or less in a replay (nothing connects, no pool is cleaned up), so records are known by logger and
-function, and neither one more nor one less of them is a divergence: what was not logged then shows the replay's clock.
+A library may log more or less in a replay (nothing connects, no connection pool is cleaned up), so records are matched
+by
+logger and function, and an extra or a missing record is not a divergence: a record that was not logged while recording
+shows the replay's clock.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def _source_of(logger: str, function: str) -> Source:
 
 
 def _shift(record: logging.LogRecord, shift_ns: int) -> list[Any]:
-    """What the record shows, with its time so much later."""
+    """Return the record's values, with its time shifted by `shift_ns`."""
     values = [getattr(record, name) for name in _SHOWN]
     values[0] = record.created + shift_ns / _NS
     values[1] = int(values[0] * 1000) % 1000 + 0.0
@@ -43,7 +45,7 @@ def _stamp(record: logging.LogRecord) -> None:
         return
     lane, crossing = current_place(run.root_lane)
     if crossing is not None:
-        lane = crossing.lane  # its own ends with the call, and nothing would carry what it has read
+        lane = crossing.lane  # the call's own lane ends with it, and reads recorded there would be lost
     found = run.reads.read(
         lane,
         _source_of(record.name, record.funcName or ""),

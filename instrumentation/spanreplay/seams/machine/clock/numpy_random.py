@@ -1,8 +1,9 @@
-"""Seam: `numpy.random`, as the agent's code uses it: generators without a seed, and the functions of the module.
+"""Seam: `numpy.random` as the agent's code uses it: generators without a seed, and the functions of the module.
 
-Arrays may be large, so it is no values that are recorded: a generator that takes its seed from the operating system
-gets a recorded one, and of the module's own generator the state is recorded before the agent first draws from it. What
-a library draws from that generator between two draws of the agent is not seen.
+Arrays may be large, so values are not recorded: a generator seeded from the operating system gets a recorded seed, and
+the state of the module's own generator is recorded before the agent first draws from it. Draws that a library makes
+from
+that generator between two draws of the agent are not observed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Global:
         self._lock = make_lock()
 
     def pin(self) -> None:
-        """Record the state, or put the recorded one in its place; once."""
+        """Record the state, or restore the recorded one; once per run."""
         run = recorded_run()
         if run is None or run in self._pinned:
             return
@@ -60,7 +61,7 @@ class _Global:
 
 
 def _with_seed(real: Any, bits: int) -> Callable[..., Any]:
-    """What gives `real` a recorded seed where it is given none."""
+    """Wrap `real` to use a recorded seed when it gets none."""
 
     def ask(seed: Any = None) -> Any:
         return real(read(SEED, lambda: _system.getrandbits(bits)) if seed is None else seed)

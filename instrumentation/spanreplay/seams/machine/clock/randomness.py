@@ -1,8 +1,8 @@
-"""Seam: `random`, as the agent's code uses it: module functions, `SystemRandom`, and generators without a seed.
+"""Seam: `random` as the agent's code uses it: module functions, `SystemRandom`, and generators without a seed.
 
-Values are recorded, not the seed of the module's generator: libraries draw from it too, at times of their own. What
-picks from the caller's objects is recorded as positions. A generator of the agent's own that takes its seed from the
-operating system gets a recorded seed instead: one read, whatever it draws.
+Values are recorded, not the seed of the module's generator, because libraries draw from it too, at times of their own.
+Functions that pick from the caller's objects are recorded as positions. A generator of the agent's that is seeded from
+the operating system gets a recorded seed instead: one read, however many values it draws.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SYSTEM: Final = _sources("random.SystemRandom", is_secret=True)
 def _choice(real: Any, shown: Source, population: Any) -> Any:
     places = range(len(population))
     if not places:
-        return real(population)  # raises what it always raised
+        return real(population)  # raises the usual error
     return population[read(shown, lambda: real(places))]
 
 
@@ -97,7 +97,7 @@ _PICKS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def ask(real: Any, shown: Source, name: str) -> Callable[..., Any]:
-    """What asks for one recorded value of `real`, named `name` in `random`."""
+    """Return a function that reads one recorded value of `real`, named `name` in `random`."""
     pick = _PICKS.get(name)
     if pick is None:
         return lambda *args, **kwargs: read(shown, lambda: real(*args, **kwargs))

@@ -1,7 +1,7 @@
-"""Seam: names of temporary files and folders that the agent makes, which `tempfile` draws at random.
+"""Seam: random names that `tempfile` draws for the agent's temporary files and folders.
 
-So are those of a library that opens files for it, as one that writes spreadsheets does. They get into commands, prompts
-and messages: a replay has the same ones, in its overlay.
+It includes those of a library that opens files for the agent, such as one that writes spreadsheets. The names appear in
+commands, prompts and messages: a replay has the same names, in its overlay.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from spanreplay.runtime.reads import source
 _getframe: Final = sys._getframe
 NAME: Final = source("random", "tempfile.name", is_loose=True)
 _OWN_USE: Final = "_get_default_tempdir"
-"""It tries out folders, once in a process."""
+"""Tries out folders, once per process."""
 
 
 def is_tempfile(frame: FrameType) -> bool:
-    """Whether the code in this frame is `tempfile`'s."""
+    """Whether the code in this frame belongs to `tempfile`."""
     return frame.f_code.co_filename == getattr(sys.modules.get("tempfile"), "__file__", "")
 
 
 def asks_for_temporary(frame: FrameType | None) -> bool:
-    """Whether the agent makes a temporary file or folder here, where `tempfile` draws its name or makes it."""
+    """Whether the agent makes a temporary file or folder here, while `tempfile` draws its name or makes it."""
     while frame is not None and (is_tempfile(frame) or is_ours(frame.f_code.co_filename)):  # it opens with our `open`
         if frame.f_code.co_name == _OWN_USE:
             return False

@@ -1,7 +1,7 @@
-"""Seam: `uuid.uuid1`, `uuid4` and what newer Pythons have (`uuid6`, `uuid7`), as the agent's code uses them.
+"""Seam: `uuid.uuid1`, `uuid4` and those of newer Pythons (`uuid6`, `uuid7`), as the agent's code uses them.
 
-Two distributions make the same in native code: uuid_utils, from which LangChain takes the ids of its messages and runs,
-and fastuuid, from which LiteLLM takes its own.
+Two packages make the same in native code: uuid_utils, which LangChain uses for the IDs of its messages and runs, and
+fastuuid, which LiteLLM uses.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SOURCES: Final = {
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch one of these modules; `uuid_utils.compat` gives UUIDs of the standard library's class."""
+    """Patch one of these modules; `uuid_utils.compat` returns UUIDs of the standard library's class."""
     for name, shown in _SOURCES[module.__name__].items():
         real = getattr(module, name, None)
         if real is not None:

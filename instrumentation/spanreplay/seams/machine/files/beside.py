@@ -1,7 +1,7 @@
-"""Files in the replay of a unit: what its process writes beside it is none of what the unit leaves behind.
+"""Files in the replay of a unit: what its process writes beside the unit is not part of the unit's results.
 
-A program that has started a server goes on, and so do its tasks and threads; how far they come while the unit is
-replayed is a matter of the machine. In the recording what they wrote is the process's, and in the replay too.
+A program that has started a server goes on running, and so do its tasks and threads; how far they get while the unit is
+replayed depends on the machine. Their writes belong to the process, in the recording and in the replay.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class FilesBeside:
-    """The files of whoever asks: the unit's, or those of what goes on beside it; both have the same members."""
+    """The files of the caller: the unit's, or those of the code that runs beside it; both have the same members."""
 
     def __init__(self, run: Run, of_unit: Files, beside: Files, is_outside: Callable[[str], bool]) -> None:
-        """`is_outside` says of the name of a lane whether it is beside the unit."""
+        """`is_outside` says whether a lane with the given name runs beside the unit."""
         self.beside = beside
         self._run = run
         self._of_unit = of_unit
@@ -31,5 +31,5 @@ class FilesBeside:
         return getattr(self.beside if is_outside else self._of_unit, name)
 
     def describe(self) -> dict[str, Any]:
-        """What the unit has left behind, whoever asks."""
+        """Describe the files that the unit has left behind, whoever calls."""
         return self._of_unit.describe()

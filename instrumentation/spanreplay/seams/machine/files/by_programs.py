@@ -1,8 +1,8 @@
-"""What programs of the run have made or changed: an input of the agent, wherever it lies.
+"""Files that programs of the run have made or changed: an input of the agent, wherever they lie.
 
-Files of the code tree are read as they are, and what the run has written itself is no input. But a formatter rewrites
-what the agent wrote, and a build leaves files beside the agent's code. No program runs in a replay, so what the agent
-reads there, or learns by looking, is a call.
+Files of the code tree are read as they are, and files that the run has written itself are not an input. But a formatter
+rewrites what the agent wrote, and a build leaves files beside the agent's code. No program runs in a replay, so reading
+such a file, or its metadata, is a call.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 _COARSE_NS: Final = 10_000_000
-"""A file's times come from a clock that stands still for up to 10 ms."""
+"""File times come from a clock that advances only every 10 ms or less."""
 
 
 def is_by_program(run: Run, path: str, name: str) -> bool:
-    """Whether what is at a path is the work of a program that the run started, where it would be no input otherwise.
+    """Whether a program of the run made or changed the file at a path that would not be an input otherwise.
 
-    `name` is that of the call that it becomes (`open`, `stat`). In a replay, whether that call was recorded next.
+    `name` is that of the call that it becomes (`open`, `stat`). In a replay: whether that call is the next recorded
+    one.
     """
     written = run.written
     if written is None or not written.program_ns:
@@ -50,7 +51,7 @@ def is_by_program(run: Run, path: str, name: str) -> bool:
 
 
 def note_missing(run: Run, path: str) -> None:
-    """The agent looks into its code tree, and no program has run yet; call it where that is no call."""
+    """Note that a path in the code tree was missing before any program ran; call it where the read is not a call."""
     written = run.written
     if written is None or written.state is None or written.program_ns or run.session is not None:
         return

@@ -1,6 +1,6 @@
-"""What the agent's code changes in the world's files: noted by path, and what is there before is an input.
+"""Changes that the agent's code makes to files: noted by path; what was there before is an input.
 
-A replay begins with what was there: on a machine without the folder a file is written into it all the same, and an
+A replay begins with what was there: if the machine lacks the folder, a file is written into it all the same, and an
 inbox whose files the recorded run has moved away still holds them.
 """
 
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 _getframe: Final = sys._getframe
 _WRITE_FLAGS: Final = os.O_WRONLY | os.O_RDWR
 _NAMELESS: Final = getattr(os, "O_TMPFILE", -1)
-"""Opens a file without a name: the path is that of the folder, which stays as it is."""
+"""Opens a file without a name: the path is that of the folder, which does not change."""
 _APPENDING: Final = dict.fromkeys(("a", "ab", "ba", "at", "ta"), APPENDS)
 
 
 def run_of_files() -> Run | None:
-    """The run whose files are noted here; None inside of a call."""
+    """Return the run whose files are noted here; None inside a call."""
     run = recorded_run()
     return None if run is not None and run.written is not None and run.written.is_outside() else run
 
 
 def name_of(run: Run, path: str) -> str:
-    """A path as calls name it."""
+    """Return a path as calls name it."""
     return path if run.written is None else run.written.name(path)
 
 
 def read_content(run: Run, real: Any, path: Any, what: str) -> dict[str, Any]:
-    """A file's content and hash, as a call answers; a hole where it is too large. `real` is `open`.
+    """Return a file's content and hash as the answer of a call; notes a hole if it is too large. `real` is `open`.
 
-    Where no looks at files are recorded, its times (access and change, ns) are in the answer too.
+    If metadata reads are not recorded, the answer includes its times too (access and change, ns).
     """
     with real(path, "rb") as source:
         content = source.read(config.FILE_BYTES_MAX + 1)
@@ -68,7 +68,7 @@ def read_content(run: Run, real: Any, path: Any, what: str) -> dict[str, Any]:
 
 
 def _seed(run: Run, real: Any, path: str, mode: str) -> None:
-    """A data file that is changed in place is an input first: in a replay it begins as it was."""
+    """Record a data file as an input before it is changed in place; a replay begins with that content."""
     is_live = False
 
     def live() -> dict[str, Any]:
@@ -91,11 +91,13 @@ def _kind_at(look: Callable[[str], os.stat_result], path: str) -> str:
 
 
 def look_before(run: Run, path: str, how: str = KEEPS) -> str:
-    """What is at a path that the agent is about to change: `file`, `directory`, `link` or '' for nothing.
+    """Return what is at a path that the agent is about to change: `file`, `directory`, `link` or '' for nothing.
 
-    Outside of code, and where the process has not changed it before, it is a call; in a replay the overlay has the same
-    there, and the same kind of folder around it. `how` is the kind of change, for what `state.py` records inside of
-    code. Raises: ReplayMiss.
+    Outside the code tree, the first time that the process changes a path, this is a call; in a replay the overlay then
+    has
+    the same there, and the same kind of folder around it. Inside the code tree, `state.py` records it; `how` is the
+    kind of
+    change. Raises: ReplayMiss.
     """
     written = run.written
     with unwatched():
@@ -123,7 +125,7 @@ def look_before(run: Run, path: str, how: str = KEEPS) -> str:
 
 
 def note_write(run: Run, real: Any, path: str, mode: str) -> None:
-    """The agent is about to open a file for writing; `real` is `open`. Raises: ReplayMiss."""
+    """Note that the agent is about to open a file for writing; `real` is `open`. Raises: ReplayMiss."""
     written = run.written
     if written is None:
         return
@@ -145,21 +147,21 @@ def _how(mode: str) -> str:
 
 
 def note_log(path: str) -> None:
-    """The agent's log is about to be opened: a replay has the same folder around it. Raises: ReplayMiss."""
+    """Note that the agent's log is about to be opened, so that a replay has the same folder. Raises: ReplayMiss."""
     run = run_of_files()
     if run is not None and not path.startswith(DEVICES):
         look_before(run, path, NAMES)
 
 
 def note_made(path: str) -> None:
-    """Somebody else than the agent is about to write a file: it is none of the run's inputs."""
+    """Note that code other than the agent's is about to write a file, which is therefore not an input of the run."""
     run = run_of_files()
     if run is not None and run.written is not None:
         _note_made(run, run.written, path)
 
 
 def _note_made(run: Run, written: Files, path: str) -> None:
-    """A replay begins without what was not there before."""
+    """Note a file as made by the run; if it did not exist before, a replay begins without it."""
     with unwatched():
         if written.state is not None and not written.touched.has(path) and not os.path.lexists(path):
             written.state.note_absent(path)
@@ -167,7 +169,7 @@ def _note_made(run: Run, written: Files, path: str) -> None:
 
 
 def _begin_temporary(run: Run, frame: FrameType, path: str) -> None:
-    """A temporary file is about to be made: in a replay its recorded name is free, as it was, and its folder there."""
+    """Prepare for a temporary file that is about to be made: a replay has its folder, and its recorded name is free."""
     if not is_tempfile(frame) or run.written is None:
         return
     if not run.written.is_temporary(path):
@@ -205,9 +207,9 @@ def _open_descriptor(real: Any, frame: FrameType, path: Any, flags: int, folder:
 
 
 def _read_by_descriptor(run: Run, real: Any, path: str) -> None:
-    """A data file whose descriptor is asked for is an input: in a replay it lies there as it was, or does not.
+    """Record a data file opened by descriptor as an input; a replay has the same file there, or none.
 
-    Recorded whole, for what is mapped into memory is read where nobody sees it. Raises: ReplayMiss.
+    The whole content is recorded, because reads of memory-mapped files can't be observed. Raises: ReplayMiss.
     """
     is_live = False
 
@@ -215,7 +217,7 @@ def _read_by_descriptor(run: Run, real: Any, path: str) -> None:
         nonlocal is_live
         is_live = True
         with unwatched():
-            is_there = os.path.isfile(path)  # noqa: PTH113 -- the real one; a pipe would be waited for
+            is_there = os.path.isfile(path)  # noqa: PTH113 -- the real one; opening a pipe would block
         try:
             return read_content(run, real, path, "read") if is_there else {"there": ""}
         except OSError:
@@ -239,7 +241,7 @@ def _how_of_flags(flags: int) -> str:
     return REPLACES if flags & os.O_TRUNC else APPENDS if flags & os.O_APPEND else KEEPS
 
 
-# ── What changes a path: (run, written, path, …) before the real function ─────────────────────────────
+# ── Functions that change a path: (run, written, path, …) before the real function ───────────────────
 def _remove(run: Run, written: Files, real: Any, path: str) -> None:
     look_before(run, path, REPLACES)
     guard.guarded("what a file held", written.end, path)
@@ -292,7 +294,7 @@ _SECOND: Final[dict[str, Callable[..., None]]] = {"symlink": _add, "link": _add}
 
 
 def folders_of(kwargs: Mapping[str, Any], *, takes_two: bool) -> tuple[Any, ...]:
-    """The open folders from which the paths of a change are meant, each or None."""
+    """Return the open folders to which the paths of a change are relative, each or None."""
     if takes_two:
         return kwargs.get("src_dir_fd"), kwargs.get("dst_dir_fd")
     return (kwargs.get("dir_fd", kwargs.get("dst_dir_fd")),)
@@ -301,7 +303,7 @@ def folders_of(kwargs: Mapping[str, Any], *, takes_two: bool) -> tuple[Any, ...]
 def _before(
     handler: Callable[..., None], real_open: Any, frame: FrameType, paths: Sequence[Any], folders: Sequence[Any]
 ) -> None:
-    """Note a change that the agent makes; of what others make, only that it is no input."""
+    """Note a change by the agent; for a change by other code, only that the path is not an input."""
     run = run_of_files()
     if run is None or run.written is None or not all(isinstance(p, (str, bytes, os.PathLike)) for p in paths):
         return
@@ -347,14 +349,14 @@ def _install_rmtree(patches: Patches, module: Any) -> None:
         note_change("rmtree", _getframe(1), (path,), kwargs)
         run = run_of_files()
         if run is not None and run.overlay is not None and kwargs.get("dir_fd") is not None:
-            path = resolve(run, os.fsdecode(path), kwargs.pop("dir_fd"))  # ours can't work from an open folder on
+            path = resolve(run, os.fsdecode(path), kwargs.pop("dir_fd"))  # ours can't work relative to an open folder
         return real(path, *args, **kwargs)
 
     patch = Patch("shutil", "rmtree", real)
     vars_of_real = getattr(real, "avoids_symlink_attacks", None)
     install_patch(patches, module, "rmtree", rmtree, patch)
     if vars_of_real is not None:
-        rmtree.avoids_symlink_attacks = vars_of_real  # type: ignore[attr-defined]  # who asks reads it there
+        rmtree.avoids_symlink_attacks = vars_of_real  # callers read it there
 
 
 def install(module: Any, patches: Patches) -> None:

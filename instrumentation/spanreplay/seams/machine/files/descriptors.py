@@ -1,4 +1,4 @@
-"""Which path a descriptor stands for, as the agent sees it: in a replay that of the world, not of the overlay."""
+"""The path behind a descriptor as the agent sees it: in a replay the real path, not the overlay's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GONE: Final = " (deleted)"
 
 
 def path_of(run: Run, descriptor: int) -> str:
-    """The whole path of an open file or folder; '' for what has none, such as a pipe or a removed file."""
+    """Return the full path of an open file or folder; '' if it has none, such as a pipe or a removed file."""
     try:
         if stat.S_IFMT(_fstat(descriptor).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
             return ""
@@ -43,10 +43,11 @@ def _find(descriptor: int) -> str:
 
 
 def resolve(run: Run, path: str, folder: Any) -> str:
-    """A path that is meant from an open folder on; itself where it is not, or where nobody knows the folder.
+    """Return a path relative to an open folder as a full path; unchanged if it is not relative or the folder is
+    unknown.
 
-    In a replay a library may name a file by the path that it was given, in the replay's own folder: it means the
-    world's.
+    In a replay a library may name a file by its path in the replay's own folder, which it was given: the result is the
+    real path.
     """
     if path.startswith("/") and run.overlay is not None:
         return run.overlay.scratch.below(path)
@@ -57,7 +58,7 @@ def resolve(run: Run, path: str, folder: Any) -> str:
 
 
 def describe_file(run: Run | None, file: Any) -> str:
-    """What a program is given as a file: its path, or `file` where it has none that holds in another run."""
+    """Describe a file that a program is given: its path, or `file` if it has no path that is valid in another run."""
     try:
         descriptor = file if isinstance(file, int) else file.fileno()
     except (AttributeError, OSError, ValueError):

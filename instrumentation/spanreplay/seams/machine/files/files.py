@@ -1,9 +1,10 @@
 """Seam: data files that the agent's code reads with `open` or `pathlib`.
 
 Code is not data: files of the agent's code tree (the git work tree of its script, else the script's folder), of the
-interpreter and of its packages are read as they are, so that an edited prompt shows as a changed call. Every other
+interpreter and of its packages are read as they are, so that an edited prompt shows as a changed call. Reading any
+other
 regular file is a call, with its content; in a replay the content comes from the recording through the classes of `io`.
-A file that the run itself has written is no input (`changes.py`), and what it leaves behind is compared (`written.py`).
+A file that the run itself has written is not an input (`changes.py`); its final content is compared (`written.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WRITING: Final = frozenset("wax+")
 
 
 class RecordedFile(io.RawIOBase):
-    """Recorded content as a raw file: what `io` builds its buffered and text files on."""
+    """Recorded content as a raw file, on which `io` builds its buffered and text files."""
 
     def __init__(self, content: bytes, name: Any) -> None:
         super().__init__()
@@ -44,11 +45,11 @@ class RecordedFile(io.RawIOBase):
         self.mode = "rb"
 
     def readable(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
@@ -60,14 +61,14 @@ class RecordedFile(io.RawIOBase):
         return self._content.seek(offset, whence)
 
     def tell(self) -> int:
-        """The place in the content."""
+        """Return the position in the content."""
         return self._content.tell()
 
 
 def open_recorded(
     content: bytes, file: Any, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any
 ) -> Any:
-    """What `open` gives, with recorded content. Raises: ValueError as `open` does."""
+    """Return what `open` returns, with recorded content. Raises: ValueError as `open` does."""
     raw = RecordedFile(content, file)
     if "b" in mode:
         if buffering == 0:
@@ -104,7 +105,7 @@ def _ask(run: Run, real: Any, path: str, given: tuple[Any, ...], *, is_by_progra
 
 
 def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: Any) -> Any:
-    """What `open` gives to the code in this frame."""
+    """Return what `open` returns to the code in this frame."""
     file, mode = given[0], given[1]
     is_ours = isinstance(file, (str, bytes, os.PathLike)) and isinstance(mode, str) and opener is None
     asks = is_ours and asks_for(frame, os.fsdecode(file), is_read=mode in _READING)

@@ -1,9 +1,10 @@
-"""Seam: what the agent's code learns of files without opening them: are they there, how large, what a folder holds.
+"""Seam: reads of file metadata by the agent's code, without opening the file: existence, size, a folder's names.
 
-As with `open` (`files.py`), code is not data: the code tree, the interpreter and its packages are looked at as they
-are. Every other look is a call; in a replay its answer comes from the recording, where there is no such file too.
-What the process itself has made, changed or removed is no input: of that it is told what is there now, and only the
-times are the recorded ones.
+As with `open` (`files.py`), code is not data: metadata of the code tree, the interpreter and its packages is read as it
+is. Every other metadata read is a call; in a replay its answer comes from the recording, even if the file does not
+exist.
+Files that the process itself has made, changed or removed are not an input: the agent gets their present metadata, and
+only the times are the recorded ones.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ _getframe: Final = sys._getframe
 _ERRNO: Final = "errno"
 _TOO_MANY: Final = "too_many"
 _NUMBERS: Final = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
-"""The tuple that a `stat_result` is begins with them; three times in whole seconds follow."""
+"""A `stat_result`, as a tuple, begins with them; three times in whole seconds follow."""
 _TIMES: Final = ("st_atime", "st_mtime", "st_ctime")
 _OTHERS: Final = ("st_blksize", "st_blocks", "st_rdev")
 TIMES: Final = source("clock", "os.stat.times", is_loose=True)
 _OF_HERE: Final = frozenset({"listdir", "scandir"})
-"""They tell of a folder's names; without a path, of those in the working directory."""
+"""They return a folder's names; without a path, those of the working directory."""
 
 
 def run_that_sees() -> Run | None:
-    """The run of which looks at files are calls here; None inside of a call, and for a recording without looks."""
+    """Return the run for which metadata reads are calls here; None inside a call, and if the recording has none."""
     run = recorded_run()
     if run is None or run.written is None or not run.written.sees_looks or run.written.is_outside():
         return None
@@ -51,13 +52,13 @@ def run_that_sees() -> Run | None:
 
 
 def pack_stat(result: os.stat_result) -> dict[str, int]:
-    """A `stat_result` as JSON; times in nanoseconds."""
+    """Return a `stat_result` as JSON; times in nanoseconds."""
     packed = {name: getattr(result, name) for name in (*_NUMBERS, *_OTHERS) if hasattr(result, name)}
     return {**packed, **{f"{name}_ns": getattr(result, f"{name}_ns") for name in _TIMES}}
 
 
 def unpack_stat(packed: dict[str, int]) -> os.stat_result:
-    """What `pack_stat` took."""
+    """Return the `stat_result` that `pack_stat` packed."""
     times = {name: packed[f"{name}_ns"] for name in _TIMES}
     more: dict[str, Any] = {name: packed[name] for name in _OTHERS if name in packed}
     more.update({name: ns / 10**9 for name, ns in times.items()} | {f"{name}_ns": ns for name, ns in times.items()})
@@ -65,7 +66,7 @@ def unpack_stat(packed: dict[str, int]) -> os.stat_result:
 
 
 def _answer(find: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """What find gives; that nothing is there is an answer like others, and not an error of the agent's."""
+    """Wrap `find` so that an OSError, such as a missing file, is an answer like others and not the agent's error."""
 
     def ask() -> dict[str, Any]:
         try:
@@ -80,7 +81,7 @@ def _answer(find: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
 
 
 def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int, **more: Any) -> Any:
-    """The answer to one look, recorded or served; None where it is no call. Raises: OSError as the real function."""
+    """Return a recorded or served answer; None if this is not a call. Raises: OSError as the real function does."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return None
     run = None if looker == FOREIGN else run_that_sees()
@@ -88,7 +89,7 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
         return None
     text = resolve(run, os.fsdecode(path), None)
     with unwatched():
-        is_own = name not in _OF_HERE and run.written.touched.has(text)  # in an own folder others may put files
+        is_own = name not in _OF_HERE and run.written.touched.has(text)  # others may put files into an own folder
         is_none = is_own or not is_input(text, by_library=looker == LIBRARY)
         if is_none and not is_by_program(run, text, name):
             note_missing(run, text)
@@ -107,7 +108,7 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
 
 
 def _with_times(path: Any, found: os.stat_result) -> os.stat_result:
-    """What is known of a file, with the times of the recording where the run has made or changed it itself."""
+    """Return a file's metadata, with the recorded times if the run itself has made or changed it."""
     run = run_that_sees()
     if run is None or run.written is None or not isinstance(path, (str, bytes, os.PathLike)):
         return found
@@ -120,17 +121,17 @@ def _with_times(path: Any, found: os.stat_result) -> os.stat_result:
 
 
 class Looks:
-    """The functions of `os` that look at files, as the agent's code calls them."""
+    """The functions of `os` that read file metadata, as the agent's code calls them."""
 
     def __init__(self, reals: dict[str, Callable[..., Any]]) -> None:
         self.reals = reals
 
     def stat(self, frame: FrameType, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `os.stat`."""
+        """Same as `os.stat`."""
         return self._stat("stat", frame, path, *args, **kwargs)
 
     def lstat(self, frame: FrameType, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `os.lstat`."""
+        """Same as `os.lstat`."""
         return self._stat("lstat", frame, path, *args, **kwargs)
 
     def _stat(self, name: str, frame: FrameType, path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -143,7 +144,7 @@ class Looks:
         return _with_times(path, real(path, **kwargs)) if answer is None else unpack_stat(answer)
 
     def access(self, frame: FrameType, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `os.access`."""
+        """Same as `os.access`."""
         real = self.reals["access"]
         if len(args) + len(kwargs) != 1 or not {"mode"}.issuperset(kwargs):
             return real(path, *args, **kwargs)
@@ -152,7 +153,7 @@ class Looks:
         return real(path, mode) if answer is None else answer["value"]
 
     def readlink(self, frame: FrameType, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `os.readlink`."""
+        """Same as `os.readlink`."""
         real = self.reals["readlink"]
         if args or kwargs:
             return real(path, *args, **kwargs)
@@ -160,7 +161,7 @@ class Looks:
         return real(path) if answer is None else _like(path, answer["value"])
 
     def listdir(self, frame: FrameType, path: Any) -> Any:
-        """As `os.listdir`."""
+        """Same as `os.listdir`."""
         real = self.reals["listdir"]
         answer = _look("listdir", path, lambda: _limited([os.fsdecode(each) for each in real(path)]), who_looks(frame))
         if answer is None:
@@ -168,7 +169,7 @@ class Looks:
         return [_like(path, name) for name in _with_own(path, answer["names"])[0]]
 
     def scandir(self, frame: FrameType, path: Any) -> Any:
-        """As `os.scandir`."""
+        """Same as `os.scandir`."""
         real = self.reals["scandir"]
 
         def find() -> dict[str, Any]:
@@ -185,7 +186,7 @@ class Looks:
 
 
 def _like(path: Any, text: str) -> Any:
-    """text in the type of path."""
+    """Return text in the type of path."""
     return os.fsencode(text) if isinstance(path, bytes) else text
 
 
@@ -194,7 +195,7 @@ def _limited(names: list[Any]) -> dict[str, Any]:
 
 
 def _with_own(path: Any, names: list[str]) -> tuple[list[str], frozenset[str]]:
-    """The recorded names of a folder with those that this process has there now; and those that it has touched."""
+    """Return a folder's recorded names merged with those this process has there now; and those that it has touched."""
     run = recorded_run()
     own = frozenset() if run is None or run.written is None else run.written.touched.names_in(os.fsdecode(path))
     here = {name for name in own if os.path.lexists(os.path.join(os.fsdecode(path), name))}  # noqa: PTH118 -- text
@@ -202,7 +203,7 @@ def _with_own(path: Any, names: list[str]) -> tuple[list[str], frozenset[str]]:
     return [*found, *sorted(here.difference(found))], own
 
 
-# ── Putting it in place ─────────────────────────────────────────────────────────────────────────────
+# ── Installation ────────────────────────────────────────────────────────────────────────────────────
 def _replace(patches: Patches, name: str, handler: Callable[..., Any]) -> None:
     def call(patch: Patch, *args: Any, **kwargs: Any) -> Any:
         if looks_for_itself(_getframe(1)):
@@ -217,7 +218,7 @@ def _replace(patches: Patches, name: str, handler: Callable[..., Any]) -> None:
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch the functions of `os` that look at files."""
+    """Patch the functions of `os` that read file metadata."""
     names = [name for name in ("stat", "lstat", "access", "readlink", "listdir", "scandir") if hasattr(module, name)]
     looks = Looks({name: getattr(module, name) for name in names})
     for name in names:

@@ -1,7 +1,9 @@
-"""Seam: functions of libraries that open files in native code, where nobody sees it: indexes, tables, databases.
+"""Seam: library functions that open files in native code, invisible to Python: indexes, tables, databases.
 
-What such a function reads is a call with the file's content, as with `open` (`files.py`), and what it writes is noted;
-in a replay it is given the path of the overlay's file in the place of the world's. One row of NATIVE a function.
+When such a function reads a file, the read is a call with the file's content, as with `open` (`files.py`); files that
+it
+writes are noted. In a replay it gets the path of the overlay's file instead of the real one. NATIVE has one row per
+function.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from spanreplay.seams.machine.outside.leaks import note
 _getframe: Final = sys._getframe
 _open: Final = open
 READ, WRITE, KEEP = "read", "write", "keep"
-"""A file that is read; one that is written; a file or folder that a library keeps, which it reads and changes."""
+"""A file that is read; a file that is written; a file or folder that a library keeps, which it reads and changes."""
 FILES_MAX: Final = 1000
 """Files in a folder that a library keeps."""
 _IN_MEMORY: Final = ("", ":memory:", ":default:", "memory://")
@@ -40,7 +42,7 @@ Mode = Callable[[dict[str, Any]], str]
 
 @dataclass(frozen=True)
 class Native:
-    """One function, or the `__init__` of a class, and where its path stands among its arguments."""
+    """One function, or the `__init__` of a class, and the position of its path argument."""
 
     module: str
     name: str
@@ -48,11 +50,11 @@ class Native:
     path: str
     """The name of the argument that holds the path."""
     at: int = 0
-    """Its position; a method's counts from behind `self`."""
+    """Its position; a method's is counted after `self`."""
     owner: str = ""
     """A class in the module."""
     choose: Mode | None = None
-    """The mode of a call, of its arguments by name: '' for one that opens nothing."""
+    """Returns a call's mode from its arguments by name: '' for a call that opens nothing."""
 
 
 def _h5_mode(given: dict[str, Any]) -> str:
@@ -101,7 +103,7 @@ MODULES: Final = tuple(dict.fromkeys(row.module for row in NATIVE))
 
 
 def _read_all(path: str) -> dict[str, Any]:
-    """What is at a path: a file's content or, by their names, those of a folder's files; within FILE_BYTES_MAX."""
+    """Return a file's content or, by name, the contents of a folder's files; limited by FILE_BYTES_MAX."""
     with unwatched():
         if not os.path.isdir(path):  # noqa: PTH112 -- text
             names = [""] if os.path.isfile(path) else []  # noqa: PTH113 -- text
@@ -126,7 +128,9 @@ def _read_all(path: str) -> dict[str, Any]:
 
 
 def _take_in(run: Run, path: str, mode: str) -> None:
-    """What is at a path is an input: a call with its content, which a replay has there too. Raises: ReplayMiss."""
+    """Record what is at a path as an input: a call with its content, which a replay has there too. Raises:
+    ReplayMiss.
+    """
     is_live = False
 
     def live() -> dict[str, Any]:
@@ -152,7 +156,7 @@ def _take_in(run: Run, path: str, mode: str) -> None:
 
 
 def _place_of(frame: FrameType, row: Native, mode: str, path: str) -> str:
-    """Where the native code finds or makes the file of this path: with the agent's inputs and outputs noted."""
+    """Note the agent's input or output, and return the path where the native code finds or makes this file."""
     run = run_of_files()
     if run is not None and run.written is not None and asks_for(frame, path):
         if mode == KEEP:
@@ -177,7 +181,7 @@ def _place_of(frame: FrameType, row: Native, mode: str, path: str) -> str:
 
 
 def shown_name(path: str) -> str:
-    """A path as calls name it, whether its files are noted here or not."""
+    """Return a path as calls name it, whether or not its files are noted here."""
     run = active_run()
     return path if run is None else name_of(run, path)
 

@@ -1,7 +1,10 @@
-"""Changes of paths and of the process as effects: which function of `os`, of what, with which arguments.
+"""Changes of paths and of the process as effects: the function of `os`, its target and its arguments.
 
-A change is a call before it happens: for real while recording, in a replay's overlay later. What a copy takes over from
-its original (times, mode, attributes) is named and not compared: it is what the original had, which is an input.
+A change becomes a call before it happens: for real while recording, in the overlay during a replay. Metadata that a
+copy
+takes over from its original (times, mode, attributes) is named but not compared: it comes from the original, which is
+an
+input.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ _HERE: Final = frozenset(
     {"chown", "lchown", "setxattr", "removexattr", "mkfifo", "mknod", "lchmod", "chflags", "lchflags", "fchmod",
      "fchown", "ftruncate"}
 )  # fmt: skip
-"""Those that `changes` does not look at before: nothing is learnt of what was there."""
+"""Functions for which `changes` does not record what was there before."""
 _PATHS: Final = frozenset({_PATH, *_TWO})
 _SAME: Final = {"unlink": "remove"}
 _USUAL: Final[dict[str, Any]] = {"mkdir.mode": 0o777, "utime.times": None, "setxattr.flags": 0}
@@ -48,7 +51,7 @@ _COPIES: Final = frozenset({"copystat", "copymode", "_copyxattr"})
 _FOLDERS: Final = {_PATH: "dir_fd", _TWO[0]: "src_dir_fd", _TWO[1]: "dst_dir_fd"}
 _FORGOTTEN: Final = frozenset({*_FOLDERS.values(), "target_is_directory", "ignore_errors", "onerror", "onexc"})
 _OPENS: Final = tuple((getattr(os, name), name) for name in ("O_EXCL", "O_TRUNC", "O_APPEND"))
-"""Flags of `os.open` that say what becomes of the file; the others are about the descriptor."""
+"""Flags of `os.open` that affect the file; the others affect the descriptor."""
 _OF_PROCESS: Final[dict[str, tuple[str, ...]]] = {
     "chdir": (_PATH,), "umask": ("mask",), "nice": ("increment",), "setpriority": ("which", "who", "priority"),
     "chroot": (_PATH,), "setuid": ("uid",), "seteuid": ("uid",), "setgid": ("gid",), "setegid": ("gid",),
@@ -62,7 +65,7 @@ _OF_PROCESS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def note_change(name: str, frame: FrameType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """The agent is about to change a path. Raises: ReplayMiss if that is not what it did."""
+    """Note that the agent is about to change a path. Raises: ReplayMiss if it did something else when recorded."""
     run = recorded_run()
     if run is None or run.written is None or not sees_effects(run) or run.written.is_outside():
         return
@@ -77,7 +80,7 @@ def note_change(name: str, frame: FrameType, args: tuple[Any, ...], kwargs: Mapp
 def _describe(
     run: Run, name: str, frame: FrameType, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The arguments of a change as a call states them; None for devices and what is no path."""
+    """Return a change's arguments as its call states them; None for devices and for values that are not a path."""
     parameters = _SIGNATURES[name]
     given = dict(zip(parameters, args, strict=False))
     given.update({_TWO[n == "dst"] if n in ("src", "dst") else n: v for n, v in kwargs.items() if n not in _FORGOTTEN})
@@ -95,7 +98,7 @@ def _describe(
             if path.startswith(DEVICES) or "\0" in path:
                 return None
             folder = kwargs.get(_FOLDERS[parameter], kwargs.get("dir_fd") if parameter == _TWO[1] else None)
-            is_text = name == "symlink" and parameter == _TWO[0]  # of the link, wherever that lies
+            is_text = name == "symlink" and parameter == _TWO[0]  # the text of the link, wherever the link lies
             shown[parameter] = _name(run, path if is_text else resolve(run, path, folder))
         elif parameter == "flags" and name == "open":
             shown.update({parameter: [each for flag, each in _OPENS if value & flag]} if value & _OPENED else {})
@@ -140,7 +143,7 @@ def _install_process(patches: Patches, module: Any, name: str, parameters: tuple
 
     def ask(*args: Any) -> Any:
         run = recorded_run()
-        # What `os.environ` does with `putenv` reaches the programs that are started, which are compared
+        # When `os.environ` calls `putenv`, the value reaches the programs that are started, which are compared
         is_direct = _getframe(2).f_globals.get("__name__") != "os"
         if is_direct and run is not None and run.written is not None and sees_effects(run):
             shown = {n: _show(run, n, value) for n, value in zip(parameters, args, strict=False)}
@@ -151,7 +154,7 @@ def _install_process(patches: Patches, module: Any, name: str, parameters: tuple
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch the functions of `os` that change paths, or the process, and that `changes` leaves alone."""
+    """Patch the functions of `os` that change the process, or paths without a handler in `changes`."""
     for name in sorted(_HERE):
         if hasattr(module, name):
             _install_one(patches, module, name)

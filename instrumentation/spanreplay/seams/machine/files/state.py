@@ -1,9 +1,10 @@
-"""What the agent changes inside its code tree: not code but its state, whose beginning is recorded.
+"""Changes that the agent makes inside its code tree: these files are state, not code, and their beginning is recorded.
 
-Files of the code tree are read as they are (`places.py`). What a run changes is its state, wherever it lies. So before
-a path of the tree is changed for the first time, what is there is a call (`lookup`) with its content, and where
-nothing is, the manifest names the path. A replay's overlay begins with both (`replayer/sandbox/beginning.py`): what was
-read before the change, and looked at, is what it was as well.
+Files of the code tree are read as they are (`places.py`). A file that a run changes is state, wherever it lies. So
+before
+a path of the tree is changed for the first time, its content is recorded as a call (`lookup`); if nothing is there, the
+manifest names the path. A replay's overlay begins with both (`replayer/sandbox/beginning.py`), so that reads before the
+change get the same answers too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 PATHS_MAX: Final = 10_000
-"""Paths that are kept in mind."""
+"""Paths kept in memory."""
 ABSENT_MAX: Final = config.ABSENT_MAX
 """Paths in the manifest."""
 _LOOKUP: Final = "tool:lookup"
@@ -39,7 +40,7 @@ ENTRIES_MAX: Final = 2000
 
 
 class State:
-    """Which paths of the code tree this process has changed, and which it read before. Thread-safe."""
+    """The paths of the code tree that this process has changed, and those that it read before. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -50,7 +51,7 @@ class State:
         self._lock = make_lock()
 
     def note_read(self, run: Run, path: str) -> None:
-        """A file of the code tree is about to be read."""
+        """Note that a file of the code tree is about to be read."""
         whole = real_path(path)
         with self._lock:
             is_lost = whole in self._unrecorded
@@ -60,12 +61,12 @@ class State:
             run.hole(_too_large(path))
 
     def list_read(self) -> list[str]:
-        """The files of the code tree that were read."""
+        """Return the files of the code tree that were read."""
         with self._lock:
             return sorted(self._read)
 
     def begin(self, run: Run, path: str, there: str, how: str) -> None:
-        """A path is about to be changed: what is there is recorded, once. Raises: ReplayMiss."""
+        """Record, once, what is at a path that is about to be changed. Raises: ReplayMiss."""
         written = run.written
         with unwatched():
             if written is None or not is_code(path):
@@ -89,7 +90,7 @@ class State:
         )
 
     def _take(self, place: str, *, is_new: bool) -> bool:
-        """Whether nothing is known of a path yet, nor of a folder around it; from now on it is."""
+        """Whether nothing is known yet of a path or a folder around it; marks the path as known."""
         with self._lock:
             if len(self._known) >= PATHS_MAX or any(each in self._known for each in _around(place)):
                 return False
@@ -99,33 +100,35 @@ class State:
             return True
 
     def note_absent(self, path: str) -> None:
-        """Nothing is at a path where somebody is about to make something, in the code tree or elsewhere."""
+        """Note that a path is empty where code other than the agent's is about to make a file, in the code tree or
+        elsewhere.
+        """
         place = place_of(path)
         with self._lock:
-            if len(self._absent) < ABSENT_MAX // 2:  # the rest is the agent's
+            if len(self._absent) < ABSENT_MAX // 2:  # the rest is reserved for the agent
                 self._absent[place] = None
 
     def note_missing(self, path: str) -> None:
-        """The agent has found nothing at a path of the code tree, before any program ran."""
+        """Note that the agent found nothing at a path of the code tree before any program ran."""
         with self._lock:
             if len(self._missing) < PATHS_MAX:
                 self._missing.add(place_of(path))
 
     def note_made(self, path: str) -> None:
-        """A program has made or changed a path: a replay begins without it if it was missing."""
+        """Note that a program has made or changed a path: a replay begins without it if it was missing."""
         place = place_of(path)
         with self._lock:
             if place in self._missing and len(self._absent) < ABSENT_MAX:
                 self._absent[place] = None
 
     def list_absent(self) -> list[str]:
-        """Paths where nothing was before the run made something there."""
+        """Return the paths that did not exist before the run made something there."""
         with self._lock:
             return list(self._absent)
 
     # ── What is there ───────────────────────────────────────────────────────────────────────────────
     def _collect(self, run: Run, place: str, how: str) -> dict[str, dict[str, Any]]:
-        """Path below `place`, '' for itself → kind, mode and content; a hole where that is too much."""
+        """Return path below `place` ('' for itself) → kind, mode and content; notes a hole if that is too much."""
         found: dict[str, dict[str, Any]] = {}
         left = config.FILE_BYTES_MAX
         with unwatched():
@@ -146,7 +149,7 @@ class State:
         return found
 
     def _lose(self, run: Run, place: str, how: str) -> None:
-        """A content that is not recorded: a hole where the run depends on it, now or when it reads it."""
+        """Note a hole for content that is not recorded, if the run depends on it now or when it reads it later."""
         if how == KEEPS or place in self._read:
             run.hole(_too_large(place))
         elif how == APPENDS:
@@ -155,9 +158,9 @@ class State:
 
 
 def _was_recorded(run: Run, session: Answers, path: str) -> bool:
-    """Whether the call is to be made in a replay of several processes.
+    """Whether to make the call, in a replay of several processes.
 
-    The first that comes to a path makes it, which is a race: in a replay it is the one that was first when recorded.
+    The first process that reaches a path makes the call, which is a race: a replay keeps the recorded winner.
     """
     lane, index = current_lane(run.root_lane).path, session.index
     shown = json.dumps(path)
@@ -170,7 +173,7 @@ def _too_large(path: str) -> str:
 
 
 def _around(path: str) -> list[str]:
-    """A path and the folders around it."""
+    """Return a path and the folders around it."""
     found = [path]
     while (parent := os.path.dirname(found[-1])) != found[-1]:  # noqa: PTH120 -- text
         found.append(parent)
@@ -190,7 +193,7 @@ def _describe(path: str, bytes_max: int) -> dict[str, Any]:
         entry = {"kind": "file", "mode": mode, "times": [found.st_atime_ns, found.st_mtime_ns]}
         if found.st_size > bytes_max:
             return {**entry, "is_too_large": True}
-        with open(path, "rb") as source:  # noqa: PTH123 -- ours: nobody's call
+        with open(path, "rb") as source:  # noqa: PTH123 -- opened by spanreplay: not a call
             return {**entry, "content": source.read(bytes_max)}
     except OSError:
         return {"kind": "other"}

@@ -1,8 +1,8 @@
-"""Contents of a written file that the run does not leave behind: what a program was given, what was removed again.
+"""Contents of a written file that don't survive the run: those that a program was given, and those removed again.
 
 A file that the agent writes, hands to a program and removes is gone when the run ends. So its content counts when a
-program starts, and when the file is removed, moved over or written anew without a program having seen it. Each file
-has one chain of hashes, whatever number of contents it had.
+program starts, and when the file is removed, overwritten by a move or rewritten before any program has seen it. Each
+file has one chain of hashes, however many contents it had.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from spanreplay.model.own_threads import make_lock
 FILES_MAX: Final = 1000
 """Files whose earlier contents count."""
 READS_MAX: Final = 10_000
-"""Contents that a run reads for this, in all."""
+"""Contents that a run reads for this purpose, in total."""
 
 Digest = Callable[[str], str]
-"""A path → the hash of what is there, '' for nothing."""
+"""A path → the hash of its content, '' if nothing is there."""
 
 
 class Versions:
-    """By path. Thread-safe."""
+    """Earlier contents of files, by path. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
         self._fresh: dict[str, None] = {}
         self._chains: dict[str, tuple[int, str]] = {}
         self._shown: dict[str, str] = {}
-        """The hash of what a program was given, until the run changes that file itself."""
+        """The hash of the content that a program was given, until the run itself changes that file."""
         self._reads = 0
 
     def write(self, path: str) -> None:
-        """A file is about to be written."""
+        """Note that a file is about to be written."""
         with self._lock:
             self._shown.pop(path, None)
             if len(self._fresh) < FILES_MAX:
                 self._fresh[path] = None
 
     def end(self, path: str, digest: Digest) -> None:
-        """What is at a path is about to go; it counts unless a program has seen it."""
+        """Count the content at a path that is about to go, unless a program has seen it."""
         with self._lock:
             for each in [p for p in self._fresh if p == path or p.startswith(path + "/")]:
                 del self._fresh[each]
@@ -49,7 +49,7 @@ class Versions:
             self._forget_shown(path)
 
     def move(self, source: str, target: str, digest: Digest) -> None:
-        """A file or folder is about to be moved."""
+        """Note that a file or folder is about to be moved."""
         self.end(target, digest)
         with self._lock:
             for each in [p for p in self._fresh if p == source or p.startswith(source + "/")]:
@@ -58,7 +58,7 @@ class Versions:
             self._forget_shown(source)
 
     def forget(self, path: str) -> None:
-        """What a path holds is from now on the work of others, such as a database."""
+        """Stop tracking a path: its content is from now on written by other code, such as a database."""
         with self._lock:
             self._fresh.pop(path, None)
             self._forget_shown(path)
@@ -68,14 +68,14 @@ class Versions:
             del self._shown[each]
 
     def show(self, digest: Digest) -> None:
-        """A program is about to start, and can read all that has been written."""
+        """Count everything written so far: a program is about to start and can read it."""
         with self._lock:
             for each in list(self._fresh):
                 self._shown[each] = self._count(each, digest)
             self._fresh.clear()
 
     def is_changed(self, path: str, digest: Digest) -> bool:
-        """Whether a file is not what a program was given, though the run has not changed it since."""
+        """Whether a file differs from what a program was given, although the run has not changed it since."""
         with self._lock:
             shown = self._shown.get(path)
         return bool(shown) and digest(path) != shown
@@ -91,11 +91,11 @@ class Versions:
         return found
 
     def describe(self, path: str) -> dict[str, Any]:
-        """For the manifest: how many contents a file had before, and the hash of them all; {} for none."""
+        """Describe, for the manifest, a file's earlier contents: their number and the hash of them all; {} if none."""
         count, chain = self._chains.get(path, (0, ""))
         return {"earlier": {"count": count, "sha256": chain}} if count else {}
 
     def paths(self) -> list[str]:
-        """The files that had earlier contents."""
+        """Return the files that had earlier contents."""
         with self._lock:
             return list(self._chains)

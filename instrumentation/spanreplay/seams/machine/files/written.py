@@ -1,7 +1,8 @@
-"""Files that the agent's code writes outside of every call: noted by name, compared by content at the end.
+"""Files that the agent's code writes outside every call: noted by name, compared by content at the end.
 
-A file that a run has written itself is no input: reading it again is no call. In the manifest, under `files`, is what
-the run left behind: path, size, the hash of the redacted content, and the text itself where it is short.
+A file that the run itself has written is not an input: reading it again is not a call. The manifest lists the files
+that
+the run left behind under `files`: path, size, the hash of the redacted content, and the text itself if it is short.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Written:
-    """What a run has written so far. Thread-safe."""
+    """The files that a run has written so far. Thread-safe."""
 
     def __init__(self, run: Run, surroundings: Surroundings) -> None:
         self._run = run
         self._surroundings = surroundings
         self.is_outside: Callable[[], bool] = lambda: False
-        """Whether what runs now is no part of this run."""
+        """Whether the running code is not part of this run."""
         self.touched = Touched()
         self.sees_looks = True
-        """Whether looks at files are calls; not in a replay of a recording that has none."""
+        """Whether reads of file metadata are calls; False in a replay of a recording without them."""
         self.state: State | None = State()
-        """What the run changes in its code tree; None in a replay of a recording without that."""
+        """The run's changes in its code tree; None in a replay of a recording without them."""
         folder = tempfile.gettempdir()
         self._directory = os.path.realpath(surroundings.directory or os.getcwd())  # noqa: PTH109 -- text
         self._temporary = tuple(each + os.sep for each in (folder, os.path.realpath(folder)))
@@ -59,7 +60,7 @@ class Written:
         self._directories: dict[str, bool] = {}
 
     def add(self, path: str, *, is_append: bool = False) -> None:
-        """A file is about to be written; call it before it is opened."""
+        """Note that a file is about to be written; call this before it is opened."""
         whole = os.path.realpath(path)
         self.touched.add(path)
         with self._lock:
@@ -76,7 +77,7 @@ class Written:
             self.versions.write(whole)
 
     def add_temporary(self, path: str) -> None:
-        """A temporary file is about to be made for the agent; who reads it later may read what others wrote."""
+        """Note a temporary file about to be made for the agent; whoever reads it later may read what others wrote."""
         whole = os.path.realpath(path)
         with self._lock:
             if self.versions is not None and len(self._temporary_files) < PATHS_MAX:
@@ -84,7 +85,7 @@ class Written:
                 self.versions.write(whole)
 
     def add_again(self, path: str, *, is_new: bool) -> None:
-        """A file that this run has written is about to be written again; `is_new`: without what it holds."""
+        """Note that a file of this run is about to be written again; `is_new`: its content is discarded first."""
         whole = os.path.realpath(path)
         if self.versions is None:
             return
@@ -93,23 +94,23 @@ class Written:
         self.versions.write(whole)
 
     def end(self, path: str) -> None:
-        """A file, or all in a folder, is about to be removed."""
+        """Note that a file, or everything in a folder, is about to be removed."""
         if self.versions is not None and (self._paths or self._temporary_files):
             self.versions.end(os.path.realpath(path), self._find_digest)
 
     def hand_over(self, path: str) -> None:
-        """A database or another library keeps a file from now on."""
+        """Note that a database or another library keeps a file from now on."""
         if self.versions is not None:
             self.versions.forget(os.path.realpath(path))
 
     def show_to_program(self) -> None:
-        """A program is about to start: what has been written until now is given to it."""
+        """Note that a program is about to start, and can read all files written so far."""
         self.program_ns = self.program_ns or ids.now_ns()
         if self.versions is not None and (self._paths or self._temporary_files):
             self.versions.show(self._find_digest)
 
     def is_changed_by_program(self, path: str) -> bool:
-        """Whether a file that this run has written was changed since by a program that could read it."""
+        """Whether a program that could read this file of the run has changed it since."""
         return self.versions is not None and self.versions.is_changed(real_path(path), self._find_digest)
 
     def _find_digest(self, path: str) -> str:
@@ -117,14 +118,14 @@ class Written:
         return "" if found is None else str(found["sha256"])
 
     def add_directory(self, path: str) -> None:
-        """A directory is about to be made."""
+        """Note that a directory is about to be made."""
         whole = os.path.realpath(path)
         with self._lock:
             if len(self._directories) < PATHS_MAX and not os.path.exists(whole):  # noqa: PTH110 -- text
                 self._directories[whole] = True
 
     def move(self, source: str, target: str) -> None:
-        """A file or directory is about to be moved."""
+        """Note that a file or directory is about to be moved."""
         old, new = os.path.realpath(source), os.path.realpath(target)
         if self.versions is not None:
             self.versions.move(old, new, self._find_digest)
@@ -143,12 +144,12 @@ class Written:
         return bool(self._paths) and real_path(path) in self._paths
 
     def list_made(self) -> list[str]:
-        """Paths where nothing was before the run made something there."""
+        """Return the paths that did not exist before the run made something there."""
         files = [path for path, is_new in dict(self._paths).items() if is_new]
         return [*files, *dict(self._directories), *([] if self.state is None else self.state.list_absent())]
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest; reads the files that are left."""
+        """Describe the written files for the manifest; reads those that are left."""
         files = self._describe_temporary()
         temporary = self._temporary_files
         room = TEXTS_BYTES_MAX
@@ -170,7 +171,7 @@ class Written:
         return {FILES: files, **({DIRECTORIES: made} if made else {}), **({ABSENT: absent} if absent else {})}
 
     def _describe_temporary(self) -> dict[str, Any]:
-        """Whether a temporary file is left is a matter of when it is collected: only what it held counts."""
+        """Describe only the content of temporary files: whether one is left depends on garbage collection."""
         files: dict[str, Any] = {}
         for name, path, _ in self._named(dict.fromkeys(self._temporary_files, False)):
             if self.versions is not None:
@@ -185,7 +186,7 @@ class Written:
         for path, is_new in paths.items():
             name = self.show(path)
             if path.startswith(self._temporary):
-                name = TEMPORARY_NAME.sub("tmp*", name)  # drawn at random, each time anew
+                name = TEMPORARY_NAME.sub("tmp*", name)  # drawn at random each time
             count = names[name] = names.get(name, 0) + 1
             yield (name if count == 1 else f"{name}#{count}"), path, is_new
 
@@ -194,13 +195,13 @@ class Written:
         return os.path.dirname(path) + os.sep in self._temporary  # noqa: PTH120 -- text
 
     def name(self, path: str) -> str:
-        """A path as calls name it: what is made anew each time, with a name drawn at random, has one name."""
+        """Return a path as calls name it: random names of temporary files all become the same name."""
         if path.startswith(self._temporary):
             path = TEMPORARY_NAME.sub("tmp*", path)
         return self._surroundings.name(path) if self._surroundings.aliases else path
 
     def show(self, path: str) -> str:
-        """A whole path as the manifest names it: from the run's folder on, redacted."""
+        """Return a full path as the manifest names it: relative to the run's folder, redacted."""
         below = self._surroundings.name(path)
         if below is path and path.startswith(self._directory + os.sep):
             below = path[len(self._directory) + 1 :]
@@ -208,7 +209,7 @@ class Written:
 
     def _read(self, path: str, base: int, room: int) -> dict[str, Any] | None:
         try:
-            with open(path, "rb") as stream:  # noqa: PTH123 -- the overlay's
+            with open(path, "rb") as stream:  # noqa: PTH123 -- the overlay's file
                 size = os.fstat(stream.fileno()).st_size - base
                 stream.seek(base)
                 if size > TEXT_BYTES_MAX:
@@ -224,7 +225,7 @@ class Written:
         return {"size": size, "sha256": digest, **({"text": text} if len(text) <= room else {})}
 
     def _digest(self, stream: Any) -> str:
-        # Keyed: who guesses a secret in it must not be able to tell by the hash
+        # Keyed: the hash must not let anyone check a guess at a secret in the file
         made = hmac.new(self._key(), digestmod="sha256")
         left = HASHED_BYTES_MAX
         while left > 0 and (piece := stream.read(_CHUNK_BYTES)):

@@ -1,8 +1,8 @@
 """Seam: processes that the agent's code starts with `asyncio.create_subprocess_exec` and `create_subprocess_shell`.
 
 asyncio tells a protocol what a process does: bytes on a pipe, the end of a pipe, the exit. While recording, each of
-these is noted as it comes, as a part of a stream. In a replay the same protocol is told the same things in the same
-order by a transport that has no process behind it; readers, `communicate` and timeouts are asyncio's own.
+these events is noted as a part of a stream. In a replay, a transport without a process delivers the same events to the
+same protocol in the same order; readers, `communicate` and timeouts are asyncio's own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Recording:
         crossing.on_abandon = self.close
 
     def note(self, what: str, descriptor: int, data: bytes | int) -> None:
-        """One thing that the process has done."""
+        """Note one event of the process."""
         if self._is_closed:
             return
         if isinstance(data, bytes):
@@ -72,7 +72,7 @@ class Recording:
             _watch_input(self.process.stdin, self.add)
 
     def add(self, piece: bytes) -> None:
-        """The agent gives a piece."""
+        """Add a piece of input from the agent."""
         if self._is_closed or self._given is None:
             return
         self._size += len(piece)
@@ -82,7 +82,7 @@ class Recording:
         self._given.append(piece)
 
     def close(self) -> None:
-        """The process has ended and all of its output has come, or nobody waits for it any more."""
+        """End the record: the process has ended and all its output has come, or nobody waits for it any more."""
         if not self._is_closed:
             self._is_closed = True
             guard.guarded("recording a process", self._record)
@@ -99,7 +99,7 @@ class Recording:
 
 
 def _watch_input(writer: Any, add: Callable[[bytes], None]) -> None:
-    """Have each piece noted that is written to a `StreamWriter`."""
+    """Report each piece that is written to a `StreamWriter`."""
     write = writer.write
 
     def note(data: Any) -> None:
@@ -127,7 +127,7 @@ class ServedTransport(asyncio.SubprocessTransport):
         self._waiters: list[asyncio.Future[int | None]] = []
         self._left = {fd: bytes(value[name]) for fd, name in _OUTPUTS.items()}
         self._steps = value["steps"]
-        # Redaction may have made the output longer: then it cannot be cut where it was
+        # Redaction may have made the output longer: then it can't be cut at the recorded sizes
         self._is_whole = {
             fd: len(self._left[fd]) == sum(s[3] for s in self._steps if s[1] == DATA and s[2] == fd) for fd in _OUTPUTS
         }
@@ -135,19 +135,19 @@ class ServedTransport(asyncio.SubprocessTransport):
         protocol.connection_made(self)
 
     def get_pid(self) -> int:
-        """The number that the process had."""
+        """Return the recorded process ID."""
         return self._pid
 
     def get_returncode(self) -> int | None:
-        """How it ended; None as long as that has not come."""
+        """Return the exit status; None until the exit is delivered."""
         return self._returncode
 
     def get_pipe_transport(self, fd: int) -> Any:
-        """The transport of one pipe."""
+        """Return the transport of one pipe."""
         return self._pipes.get(fd)
 
     def _close_input(self) -> None:
-        """The agent has ended the program's input, or the program has ended: who waits for that goes on."""
+        """Close the input, because the agent or the program has ended it: whoever waits for that goes on."""
         if self._is_input_open:
             self._is_input_open = False
             self._loop.call_soon(self._protocol.pipe_connection_lost, 0, None)
@@ -161,23 +161,23 @@ class ServedTransport(asyncio.SubprocessTransport):
         return self._returncode
 
     def send_signal(self, signal: int) -> None:
-        """Nobody is there; what the signal did is recorded."""
+        """Do nothing: there is no process; the signal's consequences are recorded."""
 
     def terminate(self) -> None:
-        """As `send_signal`."""
+        """Same as `send_signal`."""
 
     def kill(self) -> None:
-        """As `send_signal`."""
+        """Same as `send_signal`."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def is_closing(self) -> bool:
-        """Whether it has ended."""
+        """Whether the process has ended."""
         return self._returncode is not None
 
     async def play(self, crossing: Crossing) -> None:
-        """Tell the protocol what the process did, each when it is its turn."""
+        """Deliver the process's events to the protocol, each at its turn."""
         try:
             for part, (ms, what, fd, data) in enumerate(self._steps):
                 await await_turn(crossing, part, ms)
@@ -204,7 +204,7 @@ class ServedTransport(asyncio.SubprocessTransport):
 
 
 class ServedPipe(asyncio.WriteTransport, asyncio.ReadTransport):
-    """One end of a pipe to nobody."""
+    """One end of a pipe without another end."""
 
     def __init__(self, loop: Any, on_close: Callable[[], None] | None = None) -> None:
         super().__init__()
@@ -213,42 +213,42 @@ class ServedPipe(asyncio.WriteTransport, asyncio.ReadTransport):
         self._is_closing = False
 
     def write(self, data: Any) -> None:
-        """Goes nowhere."""
+        """Discard the bytes."""
 
     def writelines(self, list_of_data: Any) -> None:
-        """Goes nowhere."""
+        """Discard the bytes."""
 
     def write_eof(self) -> None:
-        """Nothing more comes."""
+        """Close the pipe."""
         self.close()
 
     def can_write_eof(self) -> bool:
-        """As a pipe can."""
+        """Always True, as for a pipe."""
         return True
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits to be written."""
+        """Always 0: nothing waits to be written."""
         return 0
 
     def pause_reading(self) -> None:
-        """What comes is recorded."""
+        """Do nothing: incoming bytes are recorded."""
 
     def resume_reading(self) -> None:
-        """What comes is recorded."""
+        """Do nothing: incoming bytes are recorded."""
 
     def is_reading(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def close(self) -> None:
-        """Nothing is open; who waits for the end hears of it."""
+        """Close; whoever waits for the end is told."""
         if not self._is_closing:
             self._is_closing = True
             if self._on_close is not None:
                 self._on_close()
 
     def abort(self) -> None:
-        """As `close`."""
+        """Same as `close`."""
         self.close()
 
     def is_closing(self) -> bool:
@@ -289,7 +289,7 @@ async def _serve(module: Any, crossing: Crossing, command: list[str], options: M
     if process.stdin is not None:
         given.wait()
         _watch_input(process.stdin, given.add)
-    protocol.__dict__["_spanreplay_play"] = loop.create_task(transport.play(crossing))  # kept: a task is held weakly
+    protocol.__dict__["_spanreplay_play"] = loop.create_task(transport.play(crossing))  # loops hold tasks weakly
     return process
 
 
@@ -314,7 +314,7 @@ def _patch_starts(patches: Patches, owner: Any, module: Any) -> None:
 
 
 def _patch_signals(patches: Patches, cls: Any) -> None:
-    """What the agent tells a process by a signal is compared."""
+    """Patch the methods that send signals: each signal is compared."""
     for name, number in (("send_signal", None), ("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)):
         real = getattr(cls, name)
 
@@ -379,7 +379,7 @@ def _settle(protocol: Any) -> None:
 
 
 def install(asyncio_module: Any, patches: Patches) -> None:
-    """Patch `asyncio.create_subprocess_*`, and the protocol that its processes have."""
+    """Patch `asyncio.create_subprocess_*`, and the protocol of its processes."""
     module = asyncio_module.subprocess
     _patch_starts(patches, asyncio_module, module)
     _patch_starts(patches, module, module)

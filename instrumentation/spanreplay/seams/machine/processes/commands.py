@@ -1,4 +1,4 @@
-"""What a program is started with, as a call states it: its command, and each option that reaches it."""
+"""A program's start as a call: its command, and each option that reaches the program."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _USUAL: Final[dict[str, Any]] = {
     "executable": None, "close_fds": True, "restore_signals": True, "start_new_session": False, "process_group": None,
     "user": None, "group": None, "extra_groups": None, "umask": -1, "creationflags": 0,
 }  # fmt: skip
-"""Options that reach the program, besides those that `describe_process` names itself, with what they usually are."""
+"""Options that reach the program, with their defaults, besides those that `describe_process` names itself."""
 
 
 def command_of(args: Any) -> list[str]:
-    """A command as the list of its parts."""
+    """Return a command as the list of its parts."""
     listed = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
     return [os.fsdecode(each) for each in listed]
 
 
 def describe_process(args: Any, options: Mapping[str, Any]) -> Leaf:
-    """The start of a program as a call."""
+    """Describe a program's start as a call."""
     command = command_of(args)
     is_shell = bool(options.get("shell"))
     run = effects_run()

@@ -1,7 +1,7 @@
-"""What a replay gives to a program that it does not start, compared with what the recorded one was given.
+"""The input of a program that a replay does not start, compared with the recorded input.
 
-It is compared when the agent learns that the program has ended, and otherwise when the run ends: the program has done
-with it what it had to do.
+It is compared when the agent learns that the program has ended, otherwise when the run ends: by then the program has
+used its input.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ class Given:
         self._is_compared = False
 
     def follow(self, descriptor: int) -> None:
-        """A file holds what is given."""
+        """Take the input from a file."""
         self._file = os.dup(descriptor)
         self.wait()
 
     def add(self, piece: bytes) -> None:
-        """A piece was given."""
+        """Add a piece of input."""
         self._size += len(piece)
         if self._size <= config.BODY_BYTES_MAX:
             self._pieces.append(piece)
 
     def wait(self) -> None:
-        """Have it compared at the end of the run at the latest."""
+        """Ensure that the input is compared at the end of the run at the latest."""
         run = self._crossing.run
         if run.session is not None and self._is_known and sees_effects(run):
             run.session.on_end.append(self.compare_late)
 
     def compare_late(self) -> None:
-        """At the end of the run. Notes a divergence."""
+        """Compare at the end of the run. Notes a divergence."""
         guard.guarded("comparing what a program was given", functools.partial(self.compare, is_late=True))
 
     def compare(self, *, is_late: bool = False) -> None:
-        """Note what differs. Raises: ReplayMiss, unless the plan serves changes or this is the end of the run."""
+        """Note any difference. Raises: ReplayMiss, unless the plan serves changes or this is the end of the run."""
         session, run = self._crossing.run.session, self._crossing.run
         if self._is_compared or session is None:
             return

@@ -1,8 +1,8 @@
 """Seam: processes that the agent's code starts with `subprocess` (and `os.popen`, which uses it) or `os.system`.
 
-While recording, what a pipe carries is copied on its way: a thread of ours stands between the child and the file
-object that the agent reads. In a replay `Popen` does everything but start the child: its pipes are files with the
-recorded bytes, so that reading, `communicate` and text mode are the standard library's own.
+While recording, the bytes of each pipe are copied on their way: a thread of ours stands between the child and the file
+object that the agent reads. In a replay `Popen` does everything except start the child: its pipes are files with the
+recorded bytes, so reading, `communicate` and text mode are the standard library's own.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _CHUNK_BYTES: Final = 64 * 1024
 _STATE: Final = "_spanreplay"
 _PIDS_MAX: Final = 10_000
 _ENV_AT: Final = 10
-"""Where `env` is among the arguments of `Popen` by position."""
+"""The position of `env` among the arguments of `Popen`."""
 
 
 class _Copy:
-    """What one pipe has carried so far."""
+    """The bytes that one pipe has carried so far."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -65,19 +65,19 @@ class _Copy:
         return b"".join(self._pieces)
 
     def take(self, source: int) -> bytes:
-        """The next piece of a pipe, kept; b'' at its end."""
+        """Read and keep the next piece of a pipe; b'' at its end."""
         piece = os.read(source, _CHUNK_BYTES)
         if piece:
             self.add(piece)
         return piece
 
     def end(self, source: int) -> None:
-        """Nothing more is carried: a side has closed."""
+        """Note that no more bytes come: one side has closed."""
         self.is_done = True
 
 
 class _InputCopy(_Copy):
-    """What the agent has given to a program; asked for when the program has ended, whoever took it."""
+    """The input that the agent has given to a program; read once the program has ended, whichever process took it."""
 
     def __init__(self, source: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class _InputCopy(_Copy):
         self._changed = threading.Condition()
 
     def take(self, source: int) -> bytes:
-        """The next piece; it is kept at the moment when it leaves the pipe."""
+        """Read the next piece; it is kept in the same step that takes it from the pipe."""
         while True:
             _poll(source, None)
             with self._changed:
@@ -95,7 +95,9 @@ class _InputCopy(_Copy):
                     return piece
 
     def end(self, source: int) -> None:
-        """The program reads no more, or the agent writes no more: what waits in the pipe was given, too."""
+        """Keep the bytes left in the pipe when the program stops reading or the agent stops writing: they were given
+        too.
+        """
         with self._changed:
             while not self.is_cut and _poll(source, 0) and super().take(source):
                 continue
@@ -103,7 +105,7 @@ class _InputCopy(_Copy):
             self._changed.notify_all()
 
     def is_whole(self) -> bool:
-        """Whether all that was given has been seen; waits for it a moment."""
+        """Whether all input has been seen; waits briefly for it."""
         with self._changed:
             seen = self._changed.wait_for(lambda: self.is_done or not _poll(self._source, 0), _SEEN_TIMEOUT_S)
             return seen and not self.is_cut
@@ -112,7 +114,7 @@ class _InputCopy(_Copy):
 _FRAMES_MAX: Final = 40
 _FINALIZERS: Final = ("__call__", "_exitfunc")
 _SEEN_TIMEOUT_S: Final = 2.0
-"""For a program that has ended, and left its input to another one, which does not read."""
+"""For a program that has ended and left its input to another program, which does not read it."""
 
 
 def _poll(descriptor: int, timeout_ms: int | None) -> bool:
@@ -124,14 +126,14 @@ def _poll(descriptor: int, timeout_ms: int | None) -> bool:
 def _pump(source: int, target: int, copy: _Copy, done: Callable[[], None]) -> None:
     """Carry bytes from one descriptor to another and keep them; closes both.
 
-    What it kept is told before its reader can see the end, and go on to the end of the program.
+    The kept bytes are reported before the reader can see the end and go on to wait for the program.
     """
     try:
         while piece := copy.take(source):
             while piece:
                 piece = piece[os.write(target, piece) :]
     except OSError:
-        pass  # a side has gone: the other one learns it by the closing
+        pass  # one side has gone: closing tells the other
     finally:
         guard.guarded("what a pipe held", copy.end, source)
         copy.is_done = True
@@ -177,18 +179,18 @@ class Recording:
             pump = threading.Thread(
                 target=_pump, args=(source, target, copy, self.settle), name=f"spanreplay-{name}", daemon=True
             )
-            with unnumbered_threads():  # no lane: the agent has not become one of several threads
+            with unnumbered_threads():  # no lane: the agent has not become multithreaded
                 pump.start()
 
     def waited(self, error: BaseException | None) -> None:
-        """A `wait` or `communicate` has returned or run into its timeout."""
+        """Note that `wait` or `communicate` has returned or timed out."""
         if isinstance(error, subprocess.TimeoutExpired):
             self.timeouts.append(self.waits)
         self.waits += 1
         self.settle()
 
     def settle(self) -> None:
-        """End the call's record, once the process has ended and its output has been carried."""
+        """End the call's record once the process has ended and all its output has been carried."""
         outputs = [c.is_done for name, c in self._copies.items() if name != "stdin"]
         if self._process.returncode is not None and all(outputs):
             self._close()
@@ -217,7 +219,7 @@ class Recording:
 
 
 class Replayed:
-    """A process that was not started: what it did when it was recorded."""
+    """A process that was not started: does what the recorded one did."""
 
     def __init__(self, value: Mapping[str, Any], crossing: Crossing) -> None:
         self._given = Given(crossing, value)
@@ -247,7 +249,7 @@ class Replayed:
         replayed_pids.add(self.pid)
 
     def wait(self, process: Any, timeout: float | None) -> int | None:
-        """What `wait` gave at this point. Raises: TimeoutExpired where it did."""
+        """Return the recorded result of `wait` at this point. Raises: TimeoutExpired if it did when recorded."""
         at, self._waits = self._waits, self._waits + 1
         if at in self._timeouts:
             raise subprocess.TimeoutExpired(process.args, timeout or 0.0)
@@ -256,7 +258,7 @@ class Replayed:
         return self.returncode
 
     def poll(self, process: Any) -> int | None:
-        """What `poll` gave at this point."""
+        """Return the recorded result of `poll` at this point."""
         if process.returncode is None and self._polls > 0:
             self._polls -= 1
             return None
@@ -267,7 +269,7 @@ class Replayed:
 
 _recorded_pids: Final[set[int]] = set()
 replayed_pids: Final[set[int]] = set()
-"""Processes that were never started here: their numbers belong to somebody else."""
+"""Process IDs that were never started here: they may belong to other processes."""
 
 
 def _replay_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: Any) -> None:
@@ -302,7 +304,7 @@ def _live_init(process: Any, real: Any, crossing: Crossing, args: Any, kwargs: A
 
 
 def close_process(crossing: Crossing, value: Mapping[str, Any]) -> None:
-    """Record what a process did; what it was given is compared in a replay, and not sealed."""
+    """Record what a process did; its input is compared in a replay, so it is stored redacted, not sealed."""
     spec = crossing.spec
     raw: dict[str, Any] = {"value": codec.encode(value)}
     clean: Any = crossing.run.redactor.value(raw, spec.redactions)
@@ -319,7 +321,7 @@ def close_error(crossing: Crossing, exc: BaseException) -> None:
 
 
 def _is_finalizing(frame: FrameType | None) -> bool:
-    """Whether an object that nobody holds any longer ends its program: when that happens is the collector's affair."""
+    """Whether an unreferenced object ends its program: the garbage collector decides when that happens."""
     for _ in range(_FRAMES_MAX):
         if frame is None:
             return False
@@ -361,7 +363,7 @@ def _patch_popen(patches: Patches) -> None:
         try:
             return real_communicate(self, input=input, timeout=timeout)
         except subprocess.TimeoutExpired as exc:
-            if isinstance(state, Recording) and state.waits == waits:  # the time was up before it came to `wait`
+            if isinstance(state, Recording) and state.waits == waits:  # the time was up before it called `wait`
                 state.waited(exc)
             raise
 
@@ -405,14 +407,14 @@ def _watched(state: Any, live: Callable[[], Any]) -> Any:
 
 
 def _describe_pid(pid: int) -> int | str:
-    """A process as it is called in each run; of others than these the number is a matter of the machine."""
+    """Return a process's name that is the same in each run; the IDs of other processes vary by machine."""
     if pid in replayed_pids or pid in _recorded_pids:
         return pid
     return {0: "group", os.getppid(): "parent"}.get(pid, "other")
 
 
 def _without_recorded(real: Callable[..., None]) -> Callable[..., None]:
-    """What starts a program for real; in a replay without the variables that are not set here."""
+    """Wrap the real start of a program; in a replay it leaves out variables that are not set here."""
 
     def start(process: Any, *args: Any, **kwargs: Any) -> None:
         run = active_run()
@@ -426,7 +428,7 @@ def _without_recorded(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run_without_recorded(system: Callable[[Any], int], command: Any) -> int:
-    """`os.system`, which hands on the environment of the process, without what is not set here."""
+    """Call `os.system`, which passes on the process's environment, without variables that are not set here."""
     run = active_run()
     if run is None or run.session is None:
         return system(command)
@@ -447,7 +449,7 @@ def _patch_os(patches: Patches) -> None:
         )
 
     def ask_kill(pid: int, sig: int, /) -> None:
-        if pid != os.getpid():  # what a process does to itself is no effect on others, and may be its end
+        if pid != os.getpid():  # a process's signal to itself is not an effect on others, and may end it
             note_effect("os.kill", {"process": _describe_pid(pid), "signal": int(sig)}, Effect.IRREVERSIBLE)
         if pid not in replayed_pids:
             kill(pid, sig)

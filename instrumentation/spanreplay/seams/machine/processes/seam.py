@@ -1,4 +1,4 @@
-"""Seam: programs that the agent starts, with `subprocess` and `os`, or with `asyncio`."""
+"""Seam: programs that the agent starts with `subprocess`, `os` or `asyncio`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Seams of sockets without a connection."""
+"""Seams of connectionless sockets."""

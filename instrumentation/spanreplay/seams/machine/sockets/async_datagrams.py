@@ -1,8 +1,8 @@
-"""Part of the seam of datagrams: endpoints that the agent's code makes with `loop.create_datagram_endpoint`.
+"""Part of the datagram seam: endpoints that the agent's code makes with `loop.create_datagram_endpoint`.
 
-What an endpoint sends goes through its socket, and is a call like any other datagram. What its protocol is told is a
-part of a stream, as with programs of asyncio: in a replay a transport without a bound socket tells it the same things
-in the same order.
+Datagrams that an endpoint sends go through its socket, and are calls like any other datagram. Events that its protocol
+receives are parts of a stream, as with asyncio's programs: in a replay, a transport without a bound socket delivers the
+same events in the same order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PARAMETERS: Final = ("local_addr", "remote_addr")
 
 
 class _Heard(asyncio.DatagramProtocol):
-    """The agent's protocol while recording; notes what it is told."""
+    """Wrap the agent's protocol while recording, and note the events it receives."""
 
     def __init__(self, protocol: Any, crossing: Crossing, remote: Any, context: Context) -> None:
         self._protocol = protocol
@@ -50,7 +50,7 @@ class _Heard(asyncio.DatagramProtocol):
         return getattr(self._protocol, name)
 
     def _tell(self, function: Callable[..., None], *args: Any) -> None:
-        """Call the agent's protocol outside of the call: what it does is the agent's."""
+        """Call the agent's protocol outside the call: the agent makes its own calls there."""
         self._context.copy().run(function, *args)
 
     def _follow(self, transport: Any) -> None:
@@ -71,7 +71,7 @@ class _Heard(asyncio.DatagramProtocol):
         self._crossing.mark()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the record: no more events come."""
         if not self._is_closed:
             self._is_closed = True
             guard.guarded("recording an endpoint", self._record)
@@ -123,7 +123,7 @@ class ServedEndpoint(asyncio.DatagramTransport):
         self.playing: Any = None
 
     def sendto(self, data: Any, addr: Any = None) -> None:
-        """Compare what the agent sends."""
+        """Send through the socket, whose seam compares the datagram."""
         if self._address and addr not in (None, self._address):
             raise ValueError(f"Invalid address: must be None or {self._address}")
         if self._is_closing:
@@ -137,7 +137,7 @@ class ServedEndpoint(asyncio.DatagramTransport):
             self._protocol.error_received(exc)
 
     async def play(self, crossing: Crossing) -> None:
-        """Tell the protocol what it was told, each when it is its turn."""
+        """Deliver the recorded events to the protocol, each at its turn."""
         try:
             for part, (ms, what, value, address) in enumerate(self._steps):
                 await await_turn(crossing, part, ms)
@@ -145,18 +145,18 @@ class ServedEndpoint(asyncio.DatagramTransport):
                     self._tell(self._protocol.datagram_received, codec.decode(value), codec.decode(address))
                 else:
                     self._tell(self._protocol.error_received, decode_error(crossing, value))
-        except ReplayMiss:  # of what the agent's protocol does: nobody waits for that, and the agent may for ever
+        except ReplayMiss:  # raised in the agent's protocol: nobody awaits this task, and the agent might wait forever
             if self._owner is not None:
                 self._owner.cancel()
         finally:
             end_stream(crossing)
 
     def _tell(self, function: Callable[..., None], *args: Any) -> None:
-        """Call the agent's protocol in the lane of who made the endpoint."""
+        """Call the agent's protocol in the lane that made the endpoint."""
         self._context.copy().run(function, *args)
 
     def close(self) -> None:
-        """Nothing more is told."""
+        """Stop delivering events."""
         if not self._is_closing:
             self._is_closing = True
             self.playing.cancel()
@@ -167,7 +167,7 @@ class ServedEndpoint(asyncio.DatagramTransport):
         self._tell(self._protocol.connection_lost, None)
 
     def abort(self) -> None:
-        """As `close`."""
+        """Same as `close`."""
         self.close()
 
     def is_closing(self) -> bool:
@@ -175,19 +175,19 @@ class ServedEndpoint(asyncio.DatagramTransport):
         return self._is_closing
 
     def get_protocol(self) -> Any:
-        """The agent's protocol."""
+        """Return the agent's protocol."""
         return self._protocol
 
     def set_protocol(self, protocol: Any) -> None:
-        """Another protocol of the agent's."""
+        """Replace the agent's protocol."""
         self._protocol = protocol
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits to be sent."""
+        """Always 0: nothing waits to be sent."""
         return 0
 
 
-between.add(ServedEndpoint.sendto.__code__)  # who calls it asks
+between.add(ServedEndpoint.sendto.__code__)  # its caller is the one who uses the socket
 
 
 async def _live(
@@ -227,7 +227,7 @@ def _serve(module: Any, loop: Any, crossing: Crossing, factory: Any, options: Ma
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch asyncio's loops."""
+    """Patch asyncio's event loops."""
     cls = module.base_events.BaseEventLoop
     real = cls.create_datagram_endpoint
 

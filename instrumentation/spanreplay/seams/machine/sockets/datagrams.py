@@ -1,9 +1,9 @@
-"""Seam: sockets without a connection (UDP, datagrams of Unix, raw IP), one call a datagram.
+"""Seam: connectionless sockets (UDP, Unix datagrams, raw IP), one call per datagram.
 
-What the agent's code sends is a call, with its address and its bytes; so is what it receives. In a replay nothing is
-sent, bound or looked up: the same datagrams have to come, and the recorded answers are given. What a library sends
-(metrics, reports) is not the agent's: it goes out while recording, and a replay drops it. A library that waits for an
-answer asks something that nobody recorded: such a run is incomplete.
+Every datagram that the agent's code sends is a call with its address and bytes; so is every one that it receives. A
+replay sends, binds and looks up nothing: the same datagrams must come, and the recorded answers are returned. Datagrams
+that a library sends (metrics, reports) are not the agent's: they go out while recording, and a replay drops them. A
+library that waits for an answer receives something that is not recorded: such a run is incomplete.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from spanreplay.seams.machine.outside import leaks
 from spanreplay.seams.machine.sockets.socket_askers import BARE, BY_AGENT, BY_LIBRARY, type_of, who_asks
 
 DATAGRAMS: Final = "datagrams"
-"""Member of the environment: whether datagrams are calls of this recording."""
+"""Member of the environment: whether datagrams are calls in this recording."""
 _getframe: Final = sys._getframe
 _WAITING: Final = '{"waiting":true}'
-"""The response of a call that still waited for a datagram when its run ended."""
+"""The response of a call that was still waiting for a datagram when its run ended."""
 _WAIT_S: Final = 1.0
 
 
 @dataclass
 class State:
-    """What is known of one socket."""
+    """What is known about one socket."""
 
     by: str
     """Who used it first."""
     peer: Any = None
-    """Where it is connected to."""
+    """The address it is connected to."""
     is_heard: bool = True
-    """Whether what it receives is recorded here, and not as a part of something else."""
+    """Whether received datagrams are recorded here, not as part of another call."""
 
 
 states: Final[WeakKeyDictionary[Any, State]] = WeakKeyDictionary()
 
 
 def sees_datagrams(run: Run) -> bool:
-    """Whether datagrams are calls: not in a replay of a recording that has none."""
+    """Whether datagrams are calls; False in a replay of a recording without them."""
     return run.session is None or bool(run.session.recording.root.env.get(DATAGRAMS))
 
 
 def describe(name: str, arguments: Mapping[str, Any], effect: Effect = Effect.WRITE) -> Leaf:
-    """One use of a socket as a call."""
+    """Describe one use of a socket as a call."""
     return Leaf(Kind.TOOL.value, f"socket.{name}", effect.value, arguments, prints=False)
 
 
 def _find(sock: Any, frame: FrameType, *, is_new: bool) -> State | None:
-    """What is known of a socket and who uses it now; None if nobody is to record or drop anything here."""
+    """Return what is known about a socket and who uses it now; None if nothing is recorded or dropped here."""
     state = states.get(sock)
     if state is None and not is_new:
-        return None  # a pair, or one that was handed over: it talks to the agent's own
+        return None  # one of a pair, or handed over by other code: it talks to the agent's own code
     by = who_asks(frame)
     if state is None:
         by = by or BY_LIBRARY
@@ -75,7 +75,7 @@ def _find(sock: Any, frame: FrameType, *, is_new: bool) -> State | None:
 
 
 def records(by: str) -> bool:
-    """Whether a use of a socket is a call. Raises: ReplayMiss behind the end of what was recorded."""
+    """Whether a use of a socket is a call. Raises: ReplayMiss after the end of the recording."""
     if by == BY_LIBRARY:
         return False
     run = effects_run()
@@ -83,7 +83,7 @@ def records(by: str) -> bool:
 
 
 def drops(by: str) -> bool:
-    """Whether a replay drops what is sent here."""
+    """Whether this replay drops what is sent here."""
     run = active_run()
     if by == BY_AGENT or run is None or run.session is None or run.session.has_gone_on:
         return False
@@ -91,7 +91,7 @@ def drops(by: str) -> bool:
 
 
 def _send(sock: Any, frame: FrameType, name: str, data: Any, address: Any, more: Mapping[str, Any], real: Any) -> Any:
-    """Send one datagram to `address`, or to where the socket is connected."""
+    """Send one datagram to `address`, or to the socket's peer."""
     state = _find(sock, frame, is_new=address is not None)
     if state is None:
         return real()
@@ -155,7 +155,7 @@ def _patch_sending(patches: Patches, cls: Any) -> None:
 
 # ── Receiving ───────────────────────────────────────────────────────────────────────────────────────
 def _wait_for_end(crossing: Crossing) -> None:
-    """Wait as the recorded call did, until the run is over. Raises: ReplayMiss."""
+    """Wait until the run is over, as the recorded call did. Raises: ReplayMiss."""
     run, over = crossing.run, threading.Event()
     if run.session is not None:
         run.session.on_end.append(over.set)
@@ -188,7 +188,7 @@ def _receive(sock: Any, frame: FrameType, name: str, asked: Mapping[str, Any], r
 
 
 def _show(address: Any) -> str:
-    """`host:port` or a path."""
+    """Return `host:port` or a path."""
     return (
         f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) > 1 else str(address or "anybody")
     )
@@ -321,7 +321,7 @@ def _replace(patches: Patches, cls: Any, function: Any) -> None:
 
 
 def attach(run: Run) -> None:
-    """Say in a recording that datagrams are calls of it."""
+    """State in a recording that its datagrams are calls."""
     if run.session is None:
         run.environment = {**run.environment, DATAGRAMS: True}
 

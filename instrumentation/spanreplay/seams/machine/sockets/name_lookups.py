@@ -1,6 +1,6 @@
-"""Part of the seam of datagrams: names that the agent's code looks up, answered from the recording in a replay.
+"""Part of the datagram seam: names that the agent's code looks up, answered from the recording in a replay.
 
-A library that looks up where to send its datagrams is given an address of nobody: nothing is sent there.
+A library that looks up where to send its datagrams gets an unused address in a replay: nothing is sent there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES: Final = {
 }
 """Function → its parameters."""
 _BACKWARDS: Final = frozenset({"gethostbyaddr", "getnameinfo"})
-"""They ask who has an address."""
+"""Reverse lookups: they ask for the name of an address."""
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Seam: sockets without a connection, of `socket` and of the loops of `asyncio`, and names that are looked up."""
+"""Seam: connectionless sockets of `socket` and of asyncio's event loops, and name lookups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spanreplay.runtime.patches import Patches
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch `socket`, or the loops of `asyncio`."""
+    """Patch `socket`, or the event loops of `asyncio`."""
     if module.__name__ != "socket":
         from spanreplay.seams.machine.sockets import async_datagrams
 

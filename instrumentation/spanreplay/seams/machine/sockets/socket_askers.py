@@ -1,7 +1,7 @@
 """Who uses a socket: the agent, or a library that reports about itself.
 
-The standard library carries out what its caller wants (`logging.handlers`, `asyncio`, `smtplib`), so the nearest other
-code on the stack is who asks. A handler of `logging` carries the log of libraries too: what those log is theirs.
+The standard library acts for its caller (`logging.handlers`, `asyncio`, `smtplib`), so the nearest other code on the
+stack is the user. A `logging` handler also carries log records of libraries: those belong to the library.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from spanreplay.runtime.process.outside_io import is_telemetry_stack
 BY_AGENT: Final = "agent"
 BY_LIBRARY: Final = "library"
 BY_NOBODY: Final = ""
-"""Only the standard library is on the stack: a loop's callback, a thread of `logging`'s."""
+"""Only the standard library is on the stack, for example a loop's callback or a thread of `logging`."""
 type_of: Final[Callable[[Any], int]] = _socket.socket.type.__get__
-"""The kind of a socket as a plain number, without the look-up of an enumeration's member."""
+"""Return a socket's kind as a plain number, without looking up the enumeration member."""
 BARE: Final = frozenset({_socket.SOCK_DGRAM, _socket.SOCK_RAW})
 """Kinds of sockets that send datagrams."""
 _LOGGING: Final = f"{os.sep}logging{os.sep}"
@@ -43,7 +43,7 @@ def is_stream(sock: Any) -> bool:
 
 
 def who_asks(frame: FrameType | None) -> str:
-    """BY_AGENT, BY_LIBRARY or BY_NOBODY, whose code uses a socket in this frame."""
+    """Return whose code uses a socket in this frame: BY_AGENT, BY_LIBRARY or BY_NOBODY."""
     first, is_log = frame, False
     for _ in range(FRAMES_MAX):
         if frame is None:
@@ -55,7 +55,7 @@ def who_asks(frame: FrameType | None) -> str:
             if frame.f_code in between:
                 pass
             elif is_log:
-                return BY_LIBRARY  # a message of ours
+                return BY_LIBRARY  # a log message of spanreplay
             elif frame.f_code in entries:
                 return BY_AGENT if handed.by == AGENT else BY_LIBRARY
             else:
@@ -67,5 +67,5 @@ def who_asks(frame: FrameType | None) -> str:
             if origin in (FOREIGN, LIBRARY) and frame.f_code not in between:
                 return BY_LIBRARY
         frame = frame.f_back
-    # What a thread of `logging`'s hands on may be anybody's, and a library logs otherwise in a replay
+    # Records passed on by a `logging` thread may be anybody's, and a library's log differs in a replay
     return BY_LIBRARY if is_log else BY_NOBODY

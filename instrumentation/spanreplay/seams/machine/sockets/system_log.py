@@ -1,4 +1,4 @@
-"""Seam: `syslog`, whose C code talks to the system's log past every socket of Python: an effect, unsent in a replay."""
+"""Seam: `syslog`, whose C code bypasses Python's sockets: a log message is an effect, and a replay sends none."""
 
 from __future__ import annotations
 
