@@ -1,8 +1,9 @@
-"""Seam: aiosqlite, which runs `sqlite3` in a thread of its own: each statement is one of the task that asks for it.
+"""Seam: aiosqlite, which runs `sqlite3` in its own thread: each statement belongs to the task that asks for it.
 
-The statements themselves are recorded by the seam of `sqlite3`. Without this one, those that a tool makes on a
-connection from outside of it would be calls of the thread, and those of a request would be the thread's or the
-request's own, by whether it found the connection in a pool.
+The statements themselves are recorded by the seam of `sqlite3`. Without this seam, statements that a tool makes on a
+connection from outside the tool would be calls of the thread, and those of a request would belong to the thread or to
+the
+request, depending on whether it found the connection in a pool.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def _execute(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _for_its_task(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a statement in the lane of the task that asks, also where that task has started the thread."""
+    """Run a statement in the lane of the task that asks, even if that task has started the thread."""
     before, thread_state.forced = thread_state.forced, None
     try:
         return function(*args, **kwargs)

@@ -1,9 +1,10 @@
-"""Seam: `sqlite3`, as the agent's code uses it outside of tools.
+"""Seam: `sqlite3` as the agent's code uses it outside tools.
 
-A connection that the agent makes is one of ours, a subclass: each `execute` is a call, with its rows. In a replay the
-connection is to an empty database in memory, and rows, counts and errors come from the recording; the agent's own
-row factory runs on them. Rows are fetched when the statement runs, up to a limit. The database of a library that keeps
-it for itself is opened as it is, in a replay in the overlay: a copy of what is there now.
+A connection that the agent makes is of our subclass: each `execute` is a call, with its rows. In a replay the
+connection
+is to an empty in-memory database, and rows, counts and errors come from the recording; the agent's own row factory runs
+on them. Rows are fetched when the statement runs, up to a limit. A library's private database is opened as it is; in a
+replay it is opened in the overlay, as a copy of the present one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spanreplay.seams.machine.files.changes import look_before
 
 _getframe: Final = sys._getframe
 _TRACED: Final = "traced"
-"""Member of a response: the statements that a callback of the agent was told of."""
+"""Member of a response: the statements that were reported to the agent's trace callback."""
 _READS: Final = ("select", "explain", "pragma", "values")
 _classes: Final[dict[type, type]] = {}
 
@@ -43,7 +44,7 @@ def _effect(sql: str) -> str:
 
 
 class _Result:
-    """What a statement left behind, as recorded: rows, their columns, counts."""
+    """A statement's recorded result: rows, their columns, counts."""
 
     def __init__(self, value: dict[str, Any]) -> None:
         self.columns: list[str] | None = value["columns"]
@@ -53,7 +54,7 @@ class _Result:
 
 
 class CursorMixin:
-    """Records or serves what a cursor does; goes before `sqlite3.Cursor` or a class made of it."""
+    """Records or serves what a cursor does; precedes `sqlite3.Cursor` or a subclass of it in the MRO."""
 
     _result: _Result | None = None
     _is_served = False
@@ -102,7 +103,7 @@ class CursorMixin:
         return self
 
     def _collect(self) -> dict[str, Any]:
-        """Fetch what there is, so that it can be recorded before the agent sees it."""
+        """Fetch the rows, so that they can be recorded before the agent sees them."""
         cursor: Any = self
         description = super().description  # type: ignore[misc]  # sqlite3.Cursor's
         columns = None if description is None else [column[0] for column in description]
@@ -142,7 +143,7 @@ class CursorMixin:
 
     @property
     def lastrowid(self) -> int | None:
-        """The row that the last insert made."""
+        """The row ID of the last insert."""
         result = self._result
         return super().lastrowid if result is None else result.lastrowid  # type: ignore[misc]  # as above
 
@@ -151,19 +152,19 @@ class CursorMixin:
         return row if factory is None else factory(self, row)
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         result = self._result
         if result is not None and result.rows:
             return self._make_row(result.rows.popleft())
         return super().fetchone()  # type: ignore[misc]  # as above
 
     def fetchmany(self, size: int | None = None) -> list[Any]:
-        """The next rows, at most `size`."""
+        """Return the next rows, at most `size`."""
         wanted = self.arraysize if size is None else size  # type: ignore[attr-defined]  # sqlite3.Cursor's
         return [row for _, row in zip(range(wanted), iter(self.fetchone, None), strict=False)]
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """Return all remaining rows."""
         return list(iter(self.fetchone, None))
 
     def __iter__(self) -> Iterator[Any]:
@@ -177,26 +178,26 @@ class CursorMixin:
 
 
 class ConnectionMixin:
-    """Goes before `sqlite3.Connection` or a class made of it."""
+    """Precedes `sqlite3.Connection` or a subclass of it in the MRO."""
 
     _database = ""
     _is_memory_instead = False
     _changes: int | None = None
     _is_in_transaction: bool | None = None
     _callback: Callable[[str], Any] | None = None
-    """What the agent has told of its statements."""
+    """The agent's trace callback, which is told of each statement."""
     _traced: Sequence[str] = ()
-    """Statements that it is told of once their call is over: what it does then is its own, in a replay too."""
+    """Statements reported once their call is over: what the callback does then is the agent's own, in a replay too."""
     _is_quiet = False
 
     def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
-        """A cursor of ours."""
+        """Return a cursor of our subclass."""
         if isinstance(factory, type) and issubclass(factory, sqlite3.Cursor):
             factory = _with(CursorMixin, factory)
         return super().cursor(factory)  # type: ignore[misc]  # of the class that this is mixed into
 
     def execute(self, *args: Any) -> Any:
-        """Run one statement with a cursor of its own."""
+        """Run one statement with a new cursor."""
         return self.cursor().execute(*args)
 
     def executemany(self, *args: Any) -> Any:
@@ -214,27 +215,27 @@ class ConnectionMixin:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether changes wait to be committed."""
+        """Whether there are uncommitted changes."""
         if self._is_in_transaction is None:
             return super().in_transaction  # type: ignore[misc,no-any-return]  # as above
         return self._is_in_transaction
 
     # ── Transactions ────────────────────────────────────────────────────────────────────────────────
     def commit(self) -> None:
-        """Keep the changes."""
+        """Commit the changes."""
         self._tell("commit", {}, lambda: super(ConnectionMixin, self).commit())  # type: ignore[misc]  # as above
 
     def rollback(self) -> None:
-        """Take the changes back."""
+        """Roll the changes back."""
         self._tell("rollback", {}, lambda: super(ConnectionMixin, self).rollback())  # type: ignore[misc]  # as above
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> Any:
-        """The end of a `with` block keeps the changes, or takes them back."""
+        """End a `with` block: commit the changes, or roll them back."""
         how = "commit" if kind is None and value is None and trace is None else "rollback"
         return self._tell(how, {}, lambda: super(ConnectionMixin, self).__exit__(kind, value, trace))  # type: ignore[misc]  # as above
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """How transactions begin is a matter of what the database is told."""
+        """Set an attribute; those that affect transactions are calls."""
         if name in _MODES:
             self._tell("set", {name: value}, lambda: None)
         super().__setattr__(name, value)
@@ -245,12 +246,12 @@ class ConnectionMixin:
         self._tell("backup", shown, lambda: super(ConnectionMixin, self).backup(target, **options))  # type: ignore[misc]  # as above
 
     def deserialize(self, data: Any, /, **options: Any) -> None:
-        """Put other content in the database's place."""
+        """Replace the database's content."""
         shown = {"content": bytes(data), **options}
         self._tell("deserialize", shown, lambda: super(ConnectionMixin, self).deserialize(data, **options))  # type: ignore[misc]  # as above
 
     def serialize(self, **options: Any) -> bytes:
-        """The whole database as bytes."""
+        """Return the whole database as bytes."""
         live = super().serialize  # type: ignore[misc]  # as above
         if not self._database or effects_run() is None:
             return bytes(live(**options))
@@ -261,7 +262,7 @@ class ConnectionMixin:
         return found
 
     def blobopen(self, *args: Any, **options: Any) -> Any:
-        """A value as a file: what is read and written through it can't be recorded."""
+        """Open a value as a file; its reads and writes can't be recorded."""
         run = effects_run()
         if self._database and run is not None:
             message = "a sqlite3 blob was opened: its reads and writes are not recorded"
@@ -271,7 +272,7 @@ class ConnectionMixin:
         return super().blobopen(*args, **options)  # type: ignore[misc]  # as above
 
     def _tell(self, name: str, arguments: dict[str, Any], live: Callable[[], Any]) -> Any:
-        """Have the database do what has no rows; where it is not a call, `live` itself."""
+        """Make a database operation without rows a call; where it is not a call, only run `live`."""
         if not self._database or effects_run() is None:
             self._is_in_transaction = None
             return live()
@@ -295,17 +296,19 @@ class ConnectionMixin:
 
     # ── Functions of the agent that SQLite calls ────────────────────────────────────────────────────
     def set_trace_callback(self, trace_callback: Callable[[str], Any] | None) -> None:
-        """Tell the agent of each statement."""
+        """Set the agent's trace callback, which is told of each statement."""
         self._callback = trace_callback
         super().set_trace_callback(trace_callback and self._trace)  # type: ignore[misc]  # as above
 
     def set_progress_handler(self, progress_handler: Callable[[], Any] | None, *args: Any, **options: Any) -> None:
-        """Ask the agent, while a statement runs, whether it is to go on."""
+        """Set the agent's progress handler, which can stop a running statement."""
         handler = self._silenced(progress_handler)
         super().set_progress_handler(handler, *args, **options)  # type: ignore[misc]  # as above
 
     def _silenced(self, function: Any) -> Any:
-        """The function, called for the agent's own statements alone; what is none (None), as it is."""
+        """Return a function that calls the given one only for the agent's own statements; a non-callable is returned
+        as it is.
+        """
         return (lambda *args: 0 if self._is_quiet else function(*args)) if callable(function) else function
 
     def _trace(self, statement: str) -> None:
@@ -318,7 +321,7 @@ class ConnectionMixin:
 
     @contextmanager
     def _without_callbacks(self) -> Iterator[None]:
-        """A block in which a statement of ours runs."""
+        """A block in which we run a statement of our own."""
         self._is_quiet = True
         try:
             yield
@@ -327,7 +330,7 @@ class ConnectionMixin:
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
-        """A call, after which the agent is told of its statements."""
+        """A call, after which the agent's callback is told of its statements."""
         self._traced = []
         try:
             yield
@@ -338,7 +341,7 @@ class ConnectionMixin:
                     tell(statement)  # type: ignore[misc]  # not None
 
     def _take_traced(self) -> dict[str, Any]:
-        """For the record of a call: of what the agent is told when it is over."""
+        """Return, for the record of a call, the statements to report to the agent's callback after it."""
         return {_TRACED: list(self._traced)} if self._traced else {}
 
     def _insist_on_file(self, what: str) -> None:
@@ -385,7 +388,7 @@ def _connect(real: Any, factory: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _begin(database: Any, *, is_uri: bool) -> None:
-    """Whether a database beside the code was there is recorded; from here on a replay has a file there as well."""
+    """Record whether a database inside the code tree existed; from here on a replay has a file there as well."""
     run = recorded_run()
     if run is None or run.written is None or run.written.is_outside():
         return
@@ -403,7 +406,7 @@ def _begin(database: Any, *, is_uri: bool) -> None:
 
 
 def _split(name: str, *, is_uri: bool) -> tuple[str, str]:
-    """The path and the query of a database's name."""
+    """Split a database's name into its path and query."""
     if not (is_uri and name.startswith("file:")):
         return name, ""
     path, _, query = name.removeprefix("file:").partition("?")
@@ -411,7 +414,7 @@ def _split(name: str, *, is_uri: bool) -> tuple[str, str]:
 
 
 def _modes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """How a connection is to begin transactions, where that is not as usual."""
+    """Return a connection's transaction settings that differ from the default."""
     run = recorded_run()
     if run is None or not sees_effects(run):
         return {}
@@ -421,7 +424,7 @@ def _modes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 _MODES: Final = {"isolation_level": "", "autocommit": getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)}
-"""Which attributes of a connection say how transactions begin, with what they usually are."""
+"""Attributes of a connection that affect transactions, with their defaults."""
 _NAMES: Final = ("name", "pages")
 _IN_MEMORY: Final = ("", ":memory:")
 _TOLD: Final = (
@@ -436,8 +439,8 @@ def _told(name: str) -> Any:
         real = getattr(super(ConnectionMixin, self), name)
         given = {str(at): _show(each) for at, each in enumerate(args)}
         given.update({each: _show(value) for each, value in options.items()})
-        self._tell(name, given, lambda: None)  # for real behind it: a replay's own database knows it, too
-        if name == "set_authorizer":  # not asked about what is not the agent's
+        self._tell(name, given, lambda: None)  # then run for real: the replay's own database needs it too
+        if name == "set_authorizer":  # not asked about statements other than the agent's
             args, options = tuple(map(self._silenced, args)), {n: self._silenced(v) for n, v in options.items()}
         return real(*args, **options)
 
@@ -447,7 +450,7 @@ def _told(name: str) -> Any:
 
 
 def _show(value: Any) -> Any:
-    """A number or text as it is; of a function its name: what it computes is code."""
+    """Return a number or text as it is; for a function its name, because its body is code."""
     is_plain = value is None or isinstance(value, (bool, int, float, str, bytes))
     return value if is_plain else str(getattr(value, "__qualname__", type(value).__qualname__))
 
@@ -458,7 +461,9 @@ for _name in _TOLD:
 
 
 def _move(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a connection that is no call, with the copy of a replay in the place of the world's database."""
+    """Return the arguments of a connection that is not a call; in a replay they name the overlay's copy of the
+    database.
+    """
     run = active_run()
     given = args[0] if args else kwargs.get("database")
     if run is None or run.overlay is None or not isinstance(given, (str, bytes, os.PathLike)):
@@ -477,7 +482,7 @@ def _move(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...
 
 
 _BESIDE: Final = ("-wal", "-journal")
-"""Files that belong to a database beside its own."""
+"""Suffixes of a database's companion files."""
 
 
 def install(module: Any, patches: Patches) -> None:

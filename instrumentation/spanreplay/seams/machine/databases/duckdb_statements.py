@@ -1,7 +1,8 @@
-"""Seam: what the agent tells DuckDB, as effects; the database itself works on, in a replay on the overlay's copy.
+"""Seam: operations on DuckDB, as effects; the database itself keeps working, in a replay on the overlay's copy.
 
-Its file is no witness: DuckDB writes other bytes each time. So each statement, transaction and change by a method is
-compared, before it runs. Of a connection every method counts that is not known to stay inside of the process.
+Its file can't be compared, because DuckDB writes different bytes each time. So each statement, transaction and change
+by
+a method is compared before it runs. Every method of a connection counts, unless it is known to stay inside the process.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ _STAYS: Final = frozenset(
      "table", "view", "complete", "register_filesystem", "unregister_filesystem"}
 )  # fmt: skip
 _STAYS_BEGINS: Final = ("fetch", "to_arrow", "from_", "read_", "_")
-"""What gives results, makes types and reads files: nothing that the database keeps."""
+"""Beginnings of methods that return results, make types or read files, and change nothing that the database keeps."""
 _OF_RELATIONS: Final = (
     "create", "create_view", "drop", "insert", "insert_into", "to_csv", "to_parquet", "to_table", "to_view", "update",
     "write_csv", "write_parquet",
 )  # fmt: skip
-"""What a relation does to a database or to files; the rest makes another relation of it."""
+"""Methods of a relation that change a database or files; the others make another relation from it."""
 _DRAWN: Final = re.compile(r"(unnamed_relation_|__duckdb_source_)[0-9a-f]{8,}(?:_\d+)?")
-"""Names that DuckDB draws for relations."""
+"""Random names that DuckDB gives to relations."""
 _SHOWN_CHARACTERS_MAX: Final = 1_000_000
 
 
 def _show(value: Any) -> Any:
-    """An argument as a call can hold it; of what has no codec the type alone."""
+    """Return an argument as a call can hold it; for a value without a codec, only its type."""
     if isinstance(value, Mapping):
         return {str(name): _show(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_show(each) for each in value]
     text = getattr(value, "query", None)
-    if isinstance(text, str):  # a statement
+    if isinstance(text, str):  # a DuckDB statement
         return text
     try:
         codec.encode(value)
@@ -90,12 +91,12 @@ def _replace_function(patches: Patches, module: Any, name: str) -> None:
 
 
 def goes_out(name: str, member: Any) -> bool:
-    """Whether a method of a connection may change what a database keeps."""
+    """Whether a method of a connection may change the database's content."""
     return callable(member) and name not in _STAYS and not name.startswith(_STAYS_BEGINS)
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch connections, relations and appenders, and the functions that work on the default connection."""
+    """Patch connections, relations and appenders, and the functions that use the default connection."""
     connection, relation = module.DuckDBPyConnection, module.DuckDBPyRelation
     for name in sorted(n for n in dir(connection) if goes_out(n, getattr(connection, n))):
         _replace_method(patches, connection, name, is_relation=False)

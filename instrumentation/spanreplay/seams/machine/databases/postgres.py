@@ -1,7 +1,7 @@
-"""What the seams of psycopg share: a statement as a call, and its result as a value.
+"""Common parts of the psycopg seams: a statement as a call, and its result as a value.
 
-A statement of the agent's code is one call with its rows; a connection is none. In a replay there is no server: rows,
-counts and errors come from the recording, and the agent's own row factories run on them.
+A statement of the agent's code is one call with its rows; a connection is not a call here. In a replay there is no
+server: rows, counts and errors come from the recording, and the agent's own row factories run on them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from spanreplay.runtime.run import active_run
 _READS: Final = ("select", "show", "explain", "values", "table")
 COMMAND_OK, TUPLES_OK = 1, 2
 SERVER_VERSION: Final = 150000
-"""What a connection that was never made says; drivers ask whether it is younger than what they know."""
+"""The version that a stand-in reports; drivers check whether a server is newer than those they know."""
 
 
 def describe_statement(name: str, sql: str, parameters: Any) -> Leaf:
-    """One statement as a call."""
+    """Describe one statement as a call."""
     words = sql.lstrip(" \t\r\n(;").split(None, 1)
     effect = Effect.READ if words and words[0].lower() in _READS else Effect.IRREVERSIBLE
     return Leaf(Kind.TOOL.value, name, effect.value, {"sql": sql, "parameters": parameters})
 
 
 def build_value(rows: Iterable[Any], columns: list[list[Any]] | None, rowcount: int, status: str) -> dict[str, Any]:
-    """The result of a statement as it is recorded; `columns` are pairs of name and type number."""
+    """Return a statement's result as it is recorded; `columns` are pairs of name and type number."""
     kept = [list(row) for row in rows]
     if len(kept) > config.ROWS_MAX:
         run = recorded_run()
@@ -41,7 +41,7 @@ def build_value(rows: Iterable[Any], columns: list[list[Any]] | None, rowcount: 
 
 
 def is_replayed_here() -> bool:
-    """Whether a connection made here must not be made for real: in a replay, outside of live calls."""
+    """Whether a connection made here must not be real: in a replay, outside live calls."""
     run = active_run()
     if run is None or run.session is None:
         return False
@@ -51,7 +51,10 @@ def is_replayed_here() -> bool:
 
 
 def note_unrecorded(what: str) -> None:
-    """What of a driver is no call: the run is incomplete, and its replay ends there. Raises: ReplayMiss."""
+    """Note a feature of a driver that is not recorded: the run is incomplete, and its replay ends there.
+
+    Raises: ReplayMiss in a replay.
+    """
     run = recorded_run()
     if run is None:
         return
@@ -62,7 +65,7 @@ def note_unrecorded(what: str) -> None:
 
 
 class Served:
-    """What a recorded statement left behind, while the agent reads it."""
+    """A recorded statement's result, while the agent reads it."""
 
     def __init__(self, value: dict[str, Any]) -> None:
         self.columns: list[list[Any]] | None = value["columns"]
@@ -74,20 +77,20 @@ class Served:
     # As a libpq result, for psycopg's row factories
     @property
     def nfields(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return len(self.columns or ())
 
     @property
     def status(self) -> int:
-        """Whether there are rows at all."""
+        """Whether the result has rows at all."""
         return COMMAND_OK if self.columns is None else TUPLES_OK
 
     def fname(self, column: int) -> bytes:
-        """The name of a column."""
+        """Return the name of a column."""
         return str((self.columns or [])[column][0]).encode()
 
     def take(self) -> tuple[Any, ...] | None:
-        """The next row."""
+        """Return the next row; None at the end."""
         if not self.rows:
             return None
         self.taken += 1
@@ -95,7 +98,7 @@ class Served:
 
 
 class Column(tuple[Any, ...]):
-    """One column of `description`: name and type, as a sequence of seven and by name."""
+    """One column of `description`: name and type, as a sequence of seven and as attributes."""
 
     __slots__ = ()
 

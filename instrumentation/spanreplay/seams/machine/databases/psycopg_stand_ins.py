@@ -1,4 +1,4 @@
-"""Connections of psycopg 3 that were never made: in a replay, each has the answers of an idle one."""
+"""Stand-ins for psycopg 3 connections that a replay never makes; each answers as an idle connection does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spanreplay.seams.machine.databases.transactions import IDLE, MODES, methods
 
 
 class _Connection:
-    """What both kinds of stand-in have in common; goes before psycopg's own class, whose `__init__` never ran."""
+    """Common base of both stand-ins; precedes psycopg's own class in the MRO, whose `__init__` is never run."""
 
     is_async = False
     prepare_threshold: int | None = 5
@@ -19,7 +19,7 @@ class _Connection:
     info: Any = None
 
     def set_up(self, factory: Any, cursor_factory: Any, autocommit: bool, parameters: dict[str, Any]) -> None:
-        """Be an idle connection; `cursor_factory` is a class of our cursors."""
+        """Set up an idle connection; `cursor_factory` is a class of our cursors."""
         from psycopg import adapters
         from psycopg.adapt import AdaptersMap
         from psycopg.rows import tuple_row
@@ -46,17 +46,17 @@ class _Connection:
 
     @property
     def broken(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def __del__(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} [replayed]>"
 
     def cursor(self, name: str = "", *, binary: bool = False, row_factory: Any = None, **options: Any) -> Any:
-        """A cursor that serves what is recorded."""
+        """Return a cursor that serves the recorded results."""
         if name:
             note_unrecorded("a cursor of the server")
             raise self._spanreplay_stand_in("a cursor of the server")
@@ -64,7 +64,7 @@ class _Connection:
 
 
 class _Information:
-    """What `connection.info` tells of a connection that was never made."""
+    """The `connection.info` of a connection that was never made."""
 
     def __init__(self, parameters: dict[str, Any]) -> None:
         self.dbname = str(parameters.get("dbname") or "")
@@ -79,19 +79,19 @@ class _Information:
 
 
 class ReplayedConnection(_Connection):
-    """Goes before `psycopg.Connection`."""
+    """Precedes `psycopg.Connection` in the MRO."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        """Run one statement with a cursor of its own."""
+        """Run one statement with a new cursor."""
         return self.cursor().execute(query, params)
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._is_closed = True
 
     @contextmanager
     def pipeline(self) -> Iterator[Any]:
-        """A block without a server."""
+        """A pipeline block without a server."""
         yield self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -101,16 +101,16 @@ class ReplayedConnection(_Connection):
 
 
 class ReplayedAsyncConnection(_Connection):
-    """Goes before `psycopg.AsyncConnection`."""
+    """Precedes `psycopg.AsyncConnection` in the MRO."""
 
     is_async = True
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        """Run one statement with a cursor of its own."""
+        """Run one statement with a new cursor."""
         return await self.cursor().execute(query, params)
 
     async def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._is_closed = True
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -120,12 +120,12 @@ class ReplayedAsyncConnection(_Connection):
 
 
 def _mode(name: str) -> property:
-    """One mode of transactions: told by an attribute, as by its method."""
+    """Return a property for one transaction mode; setting it calls `set_…`."""
     return property(lambda self: vars(self)[f"_{name}"], lambda self, value: getattr(self, f"set_{name}")(value))
 
 
 def _real(name: str, is_async: bool) -> Any:
-    """What a connection that was never made does in the end: it remembers its modes."""
+    """Return the innermost method of a connection that was never made: it stores modes and transaction status."""
     if name == "transaction":
         return None
 
@@ -142,7 +142,7 @@ def _real(name: str, is_async: bool) -> Any:
 
 
 def _keeping(name: str, told: Any, is_async: bool) -> Any:
-    """A method that is told, and remembered."""
+    """Return a method that is recorded and whose effect on the connection is stored."""
     keep = _real(name, False)
 
     def sync(self: Any, *args: Any) -> None:
@@ -164,7 +164,7 @@ for _cls, _is_async in ((ReplayedConnection, False), (ReplayedAsyncConnection, T
 
 
 def make(cls: Any, cursor_factory: Any, conninfo: str, options: dict[str, Any]) -> Any:
-    """A connection of the class `cls`, which has one of ours first; nobody is dialled."""
+    """Make a connection of class `cls`, which has one of our classes first; connects to no server."""
     from psycopg.conninfo import conninfo_to_dict
 
     made: Any = object.__new__(cls)

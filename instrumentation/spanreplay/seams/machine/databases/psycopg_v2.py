@@ -1,7 +1,8 @@
-"""Seam: psycopg2, as the agent's code uses it outside of tools.
+"""Seam: psycopg2 as the agent's code uses it outside tools.
 
-Its cursors are of C, and `extras` builds its own on them: ours goes between the two, so that `DictCursor` and the like
-work on recorded rows too. In a replay connections and cursors are made without their `__init__`: no server is asked.
+Its cursors are implemented in C, and `extras` derives its own from them: our class goes between the two, so that
+`DictCursor` and the like work on recorded rows too. In a replay, connections and cursors are made without running the
+`__init__` of psycopg2, and no server is contacted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _text(query: Any) -> str:
 
 
 def _compose(query: Any) -> str:
-    """A composed statement without a connection, which only the server's quoting would need."""
+    """Return a composed statement as text without a connection, which only the server's quoting would need."""
     pieces = getattr(query, "seq", None)
     if pieces is not None:
         return "".join(_compose(each) for each in pieces)
@@ -77,17 +78,17 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
         self._run("executemany", query, listed, lambda: _Cursor.executemany(self, query, listed))
 
     def copy_from(self, *args: Any, **options: Any) -> Any:
-        """Rows from a file."""
+        """Copy rows from a file; not recorded."""
         note_unrecorded("COPY")
         return _Cursor.copy_from(self, *args, **options)
 
     def copy_to(self, *args: Any, **options: Any) -> Any:
-        """Rows to a file."""
+        """Copy rows to a file; not recorded."""
         note_unrecorded("COPY")
         return _Cursor.copy_to(self, *args, **options)
 
     def copy_expert(self, *args: Any, **options: Any) -> Any:
-        """Rows from a file or to one."""
+        """Copy rows from or to a file; not recorded."""
         note_unrecorded("COPY")
         return _Cursor.copy_expert(self, *args, **options)
 
@@ -97,7 +98,9 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
         return parameters
 
     def mogrify(self, query: Any, vars: Any = None) -> Any:  # noqa: A002 -- its name there
-        """The statement as it would be sent; only a connection knows how the server quotes."""
+        """Return the statement as it would be sent; it is a call, because only a connection knows the server's
+        quoting.
+        """
         if recorded_run() is None:
             self.connection.insist("mogrify")
             return _Cursor.mogrify(self, query, vars)
@@ -141,7 +144,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
             finally:
                 self.row_factory = factory
         value = build_value(rows, columns, rowcount, status)
-        self._served = Served(value)  # what the agent fetches has been fetched
+        self._served = Served(value)  # all rows have been fetched already
         return value
 
     # ── What the agent reads ────────────────────────────────────────────────────────────────────
@@ -155,18 +158,18 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
         return made
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         return _Cursor.fetchone(self) if self._served is None else self._next()
 
     def fetchmany(self, size: int | None = None) -> Any:
-        """The next rows."""
+        """Return the next rows."""
         wanted = self.arraysize if size is None else size
         if self._served is None:
             return _Cursor.fetchmany(self, wanted)
         return [row for _, row in zip(range(wanted), iter(self._next, None), strict=False)]
 
     def fetchall(self) -> Any:
-        """All rows that are left."""
+        """Return all remaining rows."""
         return _Cursor.fetchall(self) if self._served is None else list(iter(self._next, None))
 
     def __iter__(self) -> Any:
@@ -180,7 +183,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
 
     @property
     def description(self) -> Any:
-        """Columns of the result."""
+        """The columns of the result."""
         if self._served is None:
             return _Cursor.description.__get__(self)
         columns = self._served.columns
@@ -188,13 +191,13 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
 
     @property
     def rowcount(self) -> int:
-        """Rows that the statement gave or changed."""
+        """The number of rows that the statement returned or changed."""
         served = self._served
         return _Cursor.rowcount.__get__(self) if served is None else served.rowcount
 
     @property
     def statusmessage(self) -> Any:
-        """What the server said of the statement."""
+        """The server's status message for the statement."""
         served = self._served
         return _Cursor.statusmessage.__get__(self) if served is None else served.statusmessage
 
@@ -210,7 +213,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
         return self._is_ended or ("_shown" not in self.__dict__ and bool(_Cursor.closed.__get__(self)))
 
     def close(self) -> None:
-        """End it."""
+        """Close the cursor."""
         if "_shown" not in self.__dict__:
             _Cursor.close(self)
         self._is_ended = True
@@ -223,7 +226,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
 
 
 def _with_ours(factory: Any) -> Any:
-    """The class of cursors with ours below it, above the one of C."""
+    """Return a cursor class that derives from ours, placed above the C class."""
     if issubclass(factory, RecordedCursor):
         return factory
     made = _classes.get(factory)
@@ -241,7 +244,7 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
     _is_ended = False
 
     def cursor(self, name: Any = None, cursor_factory: Any = None, **options: Any) -> Any:
-        """A cursor of ours; those of the server are not recorded."""
+        """Return a cursor of our class; server-side cursors are not recorded."""
         if name is not None:
             note_unrecorded("a cursor of the server")
         factory = cursor_factory or (self._default if self.is_stand_in else self.cursor_factory) or _Cursor
@@ -253,12 +256,12 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
         return _with_ours(factory)(self)
 
     def lobject(self, *args: Any, **options: Any) -> Any:
-        """A large object as a file."""
+        """Open a large object as a file; not recorded."""
         note_unrecorded("a large object")
         return _Connection.lobject(self, *args, **options)
 
     def insist(self, what: str) -> None:
-        """Raises: OperationalError on a connection that was never made."""
+        """Require a real connection. Raises: OperationalError on a stand-in."""
         if self.is_stand_in:
             raise psycopg2.OperationalError(f"this connection is replayed: {what} can't run live on it")
 
@@ -267,46 +270,46 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
         return tell(f"psycopg2.{name}", arguments, (lambda: None) if self.is_stand_in else live)
 
     def commit(self) -> None:
-        """Keep the changes."""
+        """Commit the changes."""
         self._tell("commit", {}, lambda: _Connection.commit(self))
 
     def rollback(self) -> None:
-        """Take the changes back."""
+        """Roll the changes back."""
         self._tell("rollback", {}, lambda: _Connection.rollback(self))
 
     def reset(self) -> None:
-        """Take the changes back, and all that the session was told."""
+        """Roll the changes back and reset the session's settings."""
         self._tell("reset", {}, lambda: _Connection.reset(self))
 
     def set_session(self, *args: Any, **options: Any) -> None:
-        """Change what transactions are like."""
+        """Change the session's transaction settings."""
         told = {**dict(zip(_SESSION, args, strict=False)), **options}
         self._tell("set", told, lambda: _Connection.set_session(self, *args, **options))
         if self.is_stand_in:
             self.__dict__.update({f"_{name}": value for name, value in told.items()})
 
     def set_isolation_level(self, level: Any) -> None:
-        """Change how far transactions are kept apart."""
+        """Change the isolation level of transactions."""
         self._tell("set", {"isolation_level": level}, lambda: _Connection.set_isolation_level(self, level))
 
     def tpc_begin(self, xid: Any) -> None:
-        """Begin a transaction of two phases."""
+        """Begin a two-phase transaction."""
         self._tell("tpc_begin", {"id": str(xid)}, lambda: _Connection.tpc_begin(self, xid))
 
     def tpc_prepare(self) -> None:
-        """The first phase of its end."""
+        """Prepare the transaction: the first phase of its commit."""
         self._tell("tpc_prepare", {}, lambda: _Connection.tpc_prepare(self))
 
     def tpc_commit(self, *xid: Any) -> None:
-        """Keep its changes."""
+        """Commit the two-phase transaction."""
         self._tell("tpc_commit", {"id": str(xid)}, lambda: _Connection.tpc_commit(self, *xid))
 
     def tpc_rollback(self, *xid: Any) -> None:
-        """Take its changes back."""
+        """Roll the two-phase transaction back."""
         self._tell("tpc_rollback", {"id": str(xid)}, lambda: _Connection.tpc_rollback(self, *xid))
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         if not self.is_stand_in:
             _Connection.close(self)
         self._is_ended = True
@@ -318,7 +321,7 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
 
     @property
     def info(self) -> Any:
-        """What is known of the connection."""
+        """Information about the connection."""
         return SimpleNamespace(server_version=SERVER_VERSION) if self.is_stand_in else _Connection.info.__get__(self)
 
     @property
@@ -328,12 +331,12 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
 
     @property
     def notices(self) -> Any:
-        """What the server has said beside its results: not recorded."""
+        """Notices that the server has sent besides its results; not recorded."""
         return [] if self.is_stand_in else _Connection.notices.__get__(self)
 
     @property
     def encoding(self) -> Any:
-        """How texts are sent."""
+        """The encoding of texts."""
         return "UTF8" if self.is_stand_in else _Connection.encoding.__get__(self)
 
     def __enter__(self) -> Any:
@@ -341,13 +344,13 @@ class RecordedConnection(_Connection):  # type: ignore[misc]  # a class of C, kn
 
     def __exit__(self, *exc_info: object) -> Any:
         if not self.is_stand_in:
-            return _Connection.__exit__(self, *exc_info)  # which asks `commit` or `rollback`
+            return _Connection.__exit__(self, *exc_info)  # which calls `commit` or `rollback`
         (self.commit if exc_info[0] is None else self.rollback)()
         return None
 
 
 def _mode(name: str) -> property:
-    """One mode of transactions, as an attribute."""
+    """Return a property for one transaction setting."""
 
     def read(self: Any) -> Any:
         return (
@@ -369,7 +372,7 @@ for _name in _SESSION:
 
 
 def _beneath(factory: Any) -> Any:
-    """The user's class of connections with ours below it."""
+    """Return the user's connection class with ours as its base."""
     if factory is None or not isinstance(factory, type):
         return RecordedConnection
     made = _classes.get(factory)

@@ -1,7 +1,7 @@
-"""Seam: psycopg 3, sync and async, as the agent's code uses it outside of tools.
+"""Seam: psycopg 3, sync and async, as the agent's code uses it outside tools.
 
-Cursors are of a subclass of ours. In a replay a connection is one that was never made: its cursors serve what is
-recorded, and everything else that a connection can be asked has the answer of an idle one.
+Cursors are of our subclass. In a replay, each connection is a stand-in that was never connected: its cursors serve the
+recorded results, and everything else is answered as an idle connection would.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _text(query: Any) -> str:
 
 
 class _Cursor:
-    """What both kinds of cursor have in common; goes before psycopg's own class."""
+    """Common base of both cursors; precedes psycopg's own class in the MRO."""
 
     _served: Served | None = None
     _stand_in: Any = None
@@ -75,7 +75,7 @@ class _Cursor:
         return {**value, _STATUS: int(cursor.connection.info.transaction_status)}
 
     def _fail(self, exc: Exception) -> None:
-        """A statement has raised."""
+        """Note that a statement has raised."""
         complete(exc)
         if self._stand_in is not None and not self._shown.autocommit:
             self._shown.info.transaction_status = IN_ERROR
@@ -92,7 +92,7 @@ class _Cursor:
 
     @property
     def description(self) -> Any:
-        """Columns of the result."""
+        """The columns of the result."""
         if self._stand_in is None:
             return super().description  # type: ignore[misc]  # as above
         columns = None if self._served is None else self._served.columns
@@ -100,21 +100,21 @@ class _Cursor:
 
     @property
     def rowcount(self) -> int:
-        """Rows that the statement gave or changed."""
+        """The number of rows that the statement returned or changed."""
         if self._stand_in is None:
             return super().rowcount  # type: ignore[misc,no-any-return]  # as above
         return -1 if self._served is None else self._served.rowcount
 
     @property
     def rownumber(self) -> int | None:
-        """Rows read so far."""
+        """The number of rows read so far."""
         if self._stand_in is None:
             return super().rownumber  # type: ignore[misc,no-any-return]  # as above
         return None if self._served is None else self._served.taken
 
     @property
     def statusmessage(self) -> str | None:
-        """What the server said of the statement."""
+        """The server's status message for the statement."""
         if self._stand_in is None:
             return super().statusmessage  # type: ignore[misc,no-any-return]  # as above
         return None if self._served is None else self._served.statusmessage
@@ -131,7 +131,7 @@ class _Cursor:
 
     @property
     def row_factory(self) -> Any:
-        """What makes rows."""
+        """The factory that makes rows."""
         return self._factory if self._stand_in is not None else super().row_factory  # type: ignore[misc]  # as above
 
     @row_factory.setter
@@ -143,21 +143,21 @@ class _Cursor:
             theirs.row_factory.fset(self, factory)
 
     def nextset(self) -> bool | None:
-        """Only the first result is recorded."""
+        """Return None in a replay: only the first result is recorded."""
         return None if self._stand_in is not None else super().nextset()  # type: ignore[misc]  # as above
 
     def copy(self, *args: Any, **options: Any) -> Any:
-        """Rows as a stream in the server's own format."""
+        """Copy rows in the server's own format; not recorded."""
         note_unrecorded("COPY")
         return super().copy(*args, **options)  # type: ignore[misc]  # as above
 
     def stream(self, *args: Any, **options: Any) -> Any:
-        """Rows one by one, as the server makes them."""
+        """Stream rows one by one; not recorded."""
         note_unrecorded("a stream of rows")
         return super().stream(*args, **options)  # type: ignore[misc]  # as above
 
     def _rows_tuples(self) -> Any:
-        """Have rows made as tuples for a moment; gives what makes them otherwise."""
+        """Set a row factory that makes tuples, and return the previous one."""
         from psycopg.rows import tuple_row
 
         factory, self.row_factory = self.row_factory, tuple_row
@@ -165,7 +165,7 @@ class _Cursor:
 
 
 class CursorMixin(_Cursor):
-    """Goes before `psycopg.Cursor`."""
+    """Precedes `psycopg.Cursor` in the MRO."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         """Run one statement."""
@@ -208,31 +208,31 @@ class CursorMixin(_Cursor):
         return self
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         return self._next() if self._stand_in is not None else super().fetchone()  # type: ignore[misc]  # as above
 
     def fetchmany(self, size: int = 0) -> Any:
-        """The next rows."""
+        """Return the next rows."""
         if self._stand_in is None:
             return super().fetchmany(size)  # type: ignore[misc]  # as above
         return [row for _, row in zip(range(size or self.arraysize), iter(self._next, None), strict=False)]
 
     def fetchall(self) -> Any:
-        """All rows that are left."""
+        """Return all remaining rows."""
         return list(iter(self._next, None)) if self._stand_in is not None else super().fetchall()  # type: ignore[misc]  # as above
 
     def __iter__(self) -> Any:
         return iter(self._next, None) if self._stand_in is not None else super().__iter__()  # type: ignore[misc]  # as above
 
     def close(self) -> None:
-        """End it."""
+        """Close the cursor."""
         if self._stand_in is None:
             super().close()  # type: ignore[misc]  # as above
         self._is_closed = True
 
 
 class AsyncCursorMixin(_Cursor):
-    """Goes before `psycopg.AsyncCursor`."""
+    """Precedes `psycopg.AsyncCursor` in the MRO."""
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         """Run one statement."""
@@ -279,17 +279,17 @@ class AsyncCursorMixin(_Cursor):
         return self
 
     async def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         return self._next() if self._stand_in is not None else await super().fetchone()  # type: ignore[misc]  # as above
 
     async def fetchmany(self, size: int = 0) -> Any:
-        """The next rows."""
+        """Return the next rows."""
         if self._stand_in is None:
             return await super().fetchmany(size)  # type: ignore[misc]  # as above
         return [row for _, row in zip(range(size or self.arraysize), iter(self._next, None), strict=False)]
 
     async def fetchall(self) -> Any:
-        """All rows that are left."""
+        """Return all remaining rows."""
         return list(iter(self._next, None)) if self._stand_in is not None else await super().fetchall()  # type: ignore[misc]  # as above
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -297,7 +297,7 @@ class AsyncCursorMixin(_Cursor):
             yield row
 
     async def close(self) -> None:
-        """End it."""
+        """Close the cursor."""
         if self._stand_in is None:
             await super().close()  # type: ignore[misc]  # as above
         self._is_closed = True
@@ -316,7 +316,7 @@ _TYPE_FIELDS: Final = ("name", "oid", "array_oid", "regtype", "delimiter")
 
 
 def _patch_types(patches: Patches, cls: Any) -> None:
-    """A type of the server's is asked for past the connection's own cursors."""
+    """Patch the lookup of a server type, which bypasses the connection's own cursors."""
     real = vars(cls)["fetch"]
 
     def fetch(kind: Any, /, conn: Any, name: Any) -> Any:
@@ -357,7 +357,7 @@ def _note_server_cursor(wrapped: Any, cursor: Any, args: Any, kwargs: Any) -> An
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch how connections of `psycopg` are made, and what is kept of what is done on them."""
+    """Patch how `psycopg` makes connections, and record what is done on them."""
     _patch_types(patches, import_module("psycopg.types").TypeInfo)
     for name in ("ServerCursor", "AsyncServerCursor"):
         patches.wrap(getattr(module, name), "execute", _note_server_cursor)

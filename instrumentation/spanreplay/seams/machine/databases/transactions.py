@@ -1,4 +1,4 @@
-"""What the seams of psycopg share beside statements: connections, transactions and how they begin, as calls."""
+"""Common parts of the psycopg seams besides statements: connections and transactions as calls."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from spanreplay.runtime.calls.function_calls import call_async, call_sync
 from spanreplay.seams.machine.effects import describe_effect, effects_run
 
 MODES: Final = ("autocommit", "isolation_level", "read_only", "deferrable")
-"""What a connection of psycopg 3 can be told about transactions, each by a method `set_…` too."""
+"""Transaction settings of a psycopg 3 connection, each with a method `set_…`."""
 IDLE, IN_TRANSACTION, IN_ERROR = 0, 2, 3
-"""What psycopg says of a connection's transaction."""
+"""psycopg's transaction states."""
 _TWO_PHASES: Final = ("tpc_begin", "tpc_prepare", "tpc_commit", "tpc_rollback")
 _SERVER: Final = ("host", "port", "dbname", "user")
 
 
 def complete(exc: BaseException) -> None:
-    """A recorded error has no result of libpq, which its `diag` asks for."""
+    """Set the attributes that `diag` reads: a recorded error has no libpq result."""
     if not hasattr(exc, "_info"):
         vars(exc).update(_info=None, _encoding="utf-8", pgconn=None)
 
 
 def tell(name: str, arguments: Mapping[str, Any], live: Callable[[], Any]) -> Any:
-    """Have a database do what has no rows; where it is not a call, `live` itself. Gives what `live` gives, or None."""
+    """Make a database operation without rows a call, if effects are calls here. Returns the result of `live`, or
+    None.
+    """
     if effects_run() is None:
         return live()
     given: list[Any] = []
@@ -38,7 +40,7 @@ def tell(name: str, arguments: Mapping[str, Any], live: Callable[[], Any]) -> An
 
 
 async def tell_async(name: str, arguments: Mapping[str, Any], live: Callable[[], Awaitable[Any]]) -> Any:
-    """The same on an event loop."""
+    """As `tell`, on an event loop."""
     if effects_run() is None:
         return await live()
     given: list[Any] = []
@@ -55,14 +57,14 @@ async def tell_async(name: str, arguments: Mapping[str, Any], live: Callable[[],
 
 
 def describe_connect(driver: str, parameters: Mapping[str, Any], modes: Mapping[str, Any]) -> Any:
-    """A connection as a call; which server it is to is a matter of the machine, and listed where it differs."""
+    """Describe a connection as a call; the server may vary by machine, so it is only listed where it differs."""
     server = {name: str(parameters[name]) for name in _SERVER if parameters.get(name)}
     leaf = describe_effect(f"{driver}.connect", modes, Effect.READ)
     return leaf._replace(beside={"server": server}) if server else leaf
 
 
 class Block:
-    """`with connection.transaction()`: its begin is a call, and so is its end, which keeps or takes back."""
+    """`with connection.transaction()`: its beginning is a call, and so is its end, which commits or rolls back."""
 
     def __init__(self, connection: Any, name: str | None, force_rollback: bool, real: Any) -> None:
         """`real` is the driver's own block; None in a replay."""
@@ -72,7 +74,7 @@ class Block:
         self._shown = SimpleNamespace(connection=connection, savepoint_name=name, force_rollback=force_rollback)
 
     def _note(self, status: int) -> None:
-        """Keep the state of a connection that was never made."""
+        """Store the transaction state of a connection that was never made."""
         if self._real is None:
             self._shown.connection.info.transaction_status = status
 
@@ -123,11 +125,11 @@ def _ordinary(name: str) -> tuple[str, Callable[[tuple[Any, ...]], dict[str, Any
 
 
 TOLD: Final = ("commit", "rollback", *(f"set_{each}" for each in MODES), *_TWO_PHASES)
-"""Methods of a connection that change what becomes of its statements."""
+"""Methods of a connection that affect its transactions."""
 
 
 def methods(real_of: Callable[[str], Any], *, is_async: bool) -> dict[str, Any]:
-    """Name → method for a class of connections; `real_of(name)` is the one beneath, None in a replay."""
+    """Return name → method for a connection class; `real_of(name)` is the method beneath, None in a replay."""
     found: dict[str, Any] = {}
     for name in TOLD:
         real = real_of(name)

@@ -1,1 +1,1 @@
-"""Finds what leaves the process outside of every seam."""
+"""Find I/O that leaves the process outside every seam."""

@@ -1,6 +1,6 @@
-"""For `doctor`: every read of the outside that the agent's code makes by itself, with its place and what becomes of it.
+"""For `doctor`: every outside read that the agent's code makes by itself, with its location and how it is treated.
 
-Only a run that the doctor watches pays for this: each read looks for its caller.
+Only a run that the doctor watches pays for this: each read looks up its caller.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ RECORDED, NOT_RECORDED = "recorded", "not recorded"
 
 
 class Census:
-    """What was read where. Thread-safe."""
+    """The audit: what was read where. Thread-safe."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], str] = {}
         self._lock = make_lock()
 
     def add(self, kind: str, what: str, state: str, depth: int = 2) -> None:
-        """Note one read; `depth` leads to the caller of what the agent called."""
+        """Note one read; `depth` leads to the caller of the function that the agent called."""
         row = (kind, what, ids.find_caller(depth))
         with self._lock:
             if row[2] and len(self._rows) < ROWS_MAX:
                 self._rows.setdefault(row, state)
 
     def describe(self) -> list[dict[str, str]]:
-        """One row a kind of read and place, in the order of their first appearance."""
+        """Return one row per kind of read and location, in the order of their first appearance."""
         with self._lock:
             return [{"kind": k, "what": w, "code": c, "state": s} for (k, w, c), s in self._rows.items()]
 
 
 class CountedReads:
-    """Reads of clock and random sources on their way to the log, or past it where they are not recorded."""
+    """Reads of clock and random sources, counted and passed on to the log if they are recorded."""
 
     def __init__(self, census: Census, log: Reads | None) -> None:
         self._census = census
         self._log = log
 
     def read(self, lane: Lane, source: Source, draw: Draw, shifted: Callable[[int], Any] | None = None) -> Any:
-        """As the log's."""
+        """As the log's `read`."""
         self._census.add(source.kind, source.name, NOT_RECORDED if self._log is None else RECORDED)
         return draw() if self._log is None else self._log.read(lane, source, draw, shifted)
 
     def flush(self, lane: Lane) -> str:
-        """As the log's."""
+        """As the log's `flush`."""
         return "" if self._log is None else self._log.flush(lane)
 
     def describe_pending(self) -> dict[str, dict[str, int]]:
-        """As the log's."""
+        """As the log's `describe_pending`."""
         return {} if self._log is None else self._log.describe_pending()
 
     def settle(self) -> None:
-        """Nothing: this is a recording."""
+        """Do nothing: this is a recording."""
 
     def finish(self) -> dict[str, Any]:
-        """As the log's."""
+        """As the log's `finish`."""
         return {} if self._log is None else self._log.finish()
 
 
@@ -81,7 +81,7 @@ def attach(run: Run) -> None:
     run.reads = CountedReads(run.census, run.reads)
 
 
-# ── What no patch sees ──────────────────────────────────────────────────────────────────────────────
+# ── I/O that no patch sees ──────────────────────────────────────────────────────────────────────────
 def _see_open(event: str, args: tuple[Any, ...], frame: FrameType) -> None:
     path, _, flags = args
     detail = describe_read(path, flags if isinstance(flags, int) else 0)
@@ -123,11 +123,11 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
     if leaking_run() is not None:
         hook = sys._getframe().f_back
         caller = None if hook is None else hook.f_back
-        if caller is not None:  # the interpreter itself, which opens the agent's script
+        if caller is not None:  # None is the interpreter itself, which opens the agent's script
             guard.guarded("watching", _EVENTS[event], event, args, caller)
 
 
 def listen() -> None:
-    """Have the interpreter tell of I/O that goes past every patch; for the rest of the process."""
+    """Let the interpreter report I/O that bypasses every patch, for the rest of the process."""
     audit_hook.ignore(_hear)
     audit_hook.listen(_EVENTS, _hear)

@@ -1,7 +1,7 @@
-"""What a fork of the process means for its run: a process of its own, or the way to a program that is started.
+"""The effect of a fork on its run: the child is either a process of its own or a program being started.
 
-A `subprocess` in Python code (gevent's, or one of a library's own) forks and calls `exec`: the child lives for a
-moment, in which it does nothing for the agent. It is a program that was started, and no part of a run.
+A `subprocess` in Python code (gevent's, or a library's own) forks and calls `exec`: the child lives for a moment, in
+which it does nothing for the agent. It is a program that was started, not part of a run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["note_fork"]
 
 
 def note_fork(run: Run) -> None:
-    """The running code has forked; called in the parent. A program is a leak, any other child a hole."""
+    """Note that the running code has forked; called in the parent. A program is a leak, any other child a hole."""
     frame = sys._getframe(1)
     if not starts_program(frame):
         run.forks += 1

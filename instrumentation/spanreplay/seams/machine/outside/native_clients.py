@@ -1,8 +1,10 @@
-"""Seam: HTTP clients that open their connections in native code, where neither a patch nor an audit hook sees them.
+"""Seam: HTTP clients that connect in native code, invisible to patches and audit hooks.
 
-Nothing of theirs is recorded. While recording, a request outside of every boundary is noted as a leak, with its place,
-so that the run says why it can't be replayed; in a replay none is made, or it would act on the world a second time.
-One row of CLIENTS a class, or a module with functions.
+Their requests are not recorded. While recording, a request outside every boundary is noted as a leak, with its
+location,
+so that the run says why it can't be replayed; a replay makes no such request, or it would act on the world a second
+time.
+CLIENTS has one row per class, or per module with functions.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CLIENTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("primp", "AsyncClient", _VERBS),
     ("primp", "", _VERBS),
 )
-"""Module, class in it (or nothing), and what begins a request."""
+"""Module, class in it (or nothing), and the methods that begin a request."""
 
 
 def _see(client: str) -> None:
@@ -74,4 +76,4 @@ def install(module: Any, patches: Patches) -> None:
 
 
 _HEAP_TYPE: Final = 1 << 9
-"""Whether the interpreter lets members of a class be set (`Py_TPFLAGS_HEAPTYPE`)."""
+"""Set if members of a class can be replaced (`Py_TPFLAGS_HEAPTYPE`)."""

@@ -1,7 +1,8 @@
 """Seam: functions through which a program reaches the world in ways that no other seam records.
 
-Nothing is changed: while recording, a call outside of every boundary is noted as a leak, with its place. One row of
-POINTS a function; what cannot be replaced in Python (`io.FileIO`, C libraries) is seen by `SPANREPLAY_AUDIT=full`.
+Nothing is changed: while recording, a call outside every boundary is noted as a leak, with its location. POINTS has one
+row per function; functions that cannot be replaced in Python (`io.FileIO`, C libraries) are covered by
+`SPANREPLAY_AUDIT=full`.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ class Point:
     name: str
     kind: str
     describe: Callable[[tuple[Any, ...]], str]
-    """Its positional arguments → what is shown; '' if this call is no leak."""
+    """Its positional arguments → the text shown; '' if this call is not a leak."""
     owner: str = ""
     of_agent_only: bool = False
-    """Whether it counts only where the agent's own code calls it, not a library."""
+    """Whether it counts only when called by the agent's own code, not by a library."""
     is_known: Callable[[Any], bool] | None = None
-    """Whether a call from this frame is recorded, or heard, elsewhere."""
+    """Whether a call from this frame is recorded or watched elsewhere."""
 
 
 def describe_address(address: Any) -> str:
-    """`host:port`, or the path of a socket; '' for a server of this process."""
+    """Return `host:port`, or the path of a socket; '' for a server of this process."""
     if isinstance(address, tuple) and len(address) >= 2:
         if connects_to_own(str(address[0]), address[1]):
             return ""
@@ -56,7 +57,7 @@ def describe_address(address: Any) -> str:
 
 
 def describe_read(path: Any, flags: int) -> str:
-    """The path of a data file that is read; '' for what is written, for code and for what is the machine's."""
+    """Return the path of a data file that is read; '' for writes, for code and for files that belong to the machine."""
     if not isinstance(path, (str, bytes, os.PathLike)) or flags & _WRITES:
         return ""
     text = os.fsdecode(path)
@@ -68,7 +69,7 @@ def _loaded(args: tuple[Any, ...]) -> str:
 
 
 def _connected(args: tuple[Any, ...]) -> str:
-    """A stream's; what sends datagrams is another seam's (`datagrams`)."""
+    """Return a stream's address; another seam covers datagrams (`datagrams`)."""
     return describe_address(args[1]) if len(args) > 1 and is_stream(args[0]) else ""
 
 
