@@ -1,1 +1,1 @@
-"""Where calls cross a boundary: each file patches one library, `_table.py` lists them."""
+"""Points where calls cross a boundary: each file patches one library; `table.py` lists them."""

@@ -1,8 +1,8 @@
 """Asking a human from an agent's code: `spanreplay.human.input("Refund $12?")`.
 
-The answer is recorded like a tool's. Where SPANREPLAY_HUMAN is `suspend` and no terminal can answer, the run is
-suspended: it ends with status 7, and `spanreplay resume RUN --input ANSWER` goes on with it in another process, days
-later if need be, without making or paying again what was done before. Built-in `input()` does the same.
+The answer is recorded like a tool's. If SPANREPLAY_HUMAN is `suspend` and no terminal can answer, the run is suspended:
+it ends with status 7, and `spanreplay resume RUN --input ANSWER` continues it in another process, even days later,
+without repeating or paying again for what was already done. Built-in `input()` does the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["ainput", "input"]
 
 
 def input(prompt: object = "", *, choices: Sequence[str] = ()) -> str:  # noqa: A001 -- it stands for the built-in
-    """What a human answers; of `choices` if there are any. Raises: EOFError, as the built-in one does."""
+    """Return a human's answer, one of `choices` if given. Raises: EOFError, as the built-in does."""
     from spanreplay.runtime.run import active_run
 
     run = active_run()
@@ -26,7 +26,7 @@ def input(prompt: object = "", *, choices: Sequence[str] = ()) -> str:  # noqa: 
 
 
 async def ainput(prompt: object = "", *, choices: Sequence[str] = ()) -> str:
-    """The same without blocking the event loop."""
+    """As `input`, without blocking the event loop."""
     import asyncio
 
     from spanreplay.runtime.run import active_run

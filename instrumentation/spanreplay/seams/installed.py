@@ -1,4 +1,4 @@
-"""The seams of one process: hooked on the import of their libraries, undone together."""
+"""The seams of one process: installed when their libraries are imported, undone together."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from spanreplay.seams.table import Seam
 
 @dataclass
 class Status:
-    """What became of one seam in this process: waiting, installed or failed."""
+    """The state of one seam in this process: waiting, installed or failed."""
 
     seam: Seam
     state: str = "waiting"
     reason: str = "its library has not been imported"
     modules: list[str] = field(default_factory=list)
     patched: int = 0
-    """How many attributes it has replaced."""
+    """The number of attributes that it has replaced."""
 
 
 class InstalledSeams:
@@ -38,7 +38,7 @@ class InstalledSeams:
         names: Container[str] | None = None,
         table: Sequence[Seam] | None = None,
     ) -> None:
-        """`names` says which rows of the table, which is that of the seams by default; by default all of them."""
+        """`table` defaults to the table of seams; `names` selects its rows, by default all."""
         rows = _table.SEAMS if table is None else table
         self._on_failure = on_failure
         self._patches = Patches()
@@ -46,7 +46,7 @@ class InstalledSeams:
         self._is_active = True
 
     def register(self) -> None:
-        """Hook the import of every library of the table; a library that is loaded already is patched now."""
+        """Hook the import of every library in the table; a library that is already loaded is patched now."""
         for status in self._statuses:
             for trigger in status.seam.triggers:
                 register_post_import_hook(self._hook(status), trigger)
@@ -59,11 +59,11 @@ class InstalledSeams:
             try:
                 import_module(status.seam.implementation).install(module, self._patches)
             except Exception as exc:  # noqa: BLE001 -- another library's shape; reported, never raised into its import
-                self._patches.undo_to(mark)  # half a seam would be in the agent's way
+                self._patches.undo_to(mark)  # half a seam would disturb the agent
                 status.state, status.reason = "failed", f"{type(exc).__name__}: {exc}"
                 self._on_failure(status.seam, exc)
             else:
-                if status.state != "failed":  # of several modules, one that can't be patched is told
+                if status.state != "failed":  # if one of several modules can't be patched, the failure is reported
                     status.state, status.reason = "installed", ""
                 status.modules.append(module.__name__)
                 status.patched += self._patches.total - total
@@ -76,19 +76,19 @@ class InstalledSeams:
         self._patches.undo()
 
     def let_go(self) -> None:
-        """Restore the libraries, at the end of the process: what they check of themselves then finds all as it was.
+        """Restore the libraries at the end of the process, so that their own checks find everything as it was.
 
-        nanobind lists on standard error whatever of a library is still referred to.
+        nanobind lists on standard error every object of a library that is still referenced.
         """
         self._is_active = False
         self._patches.undo_libraries()
 
     def count(self) -> dict[str, int]:
-        """How many attributes each seam has patched, for those that are installed."""
+        """Return the number of attributes that each installed seam has patched."""
         return {s.seam.name: s.patched for s in self._statuses if s.state == "installed"}
 
     def describe(self) -> list[dict[str, Any]]:
-        """One row a seam, for `doctor`."""
+        """Return one row per seam, for `doctor`."""
         return [
             {
                 "seam": s.seam.name,
@@ -115,13 +115,13 @@ def _version(distribution: str) -> str:
 
 
 def name_library(seam: Seam) -> str:
-    """A seam's library with its version."""
+    """Return a seam's library with its version."""
     name = "Python" if seam.distribution == "python" else seam.distribution
     return f"{name} {_version(seam.distribution)}".strip()
 
 
 def log_failure(seam: Seam, exc: Exception) -> None:
-    """The reaction while recording: count it, say it once."""
+    """Count the failure and report it once; used while recording."""
     why = describe_missing(exc)
     guard.report_missing(
         f"seam {seam.name}", f"{seam.name} can't be recorded: {name_library(seam)} is not as expected ({why})"

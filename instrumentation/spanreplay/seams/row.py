@@ -10,10 +10,10 @@ _NONE: Final = "–"
 
 @dataclass(frozen=True)
 class Seam:
-    """One library: which module's import triggers which of our modules, and what it then records.
+    """One library: the modules whose import triggers the seam, the module that implements it, and what it records.
 
-    The seam's module has `install(module, patches)`; it raises if the library is not as expected. The texts are what
-    the pages of docs/frameworks and docs/reference are made of, in Markdown: one line each.
+    The seam's module has `install(module, patches)`; it raises if the library is not as expected. The pages of
+    docs/frameworks and docs/reference are generated from the texts, in Markdown: one line each.
     """
 
     name: str
@@ -24,12 +24,12 @@ class Seam:
     kind: str = _NONE
     """The kind of the boundary."""
     effect: str = _NONE
-    """What a call may do to the world."""
+    """The effect that a call may have on the world."""
     lanes: str = "the task, thread or pool call that it is made in"
-    """How the lane of a call is named, and what identifies the call beside its place."""
+    """How the lane of a call is named, and what identifies the call besides its place."""
     versions: str = "any"
     """The versions of the distribution that are supported; the tested ones are read from what the tests pin."""
     omits: str = "nothing known"
     """What is not recorded."""
     page: str = ""
-    """The page of docs/frameworks that tells of it; by default one of its distribution's name."""
+    """The page of docs/frameworks that describes it; by default one named after its distribution."""

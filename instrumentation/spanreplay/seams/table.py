@@ -1,6 +1,6 @@
-"""The table of seams: one row a library; the rows of the machine itself are in `_machine`.
+"""The table of seams: one row per library; the rows of the machine itself are in `machine_rows.py`.
 
-A seam's code is imported when its library is.
+A seam's code is imported when its library is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Seam: Agno's tools, at the function (`entrypoint`) that a call runs; hooks, caching and limits run for real.
 
-What a tool changes in the session's state is recorded with its result and changed again in a replay. Functions that
-are Agno's own pass calls on: they hand work to a member of a team, or to an MCP session.
+A tool's changes of the session state are recorded with its result and made again in a replay. Agno's own functions only
+pass calls on, to a team member or to an MCP session.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _bind(function: Any) -> None:
 
 
 def _wrap(entrypoint: Any, describe: Callable[..., Leaf]) -> Any:
-    """The entrypoint as a boundary that also restores the session's state."""
+    """Make the entrypoint a boundary that also restores the session state."""
 
     @functools.wraps(entrypoint)
     def call(*args: Any, **kwargs: Any) -> Any:

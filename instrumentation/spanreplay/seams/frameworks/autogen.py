@@ -1,6 +1,6 @@
 """Seam: the body (`run`) of every AutoGen tool.
 
-Tools that are agents or teams are AutoGen's own control flow: they run again in a replay, what they call is served.
+Tools that are agents or teams are AutoGen's own control flow: they run again in a replay, and their calls are served.
 """
 
 from __future__ import annotations

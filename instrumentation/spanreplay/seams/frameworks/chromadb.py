@@ -1,7 +1,7 @@
-"""Seam: Chroma inside the agent's process (`PersistentClient`, `EphemeralClient`), which does its work in Rust.
+"""Seam: Chroma inside the agent's process (`PersistentClient`, `EphemeralClient`), implemented in Rust.
 
-Making a client is a call, and so is each method of Chroma's API that is asked outside of another call. In a replay no
-store is opened, so nobody's folder is touched: clients are made without one. Clients of a server are left to httpx.
+Making a client is a call, and so is each method of Chroma's API that is called outside another call. In a replay no
+store is opened, so no folder is touched: clients are made without a store. Clients of a server are left to httpx.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _EMBEDDED: Final = "chromadb.api.rust.RustBindingsAPI"
 _IN_PYTHON: Final = "chromadb.api.segment.SegmentAPI"
 _ERRORS: Final = "chromadb.errors"
 _LOCAL: Final = frozenset({"__init__", "start", "stop", "get_settings", "get_user_identity"})
-"""Methods that ask no store."""
+"""Methods that don't use the store."""
 _IDENTITY: Final = frozenset({"get_tenant", "get_database"})
-"""What a client asks while it is made, only to see whether it raises."""
+"""Calls that a client makes while it is created, only to see whether they raise."""
 _RETRIEVES: Final = frozenset({"query", "search"})
 _READS: Final = _RETRIEVES | {"count", "fork_count", "get", "heartbeat", "peek"}
 _READ_PREFIXES: Final = ("count_", "get_", "list_")
 _UNDOES: Final = frozenset({"delete", "delete_collection", "delete_database", "reset"})
 _IDS: Final = ("collection_id", "input_collection_id", "id")
 _IMPLIED: Final = ("tenant", "database", "read_level")
-"""Arguments that are shown where they are not the default."""
+"""Arguments that are shown only if they differ from the default."""
 _names: Final[dict[str, str]] = {}
-"""Collection id → its name, which a reader knows; the id is random."""
+"""Collection ID → its name, which is readable; the ID is random."""
 _is_making_client: ContextVar[bool] = ContextVar("spanreplay_chromadb_client", default=False)
 _opening: Final = make_lock()
 
@@ -54,7 +54,7 @@ class _Method(NamedTuple):
     name: str
     signature: inspect.Signature
     module: Any
-    """The module of the API, with the functions that it describes configurations with."""
+    """The module of the API, with its functions that describe configurations."""
 
     @property
     def kind(self) -> str:
@@ -69,14 +69,14 @@ class _Method(NamedTuple):
 
 
 class _Unopened:
-    """Stands for the bindings of a store that a replay has not opened."""
+    """Replaces the bindings of a store that a replay has not opened."""
 
     def __init__(self, api: Any, start: Callable[[], None]) -> None:
         self._api = api
         self._start = start
 
     def open(self) -> Any:
-        """The store itself, from now on."""
+        """Open the store itself and return its bindings."""
         with _opening:
             if self._api.bindings is self:
                 self._start()
@@ -142,7 +142,7 @@ def _connect(signature: inspect.Signature, wrapped: Any, client: Any, args: Any,
         nonlocal is_served
         is_served = False
         wrapped(*args, **kwargs)
-        bindings = getattr(client._server, "bindings", None)  # shared with every client of the store
+        bindings = getattr(client._server, "bindings", None)  # shared by every client of the store
         if isinstance(bindings, _Unopened) and not is_replayed_here():
             bindings.open()
 
@@ -160,7 +160,7 @@ def _connect(signature: inspect.Signature, wrapped: Any, client: Any, args: Any,
 
 
 def _make(wrapped: Any, args: Any, kwargs: Any) -> None:
-    """Make a client without a call of its own, nor of what it asks."""
+    """Make a client without recording that or the calls it makes meanwhile."""
     token = set_variable(_is_making_client, True)
     try:
         wrapped(*args, **kwargs)
@@ -169,7 +169,7 @@ def _make(wrapped: Any, args: Any, kwargs: Any) -> None:
 
 
 def _refuse(settings: Any) -> None:
-    """What the older API is asked is not recorded, so a replay must not ask it. Raises: ReplayMiss."""
+    """Refuse Chroma's older API, whose calls are not recorded, so a replay must not run them. Raises: ReplayMiss."""
     run = active_run()
     if run is None or _is_inside_call():
         return
@@ -183,7 +183,7 @@ def _refuse(settings: Any) -> None:
 
 
 def _store(settings: Any) -> str:
-    """The folder as calls name it."""
+    """Return the folder as calls name it."""
     if not settings.is_persistent:
         return ":memory:"
     run, folder = active_run(), str(settings.persist_directory)
@@ -195,7 +195,7 @@ def _is_inside_call() -> bool:
     return run is not None and current_crossing(run.root_lane) is not None
 
 
-# ── What it is asked ────────────────────────────────────────────────────────────────────────────────
+# ── Calls of the API ────────────────────────────────────────────────────────────────────────────────
 def _ask(method: _Method, wrapped: Any, api: Any, args: Any, kwargs: Any) -> Any:
     if _is_making_client.get() and method.name in _IDENTITY:
         return None
@@ -214,7 +214,7 @@ def _ask(method: _Method, wrapped: Any, api: Any, args: Any, kwargs: Any) -> Any
 
 
 def _learn_names(result: Any) -> None:
-    """Remember what collections are called; never from inside of a call, which a replay does not see."""
+    """Remember the names of collections; never inside another call, which a replay does not run."""
     for each in result if isinstance(result, (list, tuple)) else (result,):
         if type(each).__module__ == "chromadb.types" and type(each).__name__ == "Collection":
             _learn(each.id, each.name)
@@ -227,13 +227,13 @@ def _learn(collection_id: Any, name: str) -> None:
 
 
 def _given(signature: inspect.Signature, arguments: Any, name: str) -> Any:
-    """An argument that is not the default, else None."""
+    """Return an argument that differs from the default, else None."""
     value = arguments.get(name)
     return None if value is None or value == signature.parameters[name].default else value
 
 
 def _describe(method: _Method, api: Any, arguments: Any) -> dict[str, Any]:
-    """The arguments by name, with the collection's name for its id, and without what is left to Chroma."""
+    """Return the arguments by name, with the collection's name for its ID, without those left to Chroma's defaults."""
     shown: dict[str, Any] = {"store": _store(api._system.settings)}
     for name, value in arguments.items():
         if name in _IDS:
@@ -249,7 +249,7 @@ def _describe(method: _Method, api: Any, arguments: Any) -> dict[str, Any]:
     return shown
 
 
-# ── Arguments that are no data: objects, with embedding functions inside ────────────────────────────
+# ── Arguments that are not data: objects, with embedding functions inside ───────────────────────────
 def _show(name: str, value: Any, module: Any, metadata: Any) -> Any:
     try:
         return _SHOWN[name](value, module, metadata)

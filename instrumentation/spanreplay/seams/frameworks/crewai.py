@@ -1,7 +1,7 @@
 """Seam: CrewAI's tools: `_run` and `_arun` of tool classes, the functions of `@tool` and of structured tools.
 
-Argument validation, usage limits, caching and events are CrewAI's own and run for real, in a replay too. So do its
-own tools, which hand work to another agent or to an MCP session.
+Argument validation, usage limits, caching and events are CrewAI's own and run for real, in a replay too. So do its own
+tools, which pass work on to another agent or to an MCP session.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Seam: dspy's tools, `Tool.__call__` and `Tool.acall`, below their callbacks.
 
-Callbacks run for real, in a replay too; a tool made of a LangChain tool or of an MCP session passes calls on.
+Callbacks run for real, in a replay too; a tool made from a LangChain tool or an MCP session only passes calls on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spanreplay.seams.frameworks.subclasses import leaf_wrappers
 from spanreplay.seams.frameworks.tools import declared_effect, is_of
 
 _PASSING: Final = ("dspy",)
-"""Functions of these modules end a loop, or call a tool of LangChain or of an MCP session: a boundary of its own."""
+"""Functions of these modules end a loop, or call a tool of LangChain or of an MCP session, a separate boundary."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -30,7 +30,7 @@ def install(module: Any, patches: Patches) -> None:
 def _wrap_below_callbacks(module: Any, name: str, wrapper: Wrapper, patches: Patches) -> None:
     original = vars(module.Tool)[name].__wrapped__
 
-    # Decorated anew: functions that call ours with the tool as first argument, as `with_callbacks` does
+    # Decorated again: functions that call ours with the tool as first argument, as `with_callbacks` does
     @functools.wraps(original)
     def below(tool: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapper(functools.partial(original, tool), tool, args, kwargs)

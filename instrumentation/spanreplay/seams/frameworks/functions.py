@@ -1,8 +1,8 @@
-"""The user's function that a framework's tool object holds, as a boundary.
+"""The user's function inside a framework's tool object, as a boundary.
 
-What is patched is the attribute, as it is read by the framework's own methods that call it: everybody else gets the
-function that was put there. So tools that were made before the seam was are covered, and callbacks, error handling
-and formatting of the framework run for real.
+The attribute is patched only for reads by those methods of the framework that call the function; other code gets the
+original function. So tools made before the seam was installed are covered too, and the framework's callbacks, error
+handling and formatting run for real.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
 
 Describe = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], "Leaf | None"]
-"""The call of (tool, function, args, kwargs); None for a function that is the framework's own control flow."""
+"""Returns the call for (tool, function, args, kwargs); None for a function that is the framework's own control flow."""
 _MISSING: Final = object()
 
 
 class State(Protocol):
-    """An object of the agent's that a tool is handed and may change: what it is then is part of the tool's result."""
+    """An object of the agent's that a tool receives and may change: its final content is part of the tool's result."""
 
     async def read(self) -> Any:
-        """What the object is now."""
+        """Return the object's present content."""
 
     async def write(self, value: Any) -> None:
-        """Make it this."""
+        """Set the object's content."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Changed:
-    """A recorded result of a tool that also changed the state that it was handed."""
+    """A recorded result of a tool that also changed the state that it received."""
 
     result: Any
     state: Any
@@ -50,11 +50,11 @@ class ObjectState(State):
         self._held = held
 
     async def read(self) -> Any:
-        """The object itself: it is written down at once."""
+        """Return the object itself: it is encoded immediately."""
         return self._held
 
     async def write(self, value: Any) -> None:
-        """Give the object the content of another one of its class."""
+        """Give the object the content of another object of its class."""
         held = self._held
         if isinstance(held, dict):
             held.clear()
@@ -69,7 +69,7 @@ class ObjectState(State):
 
 
 class FunctionAttribute:
-    """A data descriptor before an attribute that holds a function; `callers` are names of the module's functions."""
+    """A data descriptor for an attribute that holds a function; `callers` are names of functions of its module."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ def _is_replay() -> bool:
 
 
 async def call_with_state(leaf: Leaf, live: Callable[[], Awaitable[Any]], state: State | None) -> Any:
-    """Run or serve a call together with what it does to a state."""
+    """Run or serve a call together with its changes of a state."""
     if state is None:
         return await call_async(lambda: leaf, live)
 
@@ -158,12 +158,12 @@ async def call_with_state(leaf: Leaf, live: Callable[[], Awaitable[Any]], state:
 
 
 async def _snapshot(state: State) -> str:
-    """The state as text; '' for one that can't be written: its changes are not recorded."""
+    """Return the state as text; '' if it can't be encoded: then its changes are not recorded."""
     try:
         return dump(codec.encode(await state.read()))
     except Unserializable:
         return ""
-    except Exception as exc:  # noqa: BLE001 -- the agent's own object; what it does must not reach the agent
+    except Exception as exc:  # noqa: BLE001 -- the agent's own object; its exceptions must not reach the agent
         guard.report_failure("reading a tool's state", exc)
         return ""
 
@@ -178,6 +178,6 @@ def wrap_attribute(
     is_async: bool,
     state_of: Callable[[Any, tuple[Any, ...], dict[str, Any]], State | None] | None = None,
 ) -> None:
-    """Make the function in `owner.name` a boundary where `callers`, functions of owner's module, read it."""
+    """Make the function in `owner.name` a boundary when read by `callers`, functions of owner's module."""
     attribute = FunctionAttribute(owner, name, callers, describe, is_async=is_async, state_of=state_of)
     patches.replace(owner, name, attribute)

@@ -1,8 +1,8 @@
-"""Seam: Google ADK's tools: the function of a `FunctionTool`, `run_async` of tool classes of the agent's own.
+"""Seam: Google ADK's tools: the function of a `FunctionTool`, and `run_async` of the agent's own tool classes.
 
-Validation of arguments, confirmations, callbacks and events are ADK's own and run for real, in a replay too. What a
-tool changes in its context (state, transfers, artifacts: the event's actions) is recorded with its result and changed
-again in a replay. ADK's own functions and tools pass calls on.
+Argument validation, confirmations, callbacks and events are ADK's own and run for real, in a replay too. Changes that a
+tool makes in its context (state, transfers, artifacts: the event's actions) are recorded with its result and made again
+in a replay. ADK's own functions and tools only pass calls on.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _MADE_UP: Final = "adk-"
 
 
 class _Actions:
-    """The actions of a tool's context: what its event will say that the tool did."""
+    """The actions of a tool's context: its event will report them as the tool's doing."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._actions = getattr(context, "actions", None)
 
     def copy(self) -> Any:
-        """The fields that are not empty, copied."""
+        """Return a copy of the fields that are not empty."""
         if self._actions is None:
             return None
         copied = self._actions.model_copy(deep=True)
         return {name: held for name in type(copied).model_fields if (held := getattr(copied, name)) not in (None, {})}
 
     def restore(self, value: Any) -> None:
-        """Set the fields; the state through the context, which keeps it in two places."""
+        """Set the fields; set the state through the context, which keeps it in two places."""
         for name, member in value.items():
             if name == "state_delta":
                 for key, held in member.items():

@@ -1,7 +1,7 @@
 """Seam: the function of every Haystack tool.
 
-A component or a pipeline that is used as a tool is Haystack's own control flow: it runs again in a replay, what it
-calls is served.
+A component or pipeline used as a tool is Haystack's own control flow: it runs again in a replay, and its calls are
+served.
 """
 
 from __future__ import annotations

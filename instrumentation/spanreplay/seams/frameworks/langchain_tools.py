@@ -1,7 +1,8 @@
 """Seam: the body (`_run`, `_arun`) of every LangChain tool.
 
-The leaf, not `run`: callbacks, argument parsing, error handling and the ToolMessage are LangChain's own and run for
-real, in a replay too; what is recorded is the raw return value or exception.
+It is the innermost method, not `run`: callbacks, argument parsing, error handling and the ToolMessage are LangChain's
+own
+and run for real, in a replay too; the raw return value or exception is recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def install(module: Any, patches: Patches) -> None:
     patches.wrap(base, "arun", _note_call_id_async)
 
 
-# Constants, because `.value` of an enum member is a Python call
+# Constants, because `.value` of an enum member is a Python function call
 _TOOL, _WRITE = Kind.TOOL.value, Effect.WRITE.value
 _EFFECTS = frozenset(e.value for e in Effect)
 

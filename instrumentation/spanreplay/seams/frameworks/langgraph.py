@@ -1,11 +1,12 @@
 """Seam: LangGraph's node execution. Records nothing; names the lane of each node.
 
-Nodes run on a pool or as tasks, in an order that depends on timing. LangGraph's own (step, node, path) does not:
-it becomes the lane `lg:<step>:<node>:<path>`, below the lane that called the graph. Checkpoint namespaces and task
-ids are derived from times and random ids and are never used.
+Nodes run on a pool or as tasks, in an order that depends on timing. LangGraph's own (step, node, path) does not: it
+becomes the lane `lg:<step>:<node>:<path>`, below the lane that called the graph. Checkpoint namespaces and task IDs are
+derived from times and random IDs and are never used.
 
-A graph that is taken up again at one of its checkpoints takes steps once more that it took before. LangGraph does what
-they do a second time; a replay answers them from the recording.
+A graph that resumes at one of its checkpoints repeats steps that it has already taken. LangGraph runs their work a
+second
+time; a replay answers it from the recording.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _astream(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Step:
-    """Entered around each step only: between steps the caller's own context must not see it."""
+    """Entered only around each step: between steps the caller's own context must not see it."""
 
     def __init__(self, lane: Lane, args: Any, kwargs: Any) -> None:
         self._lane = lane

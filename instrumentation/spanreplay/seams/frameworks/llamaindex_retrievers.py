@@ -1,6 +1,6 @@
 """Seam: the search (`_retrieve`, `_aretrieve`) of every LlamaIndex retriever.
 
-LlamaIndex's own spans are put around each of them when a class is made: the boundary lies inside.
+LlamaIndex wraps each of them in a span when a class is made: the boundary lies inside.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def install(module: Any, patches: Patches) -> None:
 
 def _describe(retriever: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf:
     query = args[0] if args else kwargs.get("query_bundle")
-    # The embedding is left out: it is another call's answer, and may be there or not
+    # The embedding is left out: it is the answer of another call, and may be absent
     arguments = {"query": getattr(query, "query_str", query)}
     return Leaf(Kind.RETRIEVER.value, type(retriever).__name__, Effect.READ.value, arguments)

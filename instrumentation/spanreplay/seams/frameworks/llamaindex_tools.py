@@ -1,4 +1,4 @@
-"""Seam: the function of every LlamaIndex FunctionTool, and the body of tool classes of the agent's own.
+"""Seam: the function of every LlamaIndex FunctionTool, and the body of the agent's own tool classes.
 
 QueryEngineTool, RetrieverTool and the hand-over between agents are LlamaIndex's own control flow: they run again in a
 replay, and the models, retrievers and tools below them are served.
@@ -37,7 +37,7 @@ def install(module: Any, patches: Patches) -> None:
 
 
 class _Store(State):
-    """The workflow's store, as far as it can be written down: agents keep their memory and their tools there, too."""
+    """The part of the workflow's store that can be encoded: agents also keep their memory and tools there."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -61,14 +61,14 @@ def _is_plain(part: Any) -> bool:
 
 
 def _state_of(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
-    """The workflow's store, where the function is handed the workflow's context."""
+    """Return the workflow's store, if the function receives the workflow's context."""
     context = kwargs.get(getattr(tool, "ctx_param_name", None) or "")
     store = getattr(context, "store", None)
     return _Store(store) if hasattr(store, "get_state") else None
 
 
 def _find_user_function(tool: Any, function: Any) -> Any:
-    """The function that the tool was made of; its other form, sync or async, is an adapter around it."""
+    """Return the function from which the tool was made; its other form, sync or async, is an adapter around it."""
     for name in ("_fn", "_async_fn"):
         held = vars(tool).get(name)
         if getattr(held, "__module__", None) != _ADAPTERS:

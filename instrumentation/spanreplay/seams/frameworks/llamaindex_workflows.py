@@ -1,10 +1,11 @@
-"""Seam: the steps of LlamaIndex workflows: the lane of each, and which one the workflow went on with.
+"""Seam: steps of LlamaIndex workflows: the lane of each step, and the completed step with which the workflow continued.
 
-Steps of one name share workers, and which worker is free is a matter of timing. The n-th run of a step in its workflow
-is not: it becomes the lane `li:<step>#<n>`, below the lane of the workflow. Run and event ids are never used.
+Steps with the same name share workers, and which worker is free depends on timing. The count of a step's runs in its
+workflow does not: the n-th run becomes the lane `li:<step>#<n>`, below the workflow's lane. Run and event IDs are never
+used.
 
-The control loop goes on with one step that is done, of several with any. Its choice is recorded as a `compute` call,
-and made again in a replay: what the loop makes of the events follows from it.
+When several steps are done, the control loop may continue with any of them. Its choice is recorded as a `compute` call
+and repeated in a replay, because the loop's handling of the events depends on it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CHOICE: Final = "llamaindex.next_step"
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch the control loop of `workflows`, or the Workflow of llama-index-core before it had that."""
+    """Patch the control loop of `workflows`, or the Workflow of older versions of llama-index-core without one."""
     loop = vars(module).get("_ControlLoopRunner")
     workflow = vars(module).get("Workflow")
     if loop is not None:
@@ -95,7 +96,7 @@ def _start(wrapped: Any, workflow: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _name_step(run: Run, lane: Lane, name: str, step: Any) -> Any:
-    # A step that is no coroutine runs on a pool, begun in any order; its worker's lane names it
+    # A step that is not a coroutine runs on a pool, in any order; its worker's lane names it
     if not inspect.iscoroutinefunction(step):
         return step
 

@@ -1,6 +1,6 @@
 """Seam: every request of an MCP client session.
 
-mcp 1: `ClientSession.send_request` (typed models); mcp 2: `JSONRPCDispatcher.send_raw_request` (plain dicts), below
+mcp 1: `ClientSession.send_request` (typed models); mcp 2: `JSONRPCDispatcher.send_raw_request` (plain dicts), through
 which `ClientSession` and `Client` both send.
 """
 
@@ -18,7 +18,7 @@ _CALL_TOOL = "tools/call"
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch `mcp.shared.jsonrpc_dispatcher` (v2) or, where there is none, `mcp.client.session` (v1)."""
+    """Patch `mcp.shared.jsonrpc_dispatcher` (v2) or, if it doesn't exist, `mcp.client.session` (v1)."""
     if module.__name__ == "mcp.shared.jsonrpc_dispatcher":
         patches.wrap(module.JSONRPCDispatcher, "send_raw_request", _send_raw)
     elif not _has_dispatcher():

@@ -1,7 +1,7 @@
-"""Seam: MCP transports. Recording: their HTTP requests are plumbing. Replay: nothing is started or dialled.
+"""Seam: MCP transports. Recording: their HTTP requests are plumbing. Replay: nothing is started or connected.
 
-A server answers each message in the context that its transport has sent it in: what it does for it is no plumbing.
-In a replay a session talks to in-memory streams that never answer; its requests are answered above them.
+A server handles each message in the context in which its transport sent it; work that it does for a message is not
+plumbing. In a replay a session talks to in-memory streams that never answer; its requests are answered above them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _TRANSPORTS: Final = {
     "streamable_http_client": 2,
     "streamablehttp_client": 3,
 }
-"""Function → how many things it yields in mcp 1 (streams, and for streamablehttp_client a session id callback)."""
+"""Function → the number of values it yields in mcp 1 (streams, and for streamablehttp_client a session ID callback)."""
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch whichever transports a module defines; in mcp 2 also servers, and streams that carry a sender's context."""
+    """Patch the transports that a module defines; in mcp 2 also servers, and streams that carry a sender's context."""
     if module.__name__ == "mcp.server.runner":
         for name in ("_on_request", "_on_notify"):
             patches.wrap(module.ServerRunner, name, _serve)
@@ -41,7 +41,7 @@ def install(module: Any, patches: Patches) -> None:
 async def _send(wrapped: Any, stream: Any, args: Any, kwargs: Any) -> Any:
     if active_run() is None:
         return await wrapped(*args, **kwargs)
-    with plumbing():  # the transport makes its request in the context that is captured here
+    with plumbing():  # the transport makes its request in the context captured here
         return await wrapped(*args, **kwargs)
 
 
@@ -64,7 +64,7 @@ def _wrapper(yields: int) -> Any:
 
 @asynccontextmanager
 async def _live(inner: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    with plumbing():  # the tasks that the transport starts now inherit it
+    with plumbing():  # inherited by the tasks that the transport starts now
         streams = await inner.__aenter__()
     try:
         yield streams
@@ -73,7 +73,7 @@ async def _live(inner: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
             if not await inner.__aexit__(type(exc), exc, exc.__traceback__):
                 raise
     else:
-        with plumbing():  # ending the session is a request, too
+        with plumbing():  # ending the session is a request too
             await inner.__aexit__(None, None, None)
 
 

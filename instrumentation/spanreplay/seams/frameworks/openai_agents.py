@@ -1,7 +1,8 @@
 """Seam: the function of every function tool of openai-agents.
 
-The leaf lies inside the SDK's error handling, guardrails, time limit and tracing, which run for real. An agent that is
-used as a tool and the tools of an MCP server are not leaves: what they call is recorded below them.
+The boundary lies inside the SDK's error handling, guardrails, time limit and tracing, which run for real. An agent used
+as
+a tool and the tools of an MCP server are not boundaries: their calls are recorded below them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def install(module: Any, patches: Patches) -> None:
     invoker = vars(module).get(_INVOKER)
 
     def describe(tool: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaf | None:
-        # Its own invoker has the leaf inside
+        # The SDK's own invoker has the boundary inside
         return None if invoker is not None and isinstance(function, invoker) else _describe(tool, function, args)
 
     wrap_attribute(

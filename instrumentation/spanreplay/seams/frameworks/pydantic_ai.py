@@ -1,7 +1,7 @@
-"""Seam: pydantic-ai's tools (`FunctionToolset.call_tool`, toolsets of the agent's own) and output functions.
+"""Seam: pydantic-ai's tools (`FunctionToolset.call_tool`, the agent's own toolsets) and output functions.
 
-Validation, hooks, retries (`ModelRetry`), deferred calls and the message that the model gets are pydantic-ai's own and
-run for real, in a replay too. Toolsets that wrap or combine others pass calls on; MCP's are recorded at the session.
+Validation, hooks, retries (`ModelRetry`), deferred calls and the message to the model are pydantic-ai's own and run for
+real, in a replay too. Toolsets that wrap or combine others only pass calls on; MCP's are recorded at the session.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spanreplay.seams.frameworks.tools import declared_effect, is_of, provider_i
 
 _MADE_UP: Final = "pyd_ai_"
 _ADAPTERS: Final = ("pydantic_ai.ext",)
-"""Functions of these modules call another framework's tool, which is a boundary of its own."""
+"""Functions of these modules call another framework's tool, which is a separate boundary."""
 _toolset: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_pydantic_ai_toolset", default=None)
-"""The toolset that runs a tool: its method may call its base class's, which is the same call."""
+"""The toolset that is running a tool: if its method calls its base class's, that is the same call."""
 
 
 def install(module: Any, patches: Patches) -> None:

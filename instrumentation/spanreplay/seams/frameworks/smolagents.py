@@ -1,7 +1,7 @@
 """Seam: smolagents' tools, at `Tool.__call__`: neither `setup` nor `forward` runs in a replay.
 
-An agent's Python executor runs for real: what its code calls is recorded. So do the tools that only pass on (the final
-answer, the interpreter, those of MCP servers and of LangChain).
+An agent's Python executor runs for real: the calls its code makes are recorded. Tools that only pass calls on also run
+for real (the final answer, the interpreter, those of MCP servers and of LangChain).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State that a framework itself keeps and a tool may change: plain data (a session's state, an event's actions)."""
+"""State that a framework keeps and a tool may change: plain data (a session's state, an event's actions)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _UNKNOWN: Final[Any] = object()
 
 
 class PlainState(Protocol):
-    """State that a tool can reach; a `State` that needs no waiting."""
+    """State that a tool can reach; a `State` whose methods are synchronous."""
 
     def copy(self) -> Any:
-        """What it is now, as data of its own."""
+        """Return the present state as independent data."""
 
     def restore(self, value: Any) -> None:
-        """Make it what `copy` gave, in place."""
+        """Restore, in place, the state that `copy` returned."""
 
 
 class DictState:
@@ -39,29 +39,29 @@ class DictState:
 
 
 class Waiting:
-    """A PlainState as the State that a coroutine's call takes."""
+    """Adapts a PlainState to the State that a coroutine's call takes."""
 
     def __init__(self, state: PlainState) -> None:
         self._state = state
 
     async def read(self) -> Any:
-        """A copy of the state."""
+        """Return a copy of the state."""
         return self._state.copy()
 
     async def write(self, value: Any) -> None:
-        """Restore it."""
+        """Restore the state."""
         self._state.restore(value)
 
 
 def _copy(state: PlainState) -> Any:
     try:
         return state.copy()
-    except Exception:  # noqa: BLE001 -- no plain data after all: its changes are not recorded
+    except Exception:  # noqa: BLE001 -- not plain data after all: its changes are not recorded
         return _UNKNOWN
 
 
 def call_sync_with_state(leaf: Leaf, live: Callable[[], Any], state: PlainState) -> Any:
-    """Run or serve a plain call together with what it does to a state."""
+    """Run or serve a synchronous call together with its changes of a state."""
     is_live = False
 
     def watched() -> Any:

@@ -1,4 +1,4 @@
-"""Wraps methods of every subclass of a framework's base class, present and future."""
+"""Wrap methods of every subclass of a framework's base class, present and future."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from spanreplay.runtime.patches import Patches, Wrapper
 from spanreplay.runtime.run import active_run
 
 _inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spanreplay_leaf", default=None)
-"""The object whose leaf method is running: its async method may call its sync one, which is the same call."""
+"""The object whose recorded method is running: if its async method calls its sync one, that is the same call."""
 
 
 def leaf_wrappers(
     describe: Callable[[Any, tuple[Any, ...], dict[str, Any]], Leaf], is_leaf: Callable[[Any], bool] | None = None
 ) -> tuple[Wrapper, Wrapper]:
-    """Wrappers that make a leaf method a boundary, sync and async; `describe` gets the object and the arguments.
+    """Return sync and async wrappers that make a method a boundary; `describe` gets the object and the arguments.
 
-    An object for which `is_leaf` is false runs as it is: it only passes calls on to what is a boundary of its own.
+    An object for which `is_leaf` is false runs unrecorded: it only passes calls on to a separate boundary.
     """
 
     def run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -72,10 +72,11 @@ def wrap_subclasses(
     *,
     is_wanted: Callable[[Any], bool] = lambda cls: True,
 ) -> None:
-    """Wrap `wrappers` wherever a subclass of `base` that `is_wanted` defines such a method itself.
+    """Wrap each method named in `wrappers` that a subclass of `base` defines itself, if `is_wanted` accepts the class.
 
-    Leaf methods only: the framework's own callbacks, error handling and formatting stay outside and run for real;
-    a method that its class has wrapped already, in a span, is wrapped inside of that.
+    Only innermost methods are wrapped: the framework's own callbacks, error handling and formatting stay outside and
+    run for
+    real; a method that its class has already wrapped in a span is wrapped inside that span.
     """
 
     def wrap(cls: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the seams of frameworks share: what a tool declares of itself, and a function of any sort as a boundary."""
+"""Common parts of the framework seams: a tool's declared effect, and functions of any kind as a boundary."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from spanreplay.runtime.calls.function_calls import Leaf
 _EFFECTS: Final = frozenset(each.value for each in Effect)
 _BOUND: Final = "_spanreplay_leaf"
 Describe = Callable[[tuple[Any, ...], dict[str, Any]], Leaf]
-"""Makes a Leaf of the arguments of a call."""
+"""Makes a Leaf from the arguments of a call."""
 
 
 def declared_effect(metadata: Any) -> str:
-    """The effect that a tool's metadata names; a tool that names none may write."""
+    """Return the effect that a tool's metadata declares; without one, the tool may write."""
     declared = metadata.get("effect", "") if isinstance(metadata, Mapping) else ""
     return declared if declared in _EFFECTS else Effect.WRITE.value
 
 
 def provider_id(call_id: Any, *made_up: str) -> str:
-    """The id that the model gave a tool call; '' for one that the framework made up, with one of these prefixes."""
+    """Return the model's ID of a tool call; '' for an ID that the framework made up, with one of these prefixes."""
     shown = str(call_id or "")
     return "" if made_up and shown.startswith(made_up) else shown
 
@@ -38,10 +38,11 @@ def is_of(thing: Any, packages: tuple[str, ...]) -> bool:
 
 
 def bind_leaf(owner: Any, name: str, describe: Describe, wrap: Callable[[Any, Describe], Any] = wrap_function) -> None:
-    """Make the function that `owner.name` holds a boundary, whatever sort of function it is; once.
+    """Make the function in `owner.name` a boundary, whatever kind of function it is; once.
 
-    `wrap` makes a boundary of a function that is no generator. It stays one when the seam is uninstalled: without an
-    active run it is the function itself that runs.
+    `wrap` makes a boundary of a function that is not a generator. The wrapper stays when the seam is uninstalled:
+    without an
+    active run it only calls the function.
     """
     function = getattr(owner, name)
     if function is None or getattr(function, _BOUND, False):

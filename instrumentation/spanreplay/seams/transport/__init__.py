@@ -1,1 +1,1 @@
-"""Seams of HTTP, gRPC and websocket clients, one file for each library."""
+"""Seams of HTTP, gRPC and websocket clients, one file per library."""

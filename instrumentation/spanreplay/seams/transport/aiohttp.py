@@ -1,8 +1,8 @@
-"""Seam: `aiohttp.ClientSession._request`. One request is one call; its redirects are hops of it.
+"""Seam: `aiohttp.ClientSession._request`. One request is one call; its redirects are its hops.
 
-The session's own machinery runs in a replay too (redirects, cookies, middlewares, `raise_for_status`, traces): only the
-connection is exchanged, for one that gets the recorded heads and whose bodies are read from the recording. The call
-is opened when the session asks its connector for a connection, because only then the request is built.
+The session's own code runs in a replay too (redirects, cookies, middlewares, `raise_for_status`, traces): only the
+connection is replaced, by one that receives the recorded heads and reads bodies from the recording. The call is opened
+when the session asks its connector for a connection, because the request is built only then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONNECT, _START = "connect", "start"
 
 
 class _Request:
-    """One `_request` on its way; `call` is None until a connection is asked for."""
+    """One `_request` in progress; `call` is None until a connection is requested."""
 
     def __init__(self) -> None:
         self.is_begun = False
@@ -106,7 +106,7 @@ class AiohttpSeam:
 
     @staticmethod
     async def _change_body(call: HttpCall, req: Any, body: bytes) -> None:
-        """Have a request that is built already send another body. Raises: ReplayMiss where aiohttp can't."""
+        """Change the body of a request that is already built. Raises: ReplayMiss if aiohttp can't."""
         if not hasattr(req, "update_body"):  # before aiohttp 3.12.14
             raise call.broken("this version of aiohttp can't change a request on its way: set its response instead")
         req.headers.pop("Transfer-Encoding", None)
@@ -173,13 +173,13 @@ class AiohttpSeam:
 
 
 def _let_go(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
-    """Give a connection back: what a loop has to do for that is no step of the agent, whose task does it."""
+    """Release a connection; callbacks that the event loop runs for this don't count as the agent's."""
     with plumbing():
         return wrapped(*args, **kwargs)
 
 
 async def _take_body(req: Any) -> Taken:
-    """A request's body; it can still be sent. What the agent's own iterator raises goes on as it is."""
+    """Return a request's body, which can still be sent. Exceptions of the agent's own iterator propagate unchanged."""
     body = req.body
     pieces, file = getattr(body, "_iter", None), getattr(body, "_value", body)
     if pieces is not None:  # an asynchronous iterator

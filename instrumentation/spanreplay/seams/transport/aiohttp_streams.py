@@ -1,4 +1,4 @@
-"""Streams and a connection that stand between an aiohttp response and the network: one records, one serves."""
+"""Streams and a connection between an aiohttp response and the network: one kind records, the other serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spanreplay.runtime.wire.http_reply import HttpReply
 
 _READS = ("read", "readany", "readline", "readuntil", "readexactly", "readchunk", "read_nowait")
 END_IS_SEEN = "at_eof"
-"""What a reply tells besides, where the agent asked for the end of a body before it read it."""
+"""Extra member of a reply: the agent checked for the end of the body before reading it."""
 _ITERATORS = ("iter_chunked", "iter_any", "iter_chunks")
 
 
@@ -27,7 +27,7 @@ class Streams:
 
 
 def build_streams(aiohttp: Any) -> Streams:
-    """Streams that an aiohttp response accepts. Raises: AttributeError if aiohttp's own are not as expected."""
+    """Build streams that an aiohttp response accepts. Raises: AttributeError if aiohttp's own are not as expected."""
     reader = aiohttp.StreamReader
     for name in (*_READS, *_ITERATORS, "_wait", "feed_data", "feed_eof", "on_eof", "set_exception"):
         getattr(reader, name)
@@ -36,7 +36,7 @@ def build_streams(aiohttp: Any) -> Streams:
 
 
 def _note(inner: Any, body: Body, found: Any, asked: int) -> None:
-    """Note what one read gave, or the end of a chunk of the transfer encoding with it."""
+    """Note the result of one read, and the end of a transfer-encoding chunk if it came with it."""
     piece, is_end = found if isinstance(found, tuple) else (found, False)
     if is_end:
         body.keep_end(piece)
@@ -47,7 +47,7 @@ def _note(inner: Any, body: Body, found: Any, asked: int) -> None:
 
 
 def _see_end(inner: Any, body: Body) -> bool:
-    """Whether a body has ended; an agent that asks need not read its end."""
+    """Whether a body has ended; an agent that checks this need not read the end."""
     is_at_eof: bool = inner.at_eof()
     if is_at_eof and not body.end:
         body.reply.extra[END_IS_SEEN] = True
@@ -57,7 +57,7 @@ def _see_end(inner: Any, body: Body) -> bool:
 
 def _build_tee(reader: Any) -> Any:
     class Tee(reader):  # type: ignore[misc]  # the class comes from the agent's aiohttp
-        """Reads from the response's own stream and notes what came; ends its record exactly once."""
+        """Reads from the response's own stream and notes the bytes; ends its record exactly once."""
 
         __slots__ = ("_body", "_inner")
 
@@ -105,7 +105,7 @@ def _build_tee(reader: Any) -> Any:
             return found
 
         def set_exception(self, exc: BaseException, *cause: Any) -> None:
-            self._body.finish("closed")  # the response is released: what follows is not read
+            self._body.finish("closed")  # the response is released: the rest is not read
             self._inner.set_exception(exc, *cause)
 
         def __repr__(self) -> str:
@@ -133,7 +133,7 @@ def _delegate(name: str) -> property:
 
 def _build_stored(reader: Any) -> Any:
     class Stored(reader):  # type: ignore[misc]  # as above
-        """Gives the recorded chunks, one whenever it would wait for the network."""
+        """Yields the recorded chunks, one each time that it would wait for the network."""
 
         __slots__ = ("_call", "_ends", "_reply", "_sent")
 
@@ -147,7 +147,7 @@ def _build_stored(reader: Any) -> Any:
                 self.begin_http_chunk_receiving()
 
         def settle(self) -> None:
-            """Say that the end has come where nothing is left, as the network did."""
+            """Report the end of the body once nothing is left, as the network did."""
             if self._sent == len(self._reply.chunks) and not self._call.ends_alone(self._reply):
                 self._end()
 
@@ -163,7 +163,7 @@ def _build_stored(reader: Any) -> Any:
             return bool(super().at_eof())
 
         def set_exception(self, exc: BaseException, *cause: Any) -> None:
-            self._call.stream_over(self._reply)  # the response is released: what follows is not read
+            self._call.stream_over(self._reply)  # the response is released: the rest is not read
             super().set_exception(exc, *cause)
 
         async def _wait(self, func_name: str) -> None:
@@ -189,7 +189,7 @@ def _build_stored(reader: Any) -> Any:
 
 
 class StoredTransport(asyncio.Transport):
-    """Takes a request and sends it nowhere."""
+    """Accepts a request and sends it nowhere."""
 
     def __init__(self, protocol: Any) -> None:
         super().__init__()
@@ -197,17 +197,17 @@ class StoredTransport(asyncio.Transport):
         self._is_closing = False
 
     def write(self, data: Any) -> None:
-        """Drop it."""
+        """Discard the bytes."""
 
     def writelines(self, list_of_data: Any) -> None:
-        """Drop them."""
+        """Discard the bytes."""
 
     def is_closing(self) -> bool:
         """Whether `close` was called."""
         return self._is_closing
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if not self._is_closing:
             self._is_closing = True
             self._protocol.connection_lost(None)
@@ -215,14 +215,14 @@ class StoredTransport(asyncio.Transport):
     abort = close
 
     def pause_reading(self) -> None:
-        """Nothing comes by itself."""
+        """Do nothing: no data arrives by itself."""
 
     def resume_reading(self) -> None:
-        """Nothing comes by itself."""
+        """Do nothing: no data arrives by itself."""
 
 
 class StoredConnector:
-    """Stands for the session's connector where a stored connection is given back."""
+    """Stands for the session's connector when a stored connection is released."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -1,7 +1,7 @@
 """Seam: `botocore.httpsession.URLLib3Session.send`, below boto3 and every AWS client.
 
-One attempt is one call: botocore's own retries are above. Event streams (Bedrock) are recorded as they are read.
-aiobotocore sends through aiohttp and is recorded there.
+One attempt is one call, because botocore's retries happen above it. Event streams (Bedrock) are recorded as they are
+read. aiobotocore sends through aiohttp and is recorded there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _serve(call: HttpCall, request: Any) -> Any:
         request_url=request.url,
     )
     if raw.length_remaining is not None and _CONTENT_LENGTH in raw.headers and request.method != "HEAD":
-        # botocore compares what it read with the header, and redaction may have changed the length
+        # botocore compares the bytes read with the header, and redaction may have changed the length
         raw.headers[_CONTENT_LENGTH] = str(raw.length_remaining)
     response = AWSResponse(request.url, reply.status, raw.headers, raw)
     if not request.stream_output:

@@ -1,7 +1,7 @@
-"""A call in which both sides say several things: a gRPC stream, a websocket. Recorded in order, served in order.
+"""A call in which both sides send several messages: a gRPC stream, a websocket. Recorded and served in order.
 
-In a replay what the agent says is compared with what it said, message by message; what it was told is released when it
-has said everything that came before it.
+In a replay, each message that the agent sends is compared with the recorded one; a message that it received is released
+once the agent has sent everything that came before it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ QUIT: Final = "quit"
 
 
 class Quit:
-    """Stands among the messages where the agent stopped listening."""
+    """Marks the place among the messages where the agent stopped listening."""
 
 
 class Conversation:
-    """One call; thread-safe. What is called while recording never raises."""
+    """One call; thread-safe. Methods called while recording never raise."""
 
     def __init__(self, crossing: Crossing) -> None:
         self.crossing = crossing
         self._events: list[list[Any]] = []
         self._raw: dict[int, dict[str, str]] = {}
-        """Messages in bytes that came, by their place in `_events`, as they were before their redaction."""
+        """Received binary messages before redaction, by their position in `_events`."""
         self._bytes = 0
         self._refused = ""
         self.read_meta: Callable[[list[list[Any]]], dict[str, Any]] | None = None
-        """What the events mean, where they are those of a model."""
+        """Returns the meaning of the events, if they are those of a model."""
         self._is_finished = False
         self._start_ns = ids.monotonic_ns()
         self._changed = threading.Condition()
@@ -65,18 +65,18 @@ class Conversation:
 
     @property
     def is_served(self) -> bool:
-        """Whether the other side is the recording."""
+        """Whether the recording answers instead of the other side."""
         return self.crossing.served is not None
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """A block that uses the network for this call; nothing below it is recorded again."""
+        """A block that uses the network for this call; calls below it are not recorded again."""
         with self.crossing, plumbing():
             yield
 
     # ── recording ───────────────────────────────────────────────────────────────────────────────────
     def note(self, side: str, message: Message) -> None:
-        """One message has gone out (`sent`) or come in (`got`)."""
+        """Note one message that has gone out (`sent`) or come in (`got`)."""
         guard.guarded("recording a message", self._note, side, message)
 
     def _note(self, side: str, message: Message) -> None:
@@ -111,7 +111,7 @@ class Conversation:
         extra: dict[str, Any] | None = None,
         outcome: Outcome | None = None,
     ) -> None:
-        """The call is over: `complete`, `closed` (left early) or `error`; the first word counts."""
+        """End the call: `complete`, `closed` (left early) or `error`; only the first call counts."""
         guard.guarded("recording a conversation", self._finish, end, error, extra, outcome)
 
     def _finish(
@@ -174,9 +174,9 @@ class Conversation:
                 self._got.append((said, _decode(message) if side == GOT else Quit()))
 
     def follow(self, *, is_said_at_once: bool = False) -> None:
-        """Have it noted how far the agent gets; not for one answer, which comes whether anybody reads it or not.
+        """Keep noting the agent's progress; not for a single answer, which comes whether or not it is read.
 
-        `is_said_at_once` is for a library that reads what the agent says ahead of what the agent is told.
+        `is_said_at_once` is for a library that reads the agent's messages ahead of those that the agent receives.
         """
         self._is_followed = True
         self._said_at_once = len(self._sent) if is_said_at_once else 0
@@ -195,7 +195,7 @@ class Conversation:
         return session
 
     def say(self, message: Message) -> None:
-        """The agent says the next thing. Raises: ReplayMiss if it is not what it said."""
+        """Compare the agent's next message. Raises: ReplayMiss if it differs from the recorded one."""
         with self._changed:
             number = self._said
             self._said += 1
@@ -213,24 +213,24 @@ class Conversation:
 
     @property
     def owed(self) -> int:
-        """How many messages the agent has still to say before it is told the next one, or that this is the end."""
+        """The number of messages the agent must still send before it receives the next one, or the end."""
         needed = self._got[self._heard][0] if self._heard < len(self._got) else len(self._sent)
         return max(0, needed - self._said)
 
     @property
     def is_over(self) -> bool:
-        """Whether everything has been told."""
+        """Whether all messages have been delivered."""
         return self._heard >= len(self._got)
 
     def hear(self) -> Message | Quit | None:
-        """The next thing that the agent was told; None at the end. Waits for what the agent has to say before."""
+        """Return the next message for the agent; None at the end. Waits until the agent has sent those before it."""
         with self._changed:
             if not self.is_over and self.owed:
                 self._changed.wait_for(lambda: not self.owed, config.CANCEL_WAIT_MS / 1000)
         return self._take()
 
     async def hear_async(self) -> Message | Quit | None:
-        """The same on an event loop."""
+        """As `hear`, on an event loop."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + config.CANCEL_WAIT_MS / 1000
         while not self.is_over and self.owed and loop.time() < deadline:
@@ -252,11 +252,11 @@ class Conversation:
         return message
 
     def overrun(self) -> ReplayMiss:
-        """What is raised where the agent listens longer than it did."""
+        """Return the error for an agent that listens longer than when recorded."""
         return self._session.overrun(self.crossing)
 
     def broken(self, message: str) -> ReplayMiss:
-        """Our own failure; the replay is not identical any more."""
+        """Return the error for our own failure; the replay is no longer identical."""
         return self._session.broken(message)
 
 
@@ -274,7 +274,7 @@ def _text(message: Any) -> str:
 
 
 def begin_conversation(build: Callable[[Run], Spec]) -> Conversation | None:
-    """Open a call; None if it goes on untouched. Raises: ReplayMiss if the recording has no answer."""
+    """Open a call; None if it is passed through unrecorded. Raises: ReplayMiss if the recording has no answer."""
     run = active_run()
     if run is None or is_suppressed() or is_plumbing(run):
         return None

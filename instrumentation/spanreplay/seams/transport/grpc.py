@@ -1,8 +1,9 @@
-"""Seam: gRPC client calls, `grpc` and `grpc.aio`, at the channel's methods.
+"""Seam: gRPC client calls of `grpc` and `grpc.aio`, at the channel's methods.
 
-Each call goes through a method object of its own whose serialiser and deserialiser note the bytes, so the agent holds
-grpc's own call object. gRPC's sockets are not Python's: in a replay no call ever reaches the channel. spanreplay's own
-service is no boundary.
+Each call goes through its own method object, whose serialiser and deserialiser note the bytes, so the agent holds
+grpc's
+own call object. gRPC's sockets are not Python's: in a replay no call reaches the channel. Calls to spanreplay's own
+service are not a boundary.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class _Method:
         if active_run() is None or self._name.startswith((_OURS, _TELEMETRY)):
             return None
         raw = None if self._takes_stream else self._encode(request)
-        metadata = kwargs.get("metadata", args[1] if len(args) > 1 else None)  # behind `timeout`
+        metadata = kwargs.get("metadata", args[1] if len(args) > 1 else None)  # after `timeout`
         return begin_conversation(lambda run: describe_rpc(run, self._target, self._name, raw, metadata))
 
     def _is_black_hole(self) -> bool:
@@ -64,7 +65,7 @@ class _Method:
         return run is not None and run.session is not None and self._name.startswith(_TELEMETRY)
 
     def _tee(self, conversation: Conversation) -> Any:
-        """This method again, for one call, noting what goes through."""
+        """Return this method for one call, with message bytes noted."""
 
         def encode(message: Any) -> bytes:
             raw = self._encode(message)
@@ -86,7 +87,7 @@ class _SyncMethod(_Method):
         return self.with_call(request, *args, **kwargs)[0]
 
     def with_call(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """The response and the call."""
+        """Return the response and the call."""
         if self._is_black_hole():
             return self._decode(b""), None
         conversation = self._begin(request, args, kwargs)
@@ -106,7 +107,7 @@ class _SyncMethod(_Method):
         return response, call
 
     def future(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """The call, whose result is the response."""
+        """Return the call, whose result is the response."""
         return self._start(request, args, kwargs, "future")
 
     def _start(self, request: Any, args: Any, kwargs: Any, how: str) -> Any:
@@ -122,7 +123,7 @@ class _SyncMethod(_Method):
         except BaseException as exc:
             guard.guarded("recording a failure", _finish_sync, conversation, exc, None)
             raise
-        # Of the single-threaded kind the end is not told: its record ends with the run
+        # The single-threaded kind doesn't report its end: its record ends with the run
         with contextlib.suppress(NotImplementedError):
             call.add_done_callback(lambda done: guard.guarded("recording an end", _ended_sync, conversation, done))
         return call
@@ -142,7 +143,7 @@ def _finish_sync(conversation: Conversation, exc: BaseException | None, call: An
     if not hasattr(call, "trailing_metadata"):
         finish(conversation, exc, {})
         return
-    # `debug_error_string()` of a call that ended well waits for ever
+    # `debug_error_string()` of a call that ended well blocks forever
     debug = getattr(getattr(call, "_state", None), "debug_error_string", "")
     debug = debug.decode("utf-8", "replace") if isinstance(debug, bytes) else debug
     initial, trailing = _known(call, "initial_metadata"), _known(call, "trailing_metadata")
@@ -150,7 +151,9 @@ def _finish_sync(conversation: Conversation, exc: BaseException | None, call: An
 
 
 def _known(call: Any, name: str) -> Any:
-    """Metadata of an ended call as far as it came: asked for in the thread that brings it, it would never come."""
+    """Return an ended call's metadata received so far; its getter would block forever in the thread that delivers
+    it.
+    """
     state = getattr(call, "_state", None)
     return (getattr(state, name) or ()) if hasattr(state, name) else getattr(call, name)()
 
@@ -203,7 +206,7 @@ class _AioMethod(_Method):
         failure = None
         if code is None or code.name != "OK":
             failure = self._grpc.aio.AioRpcError(code, initial, trailing, details, debug)
-        # The last message may not have been deserialised yet: its reader goes on in one of the loop's next turns
+        # The last message may not be deserialised yet: its reader continues in one of the loop's next iterations
         conversation.crossing.on_abandon = lambda: finish(conversation, failure, status)
         _in_turns(_TURNS, conversation.crossing.on_abandon)
 
@@ -219,7 +222,7 @@ def _in_turns(turns: int, function: Callable[[], None]) -> None:
 
 
 def _at_once(coroutine: Any) -> Any:
-    """The result of a coroutine that has nothing to wait for; None if it has."""
+    """Return the result of a coroutine that completes synchronously; None if it has to wait."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -263,7 +266,7 @@ class GrpcSeam:
     def _wrap(self, patches: Patches, channel: Any, module: Any, method_class: type[_Method]) -> None:
         patches.wrap(channel, "__init__", _note_target)
         for shape, base in _SHAPES.items():
-            # grpc's own base class, so that interceptors and isinstance know what they have
+            # grpc's own base class, so that interceptors and isinstance recognise it
             kind = type(f"Recorded{base}", (method_class, getattr(module, base)), {})
             patches.wrap(channel, shape, self._maker(shape, kind))
 

@@ -1,4 +1,4 @@
-"""What a gRPC call leaves in a recording, and the call objects that are made of it again; no connection."""
+"""A gRPC call in a recording, and the call objects rebuilt from it, which have no connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RENDEZVOUS = "_MultiThreadedRendezvous"
 
 
 def describe_rpc(run: Run, target: str, method: str, request: bytes | None, metadata: Any = None) -> Spec:
-    """The call that an RPC makes; `request` is None where the agent streams."""
+    """Describe the call of an RPC; `request` is None if the agent streams."""
     pairs = [(str(k), base64.b64encode(v).decode() if isinstance(v, bytes) else str(v)) for k, v in metadata or ()]
     headers = [("content-type", "application/grpc"), *pairs]
     spec, _ = describe_request(run, "POST", f"grpc://{target.rpartition('/')[2]}{method}", headers, request or b"")
@@ -29,7 +29,7 @@ def describe_rpc(run: Run, target: str, method: str, request: bytes | None, meta
 
 
 def encode_metadata(metadata: Any) -> list[list[Any]]:
-    """Pairs of gRPC metadata as JSON."""
+    """Return the pairs of gRPC metadata as JSON."""
     return [[str(k), {"b64": base64.b64encode(v).decode()} if isinstance(v, bytes) else v] for k, v in metadata or ()]
 
 
@@ -39,12 +39,12 @@ class _Metadatum(NamedTuple):
 
 
 def decode_metadata(pairs: Any) -> tuple[_Metadatum, ...]:
-    """The pairs of `encode_metadata`, in a type that looks like grpc's own."""
+    """Return the pairs of `encode_metadata`, in a type that looks like grpc's own."""
     return tuple(_Metadatum(k, base64.b64decode(v["b64"]) if isinstance(v, dict) else v) for k, v in pairs or ())
 
 
 def describe_status(code: Any, details: Any, initial: Any, trailing: Any, debug: Any = None) -> dict[str, Any]:
-    """How an RPC ended, as JSON."""
+    """Return the status of an ended RPC as JSON."""
     return {
         "code": code.name if code is not None else "UNKNOWN",
         "details": details or "",
@@ -55,7 +55,7 @@ def describe_status(code: Any, details: Any, initial: Any, trailing: Any, debug:
 
 
 def _clean_metadata(conversation: Conversation, pairs: list[list[Any]]) -> list[list[Any]]:
-    """Metadata whose binary values hold no secret; what is text is redacted with the rest of the status."""
+    """Remove secrets from binary metadata values; text values are redacted with the rest of the status."""
     redact, counts = conversation.crossing.run.redactor, conversation.crossing.spec.redactions
     cleaned = []
     for key, value in pairs:
@@ -85,7 +85,7 @@ def finish(conversation: Conversation, exc: BaseException | None, status: dict[s
 
 
 def rebuild_error(grpc: Any, conversation: Conversation) -> BaseException:
-    """The exception that the recorded RPC raised."""
+    """Rebuild the exception that the recorded RPC raised."""
     error, status = conversation.error, conversation.extra
     if not status:
         try:
@@ -114,7 +114,7 @@ def rebuild_error(grpc: Any, conversation: Conversation) -> BaseException:
 
 
 class _Served:
-    """What both kinds of served calls share."""
+    """Common base of both served calls."""
 
     def __init__(self, grpc: Any, conversation: Conversation, decode: Callable[[Any], Any]) -> None:
         self._grpc = grpc
@@ -134,7 +134,7 @@ class _Served:
         return self._conversation.end == "complete"
 
     def _end(self) -> BaseException | None:
-        """Everything has been told: what is raised now, if anything."""
+        """Note the end of the messages; return the exception to raise now, if any."""
         self._over()
         if self._is_ok:
             return None
@@ -170,7 +170,7 @@ class _Served:
 
 
 class ServedCall(_Served):
-    """A synchronous RPC out of the recording: response, future and iterator in one, as grpc's own are."""
+    """A synchronous RPC from the recording: response, future and iterator in one, like grpc's own."""
 
     def __init__(
         self, grpc: Any, conversation: Conversation, decode: Callable[[Any], Any], requests: Iterator[bytes] | None
@@ -252,7 +252,7 @@ class ServedCall(_Served):
 
 
 class ServedAioCall(_Served):
-    """An asynchronous RPC out of the recording; awaitable, iterable, readable and writable."""
+    """An asynchronous RPC from the recording; awaitable, iterable, readable and writable."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """Seam: `Client.send` and `AsyncClient.send` of httpx and of its successor httpx2.
 
-Above the socket and below the SDK: each call is separate under HTTP/2 and asyncio, chunks are recorded as the agent
-consumes them, and in a replay the SDK itself rebuilds its typed objects, streams, headers and errors.
+It lies above the socket and below the SDK: each call is separate under HTTP/2 and asyncio, chunks are recorded as the
+agent consumes them, and in a replay the SDK itself rebuilds its typed objects, streams, headers and errors.
 
-One call is one `send`. The client's own machinery runs in a replay too (hooks, redirects, authentication, cookies,
-its log line): only the transport below it is exchanged.
+One call is one `send`. The client's own code runs in a replay too (hooks, redirects, authentication, cookies, its log
+line): only the transport below it is replaced.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from spanreplay.seams.transport.httpx_call import HttpxCall
 from spanreplay.seams.transport.httpx_wires import RecordingTransport, ReplayTransport, build_streams
 
 _TEST_CLIENT: Final = "_TestClientTransport"
-"""What `starlette.testclient` and `fastapi.testclient` call theirs."""
+"""The class name of the transport of `starlette.testclient` and `fastapi.testclient`."""
 
 
 class HttpxSeam:
-    """The seam for one of the two modules, `hx`."""
+    """The seam for one of the two modules, passed as `hx`."""
 
     def __init__(self, hx: Any) -> None:
         self.hx = hx
@@ -43,7 +43,7 @@ class HttpxSeam:
             patches.wrap(client, "_transport_for_url", self.choose_transport)
 
     def choose_transport(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
-        """The transport of the call in flight, or the client's own."""
+        """Return the transport of the current call, or the client's own."""
         call = _current.get()
         if call is None or call.hx is not self.hx:
             return wrapped(*args, **kwargs)
@@ -53,7 +53,7 @@ class HttpxSeam:
         return RecordingTransport(inner, call, is_in_process=isinstance(inner, self._in_process))
 
     def send(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
-        """`Client.send`, recorded or served."""
+        """Record or serve `Client.send`."""
         run = active_run()
         if run is None:
             return wrapped(*args, **kwargs)
@@ -85,7 +85,7 @@ class HttpxSeam:
         return response
 
     async def asend(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
-        """`AsyncClient.send`, recorded or served."""
+        """Record or serve `AsyncClient.send`."""
         run = active_run()
         if run is None:
             return await wrapped(*args, **kwargs)
@@ -117,7 +117,7 @@ class HttpxSeam:
         return response
 
     def _read_sent(self, request: Any) -> Taken:
-        """The body of a request, which can still be sent; what the user's own iterator raises goes on as it is."""
+        """Read a request's body, which can still be sent; exceptions of the user's own iterator propagate unchanged."""
         if hasattr(request, "_content") or is_replaying():
             whole: bytes = request.read()
             return whole
@@ -145,7 +145,7 @@ class HttpxSeam:
         return is_plumbing(run) or is_telemetry(request.method, request.url.host, request.url.path)
 
     def _asks_own_app(self, client: Any, request: Any, body: Taken) -> bool:
-        """Whether this process answers by itself, with an application that is no model's provider."""
+        """Whether an application in this process answers, other than a model provider's."""
         url, transport = request.url, client._transport_for_url(request.url)
         is_app = isinstance(transport, self._apps) and _is_made_up(url.host)
         is_here = is_app or type(transport).__name__ == _TEST_CLIENT or asks_own(url.host, url.port)
@@ -159,17 +159,17 @@ class HttpxSeam:
     def _is_black_hole(run: Run, request: Any) -> bool:
         if run.session is None or is_telemetry(request.method, request.url.host, request.url.path):
             return run.session is not None
-        body = vars(request).get("_content", b"")  # one that is a stream is no model's
+        body = vars(request).get("_content", b"")  # a streamed body is never a model request
         return is_suppressed() and not is_for_a_model(request.method, str(request.url), body)
 
 
 def _is_suppressed_model(request: Any, body: Taken) -> bool:
-    """Whether a request is a model's though instrumentation is suppressed here."""
+    """Whether this is a model request although instrumentation is suppressed here."""
     return is_suppressed() and is_for_a_model(request.method, str(request.url), body)
 
 
 def _is_made_up(host: str) -> bool:
-    """Whether a host is a name like `test`, which no network has: not a stand-in for a server elsewhere."""
+    """Whether a host is an invented name like `test`, so not a stand-in for a server elsewhere."""
     return "." not in host and ":" not in host and host != "localhost"
 
 
@@ -177,7 +177,7 @@ _current: ContextVar[HttpxCall | None] = ContextVar("spanreplay_httpx_call", def
 
 
 class _carrying:  # noqa: N801 -- reads as a statement: `with _carrying(call):`
-    """The transports asked for in this block are the call's; None: the client's own."""
+    """Within this block, requests use the call's transport; None: the client's own."""
 
     __slots__ = ("_call", "_token")
 

@@ -1,4 +1,4 @@
-"""The bodies of httpx responses without their content-encoding."""
+"""Bodies of httpx responses, decoded from their content-encoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 def decode_chunks(
     hx: Any, response: Any, chunks: list[tuple[int, bytes]], bytes_max: int
 ) -> tuple[list[tuple[int, bytes]], BaseException | None]:
-    """The body's chunks without their content-encoding, and what the decoder raised; ends once there are too many."""
+    """Return the decoded body chunks, and the decoder's exception if it raised; stops beyond `bytes_max`."""
     if not response.headers.get("content-encoding"):
         return chunks, None
     decoder = hx.Response(200, headers=response.headers)._get_content_decoder()
@@ -29,6 +29,6 @@ def decode_chunks(
 
 
 def _pieces(decoded: Any) -> list[bytes]:
-    """What a decoder gave: bytes in httpx, pieces of bounded size in httpx2."""
+    """Return a decoder's output as pieces: httpx gives bytes, httpx2 pieces of bounded size."""
     pieces = [decoded] if isinstance(decoded, bytes) else decoded
     return [piece for piece in pieces if piece]

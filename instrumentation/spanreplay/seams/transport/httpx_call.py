@@ -1,4 +1,4 @@
-"""One `send` of httpx on its way: what its wires tell is recorded, or what was recorded is served to them."""
+"""One `send` of httpx in progress: events on its wires are recorded, or recorded ones are served to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["HttpxCall"]
 
 
 class HttpxCall(HttpCall):
-    """One call of `send`; its redirects and what authentication sends are hops of it."""
+    """One call of `send`; redirects and authentication requests are its hops."""
 
     def __init__(self, hx: Any, streams: Streams, request: Any, body: Taken, *, is_stream: bool) -> None:
         super().__init__(self._describe_request, is_stream=is_stream)
@@ -55,12 +55,12 @@ class HttpxCall(HttpCall):
         )
 
     def replace_request(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of `send`, with the request as a plan has changed it."""
+        """Return the arguments of `send`, with the request as changed by a plan."""
         return ((self._request, *args[1:]), kwargs) if args else (args, {**kwargs, "request": self._request})
 
-    # ── live: what the wires tell ───────────────────────────────────────────────────────────────────
+    # ── live: events on the wires ───────────────────────────────────────────────────────────────────────
     def note_response(self, request: Any, response: Any) -> None:
-        """One response has come; there are several where the client follows redirects or authenticates."""
+        """Note one response; there are several if the client follows redirects or authenticates."""
         guard.guarded("recording a response", self._note_response, str(request.url), response)
 
     def _note_response(self, url: str, response: Any) -> None:
@@ -72,16 +72,16 @@ class HttpxCall(HttpCall):
             response.stream = self._streams.tee(response.stream, body, self)
 
     def _keep_whole(self, body: Body, content: bytes | None) -> None:
-        """Note a body that was there at once."""
+        """Note a body that was read completely with its response."""
         if content and self.has_room(content):
             body.reply.chunks = [(self.elapsed_ms(), content)]
         body.end = "closed" if content is None else "complete"
 
     def note_returned(self, response: Any) -> None:
-        """The client is done: record the call now, or when its stream has been read."""
+        """Record the call now that the client is done, or once its stream has been read."""
         if self.is_served:
             return
-        if not self._bodies:  # answered by something in front of the transport
+        if not self._bodies:  # answered by code in front of the transport
             guard.guarded("recording a response", self._note_made, response)
         self.returned()
 
@@ -92,7 +92,7 @@ class HttpxCall(HttpCall):
 
     @staticmethod
     def _prefer(exc: BaseException | None, bodies: list[Body]) -> None:
-        """What the transport raised stands: httpx passes it on."""
+        """Keep the transport's exception: httpx passes it on."""
 
     def _to_reply(self, body: Body) -> HttpReply:
         response = self._responses.pop(body, None)
@@ -119,58 +119,60 @@ class HttpxCall(HttpCall):
         return reply
 
     def describe_error(self, exc: BaseException) -> dict[str, Any]:
-        """An exception of httpx as JSON."""
+        """Describe an exception of httpx as JSON."""
         return describe_error(self.hx, exc)
 
     def closing(self) -> Closing:
-        """A response is being closed, after which the agent goes on if it is the last one of a stream."""
+        """Note that a response is being closed; if it is the last one of a stream, the agent goes on afterwards."""
         return Closing(self.crossing if self.is_stream and self._is_returned else None)
 
-    # ── served: when ────────────────────────────────────────────────────────────────────────────────
+    # ── served: timing ──────────────────────────────────────────────────────────────────────────────────
     def wait(self) -> None:
-        """Until the recorded response may go out; at once for a live call."""
+        """Wait until the recorded response may go out; a live call does not wait."""
         if self.crossing is not None and self.is_served:
             wait_turn(self.crossing, self._first_part)
 
     async def wait_async(self) -> None:
-        """Until the recorded response may go out; at once for a live call and for one that was cancelled."""
+        """Wait until the recorded response may go out; a live call and a cancelled one do not wait."""
         crossing = self.crossing
         if crossing is None or crossing.served is None or crossing.served.outcome == Outcome.CANCELLED.value:
             return
         await await_turn(crossing, self._first_part, 0 if crossing.served.clocks else None)
 
     def wait_end(self, reply: HttpReply) -> None:
-        """Until the recorded body may end."""
+        """Wait until the recorded body may end."""
         if self.crossing is not None and reply is self._final and reply.end != "closed":
             wait_turn(self.crossing, END)
 
     async def await_end_of(self, reply: HttpReply, failure: BaseException | None) -> None:
-        """Until the recorded body may end; at once where the agent left it, or cancels it."""
+        """Wait until the recorded body may end; no wait if the agent stopped reading it or cancels it."""
         if self.crossing is not None and reply is self._final and is_end_of_body(reply.end, failure):
             await await_turn(self.crossing, END)
 
     async def await_closed(self, reply: HttpReply) -> None:
-        """Until the recorded response was closed."""
+        """Wait until the recorded response was closed."""
         if self.is_stream and reply is self._final:
             await await_closed(self.crossing)
 
-    # ── served: what the wires ask ──────────────────────────────────────────────────────────────────
+    # ── served: requests from the wires ─────────────────────────────────────────────────────────────────
     def _load(self, crossing: Crossing) -> None:
-        """Nothing yet: the call waits for its turn first."""
+        """Do nothing yet: the call waits for its turn first."""
 
     def load(self) -> None:
-        """Make the recorded responses ready, if there are any to serve. Raises: ReplayMiss if they can't be."""
+        """Prepare the recorded responses, if there are any to serve. Raises: ReplayMiss if they can't be served."""
         if self.crossing is not None and self.crossing.served is not None:
             super()._load(self.crossing)
 
     def next_failure(self) -> BaseException | None:
-        """What the network gave instead of the next response, if it gave none; takes nothing."""
+        """Return the recorded exception that takes the place of the next response, if there is one; consumes
+        nothing.
+        """
         if not self._pending or self._pending[0].status:
             return None
         return self.restore_error(self._pending[0].error or {})
 
     def next_response(self, request: Any) -> Any:
-        """The recorded response to this request. Raises: what was raised, or ReplayMiss."""
+        """Return the recorded response to this request. Raises: the recorded exception, or ReplayMiss."""
         failure = self.next_failure()
         if failure is not None:
             raise failure
@@ -186,18 +188,18 @@ class HttpxCall(HttpCall):
             },
         )
         if "content-encoding" in response.headers:
-            # The recorded body is decoded already; headers stay as they were
+            # The recorded body is already decoded; headers stay as they were
             response._decoder = self.hx._decoders.IdentityDecoder()
         return response
 
     def restore_error(self, error: dict[str, Any]) -> BaseException:
-        """The exception of `describe_error`."""
+        """Rebuild the exception of `describe_error`."""
         found = restore_error(self.hx, error, self._request)
         return found or self.broken(f"the recorded {error.get('type')} can't be rebuilt")
 
 
 def _head(url: str, response: Any) -> HttpReply:
-    """A response without its body."""
+    """Return a response's head, without its body."""
     return HttpReply(
         status=response.status_code,
         reason=response.reason_phrase,

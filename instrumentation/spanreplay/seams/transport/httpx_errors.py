@@ -1,4 +1,4 @@
-"""Exceptions of httpx as recorded JSON, and made anew from it."""
+"""Exceptions of httpx as recorded JSON, and rebuilt from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spanreplay.model.errors import SpanreplayError, Unserializable
 
 
 def describe_error(hx: Any, exc: BaseException) -> dict[str, Any]:
-    """Class and message; of an exception that is not httpx's own, all of it where it has a codec."""
+    """Return class and message; an exception that is not httpx's own is encoded whole if it has a codec."""
     cls = type(exc)
     root = cls.__module__.partition(".")[0]
     described: dict[str, Any] = {"type": f"{root}.{cls.__qualname__}", "message": str(exc)}
@@ -21,7 +21,7 @@ def describe_error(hx: Any, exc: BaseException) -> dict[str, Any]:
 
 
 def restore_error(hx: Any, error: dict[str, Any], request: Any) -> BaseException | None:
-    """The exception of `describe_error`; None if it can't be rebuilt."""
+    """Rebuild the exception of `describe_error`; None if it can't be rebuilt."""
     if "value" in error:
         try:
             return codec.decode_exception(error["value"])

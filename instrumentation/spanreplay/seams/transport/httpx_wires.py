@@ -1,4 +1,4 @@
-"""Transports and streams that stand between an httpx client and the network: one records, one serves."""
+"""Transports and streams between an httpx client and the network: one kind records, the other serves."""
 
 from __future__ import annotations
 
@@ -15,60 +15,62 @@ from spanreplay.seams.concurrency.closings import Closing
 
 
 class Recorder(Protocol):
-    """A call that is recorded, as its wires see it; none of these raises."""
+    """A call being recorded, as its wires see it; no method raises."""
 
     def waiting(self) -> contextlib.AbstractContextManager[None]:
-        """A block in which the network is waited for."""
+        """A block that waits for the network."""
 
     def closing(self) -> Closing:
-        """A response is being closed."""
+        """Note that a response is being closed."""
 
     def note_response(self, request: Any, response: Any) -> None:
-        """One response has come; there are several where the client follows redirects or authenticates."""
+        """Note one response; there are several if the client follows redirects or authenticates."""
 
     def broke(self, exc: BaseException) -> None:
-        """The network gave no response but this."""
+        """Note the exception that the network raised instead of a response."""
 
 
 class Server(Protocol):
     """A call that is served from the recording."""
 
     def next_response(self, request: Any) -> Any:
-        """The recorded response to this request. Raises: what was raised, or ReplayMiss."""
+        """Return the recorded response to this request. Raises: the recorded exception, or ReplayMiss."""
 
     def next_failure(self) -> BaseException | None:
-        """What the network gave instead of the next response, if it gave none; takes nothing."""
+        """Return the recorded exception that takes the place of the next response, if there is one; consumes
+        nothing.
+        """
 
     def end_of_body(self, reply: HttpReply) -> BaseException | None:
-        """What is raised behind the last recorded chunk."""
+        """Return the exception to raise after the last recorded chunk, if any."""
 
     def wait_chunk(self, reply: HttpReply, number: int) -> None:
-        """Until a recorded chunk may go out."""
+        """Wait until a recorded chunk may go out."""
 
     async def await_chunk(self, reply: HttpReply, number: int) -> None:
-        """Until a recorded chunk may go out."""
+        """Wait until a recorded chunk may go out."""
 
     def wait_end(self, reply: HttpReply) -> None:
-        """Until the recorded body may end."""
+        """Wait until the recorded body may end."""
 
     async def await_end_of(self, reply: HttpReply, failure: BaseException | None) -> None:
-        """Until the recorded body may end."""
+        """Wait until the recorded body may end."""
 
     def stream_over(self, reply: HttpReply) -> None:
-        """The served body was read to its end, or left."""
+        """Note that the served body was read to its end, or abandoned."""
 
     async def await_closed(self, reply: HttpReply) -> None:
-        """Until the recorded response was closed."""
+        """Wait until the recorded response was closed."""
 
     async def settle(self, exc: BaseException) -> None:
         """Wait for a recorded cancellation to happen again."""
 
 
 class RecordingTransport:
-    """Passes requests on and notes what came back.
+    """Passes requests on and notes the responses.
 
-    What a transport does on another library (LiteLLM's does it on aiohttp) is part of the call and recorded with it.
-    An application that answers in this process makes calls of its own.
+    If a transport uses another library (LiteLLM's uses aiohttp), that is part of the call and recorded with it. An
+    application that answers in this process makes its own calls.
     """
 
     def __init__(self, inner: Any, call: Recorder, *, is_in_process: bool = False) -> None:
@@ -77,7 +79,7 @@ class RecordingTransport:
         self._below = contextlib.nullcontext if is_in_process else plumbing
 
     def handle_request(self, request: Any) -> Any:
-        """One request to the network."""
+        """Send one request to the network."""
         try:
             with self._below():
                 response = self._inner.handle_request(request)
@@ -88,7 +90,7 @@ class RecordingTransport:
         return response
 
     async def handle_async_request(self, request: Any) -> Any:
-        """One request to the network."""
+        """Send one request to the network."""
         try:
             with self._below():
                 response = await self._inner.handle_async_request(request)
@@ -100,17 +102,17 @@ class RecordingTransport:
 
 
 class ReplayTransport:
-    """Answers requests from the recording; the network is never asked."""
+    """Answers requests from the recording, without the network."""
 
     def __init__(self, call: Server) -> None:
         self._call = call
 
     def handle_request(self, request: Any) -> Any:
-        """The recorded response, or the recorded exception raised."""
+        """Return the recorded response, or raise the recorded exception."""
         return self._call.next_response(request)
 
     async def handle_async_request(self, request: Any) -> Any:
-        """The recorded response, or the recorded exception raised."""
+        """Return the recorded response, or raise the recorded exception."""
         failure = self._call.next_failure()
         if is_cancellation(failure):
             await self._call.settle(failure)
@@ -127,13 +129,13 @@ class Streams:
 
 
 def build_streams(hx: Any) -> Streams:
-    """Streams that a client of `hx` accepts, sync and async."""
+    """Build streams that a client of `hx` accepts, sync and async."""
     return Streams(_build_tee(hx), _build_replayed(hx), _build_sent(hx))
 
 
 def _build_tee(hx: Any) -> Any:
     class Tee(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # hx is one of two modules
-        """Passes chunks on at once and keeps a copy; ends the record exactly once."""
+        """Passes chunks on immediately and keeps a copy; ends the record exactly once."""
 
         def __init__(self, inner: Any, body: Body, call: Recorder) -> None:
             self._inner = inner
@@ -231,7 +233,7 @@ def _build_replayed(hx: Any) -> Any:
 
 def _build_sent(hx: Any) -> Any:
     class Sent(hx.SyncByteStream, hx.AsyncByteStream):  # type: ignore[misc]  # as above
-        """Gives the pieces of a request's body as they come, once."""
+        """Yields the pieces of a request's body as they come, once."""
 
         def __init__(self, pieces: Any) -> None:
             self._pieces = pieces

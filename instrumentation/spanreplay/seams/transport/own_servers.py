@@ -1,6 +1,6 @@
-"""Servers that the agent's process runs itself: asking them is no boundary, since what they do happens in this process.
+"""Servers that the agent's process runs itself: requests to them are not a boundary, because they run in this process.
 
-Known by the ports that its sockets listen on. A server below the interpreter (uvloop, grpc) is not seen.
+They are recognised by the ports that their sockets listen on. A server in native code (uvloop, grpc) is not recognised.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Seam: `requests.Session.send`. One top-level send is one call; its redirects are hops of it.
+"""Seam: `requests.Session.send`. One top-level send is one call; its redirects are its hops.
 
-The session's own machinery runs in a replay too (hooks, redirects, authentication, cookies): only the adapter, which
-owns the network, is exchanged.
+The session's own code runs in a replay too (hooks, redirects, authentication, cookies): only the adapter, which owns
+the
+network, is replaced.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _current: ContextVar[tuple[Any, HttpCall] | None] = ContextVar("spanreplay_reque
 
 
 class _RecordingAdapter:
-    """Passes requests on to the session's adapter and notes what came back."""
+    """Passes requests on to the session's adapter and notes the responses."""
 
     def __init__(self, inner: Any, call: HttpCall) -> None:
         self._inner = inner
@@ -52,7 +53,7 @@ class _RecordingAdapter:
 
 
 class _ServingAdapter:
-    """Answers requests from the recording; the network is never asked."""
+    """Answers requests from the recording, without the network."""
 
     def __init__(self, requests: Any, inner: Any, call: HttpCall) -> None:
         self._requests = requests
@@ -128,7 +129,7 @@ class RequestsSeam:
         request = args[0] if args else kwargs["request"]
         url, headers = getattr(request, "url", None), getattr(request, "headers", None)
         if not url or headers is None or is_passed_on():
-            return None  # not a prepared request, which requests refuses; or a part of a call above
+            return None  # not a prepared request, which requests refuses; or part of a call above
         body, request.body = take_body(request.body)
         is_stream = bool(kwargs.get("stream", session.stream))
         call = begin_call(str(request.method), str(url), _text_items(headers), body, is_stream=is_stream)

@@ -1,8 +1,8 @@
-"""Seam: `urllib.request`. One top-level `OpenerDirector.open` of an HTTP address is one call; redirects are hops.
+"""Seam: `urllib.request`. One top-level `OpenerDirector.open` of an HTTP address is one call; redirects are its hops.
 
-Only what goes through an opener is recorded: `http.client` by itself is what spanreplay's own delivery uses. The
-opener's machinery (redirects, authentication, cookies, `HTTPError`) runs in a replay too: only `do_open`, which owns
-the network, is exchanged.
+Only requests through an opener are recorded: `http.client` alone is used by spanreplay's own delivery. The opener's own
+code (redirects, authentication, cookies, `HTTPError`) runs in a replay too: only `do_open`, which owns the network, is
+replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSIONS = {10: "HTTP/1.0", 11: "HTTP/1.1"}
 
 
 class _Opening:
-    """One `open` on its way; `call` is None until the network is needed."""
+    """One `open` in progress; `call` is None until the network is needed."""
 
     def __init__(self) -> None:
         self.is_begun = False
@@ -35,7 +35,7 @@ _current: ContextVar[_Opening | None] = ContextVar("spanreplay_urllib_opening", 
 
 
 class _TeeResponse(TeeResponse):
-    """The same for `http.client.HTTPResponse`, which decodes nothing."""
+    """A `TeeResponse` for `http.client.HTTPResponse`, which decodes nothing."""
 
     def __init__(self, response: Any, body: Any) -> None:
         super().__init__(response, body)
@@ -66,7 +66,7 @@ class UrllibSeam:
         except BaseException as exc:
             if opening.call is not None:
                 if isinstance(exc, self._request.HTTPError):
-                    opening.call.returned()  # a response, in the shape of an exception
+                    opening.call.returned()  # a response in the form of an exception
                 else:
                     opening.call.failed(exc)
             raise
@@ -99,7 +99,7 @@ class UrllibSeam:
 def _begin(request: Any) -> HttpCall | None:
     if is_passed_on():
         return None
-    # `request.data = …` would drop the content-length that is set already
+    # `request.data = …` would drop a content-length that is already set
     body, request._data = take_body(request.data)
     call = begin_call(request.get_method(), request.full_url, request.header_items(), body, is_stream=True)
     if call is not None and call.patched is not None:
@@ -127,7 +127,7 @@ def _note(call: HttpCall, response: Any) -> Any:
 def _serve(call: HttpCall, request: Any) -> Any:
     reply = call.next_reply()
     response: Any = rebuild_response(reply, request.get_method(), call)
-    # What `do_open` does to a response
+    # As `do_open` does to a response
     response.url = request.get_full_url()
     response.msg = response.reason
     return response

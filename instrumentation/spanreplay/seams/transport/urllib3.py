@@ -1,7 +1,8 @@
 """Seam: `urllib3.HTTPConnectionPool.urlopen`, versions 1.26 and 2.
 
-One call of it is one call; retries and redirects that the pool itself makes are inside. What a library recorded above
-(requests, botocore) sends through urllib3 is that library's call.
+One `urlopen` is one call; retries and redirects by the pool itself are inside it. Requests that a library recorded
+above
+(requests, botocore) sends through urllib3 belong to that library's call.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _with_patched(args: Any, kwargs: Any, body: bytes) -> tuple[Any, Any]:
     args, kwargs = _with_body(args, kwargs, body)
     headers = args[3] if len(args) > 3 else kwargs.get("headers")
     if headers is None:
-        return args, kwargs  # the length is worked out
+        return args, kwargs  # the length is computed
     kept = {name: value for name, value in headers.items() if name.lower() not in _FRAMING}
     return ((*args[:3], kept, *args[4:]), kwargs) if len(args) > 3 else (args, {**kwargs, "headers": kept})
 

@@ -1,6 +1,6 @@
-"""What stands between a urllib3 response and its reader, for urllib3 itself and for what is built on it.
+"""Wrappers between a urllib3 response and its reader, for urllib3 itself and for libraries built on it.
 
-`TeeResponse` notes what is read; `rebuild_urllib3` makes the recorded response anew, a real one over a stored body.
+`TeeResponse` notes the bytes read; `rebuild_urllib3` rebuilds the recorded response: a real one over a stored body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_head(response: Any, url: str) -> HttpReply:
 
 
 class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only in wrapt's newer stubs
-    """A urllib3 response that is read through and noted; ends its record exactly once."""
+    """A urllib3 response that notes every read; ends its record exactly once."""
 
     def __init__(self, response: Any, body: Body) -> None:
         super().__init__(response)
@@ -43,7 +43,7 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
         try:
             found = read()
         except BaseException as exc:
-            body.keep(getattr(exc, "partial", b""))  # http.client hands out what it had with the exception
+            body.keep(getattr(exc, "partial", b""))  # http.client passes the bytes it had with the exception
             body.finish("error", exc)
             raise
         size = len(found or b"")
@@ -145,7 +145,7 @@ class TeeResponse(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic only 
 
 
 class _Identity:
-    """Stands for a decoder: the recorded body is decoded already, its headers stay as they were."""
+    """Replaces a decoder: the recorded body is already decoded, its headers stay as they were."""
 
     has_unconsumed_tail = False
 
@@ -157,7 +157,7 @@ class _Identity:
 
 
 def rebuild_urllib3(response_class: Any, header_class: Any, call: HttpCall, reply: HttpReply, **options: Any) -> Any:
-    """The recorded response as a `urllib3.HTTPResponse`; `options` are its constructor's."""
+    """Rebuild the recorded response as a `urllib3.HTTPResponse`; `options` are those of its constructor."""
     method = str(options.get("request_method") or "GET")
     stored = rebuild_response(reply, method, call)
     headers = header_class()

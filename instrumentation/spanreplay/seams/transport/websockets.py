@@ -1,7 +1,7 @@
 """Seam: `websockets` clients, asyncio and threads (13 and later).
 
-A connection is one call: what the agent sends is compared in order, what it received is released in order. The agent
-holds websockets' own connection while recording, and a subclass of it without a network in a replay.
+A connection is one call: messages that the agent sends are compared in order, messages that it received are released in
+order. The agent holds websockets' own connection while recording, and a subclass of it without a network in a replay.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _describe(run: Run, uri: str, headers: Any) -> Spec:
 
 
 def _read_meta(uri: str, events: list[list[Any]]) -> dict[str, Any]:
-    """What a realtime model was asked and said."""
+    """Describe what a realtime model was asked and what it answered."""
     exchange = read_realtime(uri, ((side == SENT, message) for side, _, message in events))
     return dict(meta(exchange.request, exchange.response)) if exchange is not None else {}
 
@@ -72,7 +72,7 @@ def _restore_error(conversation: Conversation) -> BaseException:
 
 
 def _fail(conversation: Conversation, exc: BaseException) -> None:
-    """Record what ended a connection; that a peer closed it is no error of the call."""
+    """Record how a connection ended; if the peer closed it, that is not an error of the call."""
     is_closed = type(exc).__name__ == "ConnectionClosedOK"
     outcome = Outcome.OK if is_closed else Outcome.ERROR if isinstance(exc, Exception) else Outcome.CANCELLED
     conversation.finish("error", error=_describe_error(exc), outcome=outcome)
@@ -83,7 +83,7 @@ def _is_closing(exc: BaseException) -> bool:
 
 
 def _note_sent(conversation: Conversation, message: Any) -> Any:
-    """Note a whole message; of pieces, all together. Gives what to send."""
+    """Note a whole message; a message sent in pieces is noted joined. Returns what to send."""
     if isinstance(message, (str, bytes)):
         conversation.note(SENT, message)
     elif isinstance(message, (bytearray, memoryview)):
@@ -175,14 +175,14 @@ def _describe_close(connection: Any) -> dict[str, Any]:
 
 # ── serving ─────────────────────────────────────────────────────────────────────────────────────────
 class _Served:
-    """What both kinds of served connections share; mixed in before websockets' own class."""
+    """Common base of both served connections; precedes websockets' own class in the MRO."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._closed: tuple[int, str] | None = None
 
     def __del__(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _say(self, message: Any) -> None:
         if self._closed is not None:
@@ -315,7 +315,7 @@ def _serve(conversation: Conversation, served_class: Callable[[Conversation], An
 
 def _install_async(module: Any, patches: Patches) -> None:
     served_class: Any = type("ServedClientConnection", (_ServedAsync, module.ClientConnection), {})
-    # The coroutine that dials: `connect` since websockets 16, `__await_impl__` before
+    # The coroutine that connects: `connect` since websockets 16, `__await_impl__` before
     name = "connect" if "connect" in vars(module.connect) else "__await_impl__"
 
     async def dial(wrapped: Any, connector: Any, args: Any, kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
 """Common parts of the psycopg seams: a statement as a call, and its result as a value.
 
-A statement of the agent's code is one call with its rows; a connection is not a call here. In a replay there is no
-server: rows, counts and errors come from the recording, and the agent's own row factories run on them.
+A statement of the agent's code is one call with its rows; connections and transactions are in `transactions.py`. In a
+replay there is no server: rows, counts and errors come from the recording, and the agent's own row factories run on
+them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""I/O that a recorded run did outside of every boundary, by call site: what a replay could not repeat.
+"""I/O that a recorded run did outside every boundary, by call site: a replay can't repeat it.
 
-Each leak goes into the run's manifest under `leaks`; one that makes the run impossible to replay is a hole too, so
+Each leak goes into the run's manifest under `leaks`; a leak that makes the run impossible to replay is also a hole, so
 that the run says "not replayable because db.py:41 opened a socket outside of every boundary".
 """
 
@@ -33,7 +33,7 @@ DETAIL_CHARACTERS_MAX: Final = 200
 
 @dataclass
 class Leak:
-    """One kind of I/O at one place."""
+    """One kind of I/O at one call site."""
 
     kind: str
     what: str
@@ -43,13 +43,13 @@ class Leak:
     count: int = 1
 
     def say(self) -> str:
-        """One sentence without a full stop."""
+        """Describe the leak in one sentence without a full stop."""
         place = self.code or "a library's own thread"
         return f"{place} {SAID[self.kind].format(detail=self.detail, what=self.what)}"
 
 
 class Leaks:
-    """The leaks of one run, at most LEAKS_MAX, one a call site. Thread-safe."""
+    """The leaks of one run, at most LEAKS_MAX, one per call site. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -57,7 +57,7 @@ class Leaks:
         self._lock = make_lock()
 
     def add(self, kind: str, what: str, detail: str, code: str, *, is_hole: bool) -> None:
-        """Note one leak; `detail` is redacted here, and is no more than a name."""
+        """Note one leak; `detail` is redacted here, and is only a name."""
         key = (kind, code or detail)
         with self._lock:
             known = self._found.get(key)
@@ -73,18 +73,18 @@ class Leaks:
             self._run.hole(leak.say())
 
     def describe(self) -> list[dict[str, Any]]:
-        """For the manifest, in the order of their first appearance."""
+        """Describe the leaks for the manifest, in the order of their first appearance."""
         with self._lock:
             return [{**vars(leak), "said": leak.say()} for leak in self._found.values()]
 
     def for_manifest(self) -> dict[str, Any]:
-        """Members of the manifest."""
+        """Return the members of the manifest."""
         rows = self.describe()
         return {"leaks": rows} if rows else {}
 
 
 def leaking_run() -> Run | None:
-    """The recorded run that I/O of the running code leaks from; None inside of a call and in our own plumbing."""
+    """Return the run from which the running code's I/O leaks; None inside a call and in our own plumbing."""
     run = active_run()
     if run is None or run.leaks is None or quiet_state.depth:
         return None
@@ -94,7 +94,7 @@ def leaking_run() -> Run | None:
 
 
 def note(kind: str, what: str, detail: str, *, is_hole: bool = True) -> None:
-    """Note a leak of the running code, if it is one; the caller is a patched function or an audit listener."""
+    """Note I/O of the running code, if it is a leak; the caller is a patched function or an audit listener."""
     run = leaking_run()
     if run is None or run.leaks is None:
         return
