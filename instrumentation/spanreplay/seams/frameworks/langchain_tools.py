@@ -1,8 +1,7 @@
 """Seam: the body (`_run`, `_arun`) of every LangChain tool.
 
 It is the innermost method, not `run`: callbacks, argument parsing, error handling and the ToolMessage are LangChain's
-own
-and run for real, in a replay too; the raw return value or exception is recorded.
+own and run for real, in a replay too; the raw return value or exception is recorded.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ becomes the lane `lg:<step>:<node>:<path>`, below the lane that called the graph
 derived from times and random IDs and are never used.
 
 A graph that resumes at one of its checkpoints repeats steps that it has already taken. LangGraph runs their work a
-second
-time; a replay answers it from the recording.
+second time; a replay answers it from the recording.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Seam: the function of every function tool of openai-agents.
 
 The boundary lies inside the SDK's error handling, guardrails, time limit and tracing, which run for real. An agent used
-as
-a tool and the tools of an MCP server are not boundaries: their calls are recorded below them.
+as a tool and the tools of an MCP server are not boundaries: their calls are recorded below them.
 """
 
 from __future__ import annotations

@@ -75,8 +75,7 @@ def wrap_subclasses(
     """Wrap each method named in `wrappers` that a subclass of `base` defines itself, if `is_wanted` accepts the class.
 
     Only innermost methods are wrapped: the framework's own callbacks, error handling and formatting stay outside and
-    run for
-    real; a method that its class has already wrapped in a span is wrapped inside that span.
+    run for real; a method that its class has already wrapped in a span is wrapped inside that span.
     """
 
     def wrap(cls: Any) -> None:

@@ -41,8 +41,7 @@ def bind_leaf(owner: Any, name: str, describe: Describe, wrap: Callable[[Any, De
     """Make the function in `owner.name` a boundary, whatever kind of function it is; once.
 
     `wrap` makes a boundary of a function that is not a generator. The wrapper stays when the seam is uninstalled:
-    without an
-    active run it only calls the function.
+    without an active run it only calls the function.
     """
     function = getattr(owner, name)
     if function is None or getattr(function, _BOUND, False):

@@ -1,4 +1,4 @@
-"""How each argument is treated, of each function by which an agent acts on the world.
+"""The treatment of each argument of the functions by which an agent acts on the world.
 
 Compared: a different value is a different run. Ignored: it leaves the process but is not compared, so a verdict names
 it. Inside: it does not leave the process, so there is nothing to compare. A test changes every compared argument, and

@@ -1,9 +1,8 @@
 """Seam: environment variables that are read.
 
 A keyed hash is kept of each value that the agent's code reads, so that a replay can name the variables that have
-changed.
-For variables that the agent or a library uses by name, the redacted value is kept too (`used_variables.py`): a replay
-gives it to an agent that lacks the variable (`replayer/resolve/recorded_env.py`).
+changed. For variables that the agent or a library uses by name, the redacted value is kept too (`used_variables.py`): a
+replay gives it to an agent that lacks the variable (`replayer/resolve/recorded_env.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Seam: `input()` and `getpass.getpass()`, called by the agent's code to ask a human; and suspending a run for an
-answer.
-"""
+"""Seam: `input()` and `getpass.getpass()` in the agent's code; and the suspension of a run that waits for a human."""
 
 from __future__ import annotations
 

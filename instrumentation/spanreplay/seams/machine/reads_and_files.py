@@ -1,6 +1,4 @@
-"""Local non-determinism of the agent's own code: clock, random values, human, subprocess, database, files,
-environment.
-"""
+"""Local non-determinism of the agent's code: clock, random values, human, subprocess, database, files, environment."""
 
 from __future__ import annotations
 

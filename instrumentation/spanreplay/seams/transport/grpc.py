@@ -1,9 +1,8 @@
 """Seam: gRPC client calls of `grpc` and `grpc.aio`, at the channel's methods.
 
 Each call goes through its own method object, whose serialiser and deserialiser note the bytes, so the agent holds
-grpc's
-own call object. gRPC's sockets are not Python's: in a replay no call reaches the channel. Calls to spanreplay's own
-service are not a boundary.
+grpc's own call object. gRPC's sockets are not Python's: in a replay no call reaches the channel. Calls to spanreplay's
+own service are not a boundary.
 """
 
 from __future__ import annotations
@@ -151,9 +150,7 @@ def _finish_sync(conversation: Conversation, exc: BaseException | None, call: An
 
 
 def _known(call: Any, name: str) -> Any:
-    """Return an ended call's metadata received so far; its getter would block forever in the thread that delivers
-    it.
-    """
+    """Return an ended call's metadata so far; its getter would block forever in the thread that delivers it."""
     state = getattr(call, "_state", None)
     return (getattr(state, name) or ()) if hasattr(state, name) else getattr(call, name)()
 

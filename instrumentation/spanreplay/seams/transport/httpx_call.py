@@ -164,9 +164,7 @@ class HttpxCall(HttpCall):
             super()._load(self.crossing)
 
     def next_failure(self) -> BaseException | None:
-        """Return the recorded exception that takes the place of the next response, if there is one; consumes
-        nothing.
-        """
+        """Return the recorded exception in place of the next response, if there is one; consumes nothing."""
         if not self._pending or self._pending[0].status:
             return None
         return self.restore_error(self._pending[0].error or {})

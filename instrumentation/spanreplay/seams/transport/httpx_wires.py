@@ -37,9 +37,7 @@ class Server(Protocol):
         """Return the recorded response to this request. Raises: the recorded exception, or ReplayMiss."""
 
     def next_failure(self) -> BaseException | None:
-        """Return the recorded exception that takes the place of the next response, if there is one; consumes
-        nothing.
-        """
+        """Return the recorded exception in place of the next response, if there is one; consumes nothing."""
 
     def end_of_body(self, reply: HttpReply) -> BaseException | None:
         """Return the exception to raise after the last recorded chunk, if any."""

@@ -1,8 +1,7 @@
 """Seam: `requests.Session.send`. One top-level send is one call; its redirects are its hops.
 
 The session's own code runs in a replay too (hooks, redirects, authentication, cookies): only the adapter, which owns
-the
-network, is replaced.
+the network, is replaced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Seam: `urllib3.HTTPConnectionPool.urlopen`, versions 1.26 and 2.
 
 One `urlopen` is one call; retries and redirects by the pool itself are inside it. Requests that a library recorded
-above
-(requests, botocore) sends through urllib3 belong to that library's call.
+above (requests, botocore) sends through urllib3 belong to that library's call.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
 that `type(datetime.now()) is datetime`, and pydantic, pickle and isinstance see no difference.
 
 time-machine rewrites the same C functions that are replaced here, and would crash the interpreter: before it is
-imported
-the originals are restored, and the recording notes that the clock is not recorded from there on. freezegun replaces
-attributes and can be used on top of this.
+imported the originals are restored, and the recording notes that the clock is not recorded from there on. freezegun
+replaces attributes and can be used on top of this.
 """
 
 from __future__ import annotations
@@ -92,9 +91,7 @@ def _patch_numbers(patches: Patches) -> None:
 
 
 def _patch_loops(patches: Patches, real: Callable[[], float]) -> None:
-    """Let asyncio's event loops read the real clock directly: they do so several times per iteration, never for the
-    agent.
-    """
+    """Let asyncio's event loops read the real clock directly: several times per iteration, never for the agent."""
     import asyncio.base_events
 
     passed = time.monotonic

@@ -1,9 +1,8 @@
 """Seam: when and where a log record was made, according to the record: time, process, thread.
 
 A library may log more or less in a replay (nothing connects, no connection pool is cleaned up), so records are matched
-by
-logger and function, and an extra or a missing record is not a divergence: a record that was not logged while recording
-shows the replay's clock.
+by logger and function, and an extra or a missing record is not a divergence: a record that was not logged while
+recording shows the replay's clock.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Arrays may be large, so values are not recorded: a generator seeded from the operating system gets a recorded seed, and
 the state of the module's own generator is recorded before the agent first draws from it. Draws that a library makes
-from
-that generator between two draws of the agent are not observed.
+from that generator between two draws of the agent are not observed.
 """
 
 from __future__ import annotations

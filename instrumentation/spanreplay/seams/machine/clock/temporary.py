@@ -1,7 +1,7 @@
 """Seam: random names that `tempfile` draws for the agent's temporary files and folders.
 
-It includes those of a library that opens files for the agent, such as one that writes spreadsheets. The names appear in
-commands, prompts and messages: a replay has the same names, in its overlay.
+Names drawn for a library that opens files for the agent count too, such as one that writes spreadsheets. The names
+appear in commands, prompts and messages: a replay has the same names, in its overlay.
 """
 
 from __future__ import annotations

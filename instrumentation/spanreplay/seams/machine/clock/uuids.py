@@ -1,6 +1,6 @@
 """Seam: `uuid.uuid1`, `uuid4` and those of newer Pythons (`uuid6`, `uuid7`), as the agent's code uses them.
 
-Two packages make the same in native code: uuid_utils, which LangChain uses for the IDs of its messages and runs, and
+Two packages do the same in native code: uuid_utils, which LangChain uses for the IDs of its messages and runs, and
 fastuuid, which LiteLLM uses.
 """
 

@@ -2,8 +2,7 @@
 
 The statements themselves are recorded by the seam of `sqlite3`. Without this seam, statements that a tool makes on a
 connection from outside the tool would be calls of the thread, and those of a request would belong to the thread or to
-the
-request, depending on whether it found the connection in a pool.
+the request, depending on whether it found the connection in a pool.
 """
 
 from __future__ import annotations

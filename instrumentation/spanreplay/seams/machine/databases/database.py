@@ -1,10 +1,9 @@
 """Seam: `sqlite3` as the agent's code uses it outside tools.
 
 A connection that the agent makes is of our subclass: each `execute` is a call, with its rows. In a replay the
-connection
-is to an empty in-memory database, and rows, counts and errors come from the recording; the agent's own row factory runs
-on them. Rows are fetched when the statement runs, up to a limit. A library's private database is opened as it is; in a
-replay it is opened in the overlay, as a copy of the present one.
+connection is to an empty in-memory database, and rows, counts and errors come from the recording; the agent's own row
+factory runs on them. Rows are fetched when the statement runs, up to a limit. A library's private database is opened as
+it is; in a replay it is opened in the overlay, as a copy of the present one.
 """
 
 from __future__ import annotations
@@ -306,9 +305,7 @@ class ConnectionMixin:
         super().set_progress_handler(handler, *args, **options)  # type: ignore[misc]  # as above
 
     def _silenced(self, function: Any) -> Any:
-        """Return a function that calls the given one only for the agent's own statements; a non-callable is returned
-        as it is.
-        """
+        """Return a function that only runs for the agent's own statements; a non-callable is returned unchanged."""
         return (lambda *args: 0 if self._is_quiet else function(*args)) if callable(function) else function
 
     def _trace(self, statement: str) -> None:
@@ -461,9 +458,7 @@ for _name in _TOLD:
 
 
 def _move(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a connection that is not a call; in a replay they name the overlay's copy of the
-    database.
-    """
+    """Return the arguments of a connection that is not a call; in a replay they name the overlay's copy."""
     run = active_run()
     given = args[0] if args else kwargs.get("database")
     if run is None or run.overlay is None or not isinstance(given, (str, bytes, os.PathLike)):

@@ -1,8 +1,8 @@
 """Seam: operations on DuckDB, as effects; the database itself keeps working, in a replay on the overlay's copy.
 
 Its file can't be compared, because DuckDB writes different bytes each time. So each statement, transaction and change
-by
-a method is compared before it runs. Every method of a connection counts, unless it is known to stay inside the process.
+by a method is compared before it runs. Every method of a connection counts, unless it is known to stay inside the
+process.
 """
 
 from __future__ import annotations

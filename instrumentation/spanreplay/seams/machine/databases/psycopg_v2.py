@@ -98,9 +98,7 @@ class RecordedCursor(_Cursor):  # type: ignore[misc]  # a class of C, known at r
         return parameters
 
     def mogrify(self, query: Any, vars: Any = None) -> Any:  # noqa: A002 -- its name there
-        """Return the statement as it would be sent; it is a call, because only a connection knows the server's
-        quoting.
-        """
+        """Return the statement as it would be sent; a call, because only a connection knows the server's quoting."""
         if recorded_run() is None:
             self.connection.insist("mogrify")
             return _Cursor.mogrify(self, query, vars)

@@ -25,9 +25,7 @@ def complete(exc: BaseException) -> None:
 
 
 def tell(name: str, arguments: Mapping[str, Any], live: Callable[[], Any]) -> Any:
-    """Make a database operation without rows a call, if effects are calls here. Returns the result of `live`, or
-    None.
-    """
+    """Make a database operation without rows a call, if effects are calls here. Returns `live`'s result or None."""
     if effects_run() is None:
         return live()
     given: list[Any] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
 _COARSE_NS: Final = 10_000_000
-"""File times come from a clock that advances only every 10 ms or less."""
+"""File times come from a clock that advances in steps of up to 10 ms."""
 
 
 def is_by_program(run: Run, path: str, name: str) -> bool:

@@ -94,10 +94,8 @@ def look_before(run: Run, path: str, how: str = KEEPS) -> str:
     """Return what is at a path that the agent is about to change: `file`, `directory`, `link` or '' for nothing.
 
     Outside the code tree, the first time that the process changes a path, this is a call; in a replay the overlay then
-    has
-    the same there, and the same kind of folder around it. Inside the code tree, `state.py` records it; `how` is the
-    kind of
-    change. Raises: ReplayMiss.
+    has the same there, and the same kind of folder around it. Inside the code tree, `state.py` records it; `how` is the
+    kind of change. Raises: ReplayMiss.
     """
     written = run.written
     with unwatched():

@@ -43,8 +43,7 @@ def _find(descriptor: int) -> str:
 
 
 def resolve(run: Run, path: str, folder: Any) -> str:
-    """Return a path relative to an open folder as a full path; unchanged if it is not relative or the folder is
-    unknown.
+    """Resolve a path against an open folder; unchanged if it is not relative or the folder is unknown.
 
     In a replay a library may name a file by its path in the replay's own folder, which it was given: the result is the
     real path.

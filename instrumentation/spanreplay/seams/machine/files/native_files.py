@@ -1,8 +1,7 @@
 """Seam: library functions that open files in native code, invisible to Python: indexes, tables, databases.
 
 When such a function reads a file, the read is a call with the file's content, as with `open` (`files.py`); files that
-it
-writes are noted. In a replay it gets the path of the overlay's file instead of the real one. NATIVE has one row per
+it writes are noted. In a replay it gets the path of the overlay's file instead of the real one. NATIVE has one row per
 function.
 """
 
@@ -128,9 +127,7 @@ def _read_all(path: str) -> dict[str, Any]:
 
 
 def _take_in(run: Run, path: str, mode: str) -> None:
-    """Record what is at a path as an input: a call with its content, which a replay has there too. Raises:
-    ReplayMiss.
-    """
+    """Record what is at a path as an input: a call with its content, restored in a replay. Raises: ReplayMiss."""
     is_live = False
 
     def live() -> dict[str, Any]:

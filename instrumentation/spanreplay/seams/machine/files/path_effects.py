@@ -1,10 +1,8 @@
 """Changes of paths and of the process as effects: the function of `os`, its target and its arguments.
 
 A change becomes a call before it happens: for real while recording, in the overlay during a replay. Metadata that a
-copy
-takes over from its original (times, mode, attributes) is named but not compared: it comes from the original, which is
-an
-input.
+copy takes over from its original (times, mode, attributes) is named but not compared: it comes from the original, which
+is an input.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Changes that the agent makes inside its code tree: these files are state, not code, and their beginning is recorded.
 
 Files of the code tree are read as they are (`places.py`). A file that a run changes is state, wherever it lies. So
-before
-a path of the tree is changed for the first time, its content is recorded as a call (`lookup`); if nothing is there, the
-manifest names the path. A replay's overlay begins with both (`replayer/sandbox/beginning.py`), so that reads before the
-change get the same answers too.
+before a path of the tree is changed for the first time, its content is recorded as a call (`lookup`); if nothing is
+there, the manifest names the path. A replay's overlay begins with both (`replayer/sandbox/beginning.py`), so that reads
+before the change get the same answers too.
 """
 
 from __future__ import annotations
@@ -100,9 +99,7 @@ class State:
             return True
 
     def note_absent(self, path: str) -> None:
-        """Note that a path is empty where code other than the agent's is about to make a file, in the code tree or
-        elsewhere.
-        """
+        """Note that nothing is at a path where code other than the agent's makes a file, in the code tree or not."""
         place = place_of(path)
         with self._lock:
             if len(self._absent) < ABSENT_MAX // 2:  # the rest is reserved for the agent

@@ -1,8 +1,8 @@
 """Files that the agent's code writes outside every call: noted by name, compared by content at the end.
 
 A file that the run itself has written is not an input: reading it again is not a call. The manifest lists the files
-that
-the run left behind under `files`: path, size, the hash of the redacted content, and the text itself if it is short.
+that the run left behind under `files`: path, size, the hash of the redacted content, and the text itself if it is
+short.
 """
 
 from __future__ import annotations

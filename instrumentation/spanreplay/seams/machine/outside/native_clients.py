@@ -1,10 +1,8 @@
 """Seam: HTTP clients that connect in native code, invisible to patches and audit hooks.
 
 Their requests are not recorded. While recording, a request outside every boundary is noted as a leak, with its
-location,
-so that the run says why it can't be replayed; a replay makes no such request, or it would act on the world a second
-time.
-CLIENTS has one row per class, or per module with functions.
+location, so that the run says why it can't be replayed; a replay makes no such request, or it would act on the world a
+second time. CLIENTS has one row per class, or per module with functions.
 """
 
 from __future__ import annotations

@@ -95,9 +95,7 @@ class _InputCopy(_Copy):
                     return piece
 
     def end(self, source: int) -> None:
-        """Keep the bytes left in the pipe when the program stops reading or the agent stops writing: they were given
-        too.
-        """
+        """Keep the bytes left in the pipe once the program stops reading or the agent stops writing: they count too."""
         with self._changed:
             while not self.is_cut and _poll(source, 0) and super().take(source):
                 continue
