@@ -30,6 +30,6 @@ class Seam:
     versions: str = "any"
     """The versions of the distribution that are supported; the tested ones are read from what the tests pin."""
     omits: str = "nothing known"
-    """What is not recorded."""
+    """Parts of the library that are not recorded."""
     page: str = ""
     """The page of docs/frameworks that describes it; by default one named after its distribution."""

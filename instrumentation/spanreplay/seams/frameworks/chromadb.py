@@ -253,7 +253,7 @@ def _describe(method: _Method, api: Any, arguments: Any) -> dict[str, Any]:
 def _show(name: str, value: Any, module: Any, metadata: Any) -> Any:
     try:
         return _SHOWN[name](value, module, metadata)
-    except Exception:  # noqa: BLE001 -- Chroma is about to refuse it, which is what is recorded
+    except Exception:  # noqa: BLE001 -- Chroma is about to refuse it, and its refusal is recorded
         return {"refused": type(value).__name__}
 
 

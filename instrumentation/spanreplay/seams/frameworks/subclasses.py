@@ -92,7 +92,7 @@ def wrap_subclasses(
     original = vars(base).get("__init_subclass__")
     inner = original.__func__ if isinstance(original, classmethod) else None
 
-    def __init_subclass__(cls: Any, /, **kwargs: Any) -> None:  # noqa: N807 -- it is one
+    def __init_subclass__(cls: Any, /, **kwargs: Any) -> None:  # noqa: N807 -- it replaces one
         if inner is not None:
             inner(cls, **kwargs)
         else:

@@ -1,6 +1,6 @@
-"""Files that programs of the run have made or changed: an input of the agent, wherever they lie.
+"""Files that programs of the run have made or changed: inputs of the agent, wherever they lie.
 
-Files of the code tree are read as they are, and files that the run has written itself are not an input. But a formatter
+Files of the code tree are read as they are, and files that the run has written itself are not inputs. But a formatter
 rewrites what the agent wrote, and a build leaves files beside the agent's code. No program runs in a replay, so reading
 such a file, or its metadata, is a call.
 """

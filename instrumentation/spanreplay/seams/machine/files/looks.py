@@ -2,7 +2,7 @@
 
 As with `open` (`files.py`), code is not data: metadata of the code tree, the interpreter and its packages is read as it
 is. Every other metadata read is a call; in a replay its answer comes from the recording, even if the file does not
-exist. Files that the process itself has made, changed or removed are not an input: the agent gets their present
+exist. Files that the process itself has made, changed or removed are not inputs: the agent gets their present
 metadata, and only the times are the recorded ones.
 """
 

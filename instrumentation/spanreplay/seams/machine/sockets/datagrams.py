@@ -41,7 +41,7 @@ class State:
     """What is known about one socket."""
 
     by: str
-    """Who used it first."""
+    """Its first user: BY_AGENT or BY_LIBRARY."""
     peer: Any = None
     """The address it is connected to."""
     is_heard: bool = True
@@ -291,7 +291,7 @@ def _patch_addresses(patches: Patches, cls: Any) -> None:
         return _connect(self, _getframe(1), "bind", address, lambda: real_bind(self, address), None)
 
     def ask(sock: Any, frame: FrameType, name: str, real: Any) -> Any:
-        is_asked = type_of(sock) in BARE and frame.f_code is not shown  # that may be the garbage collector's warning
+        is_asked = type_of(sock) in BARE and frame.f_code is not shown  # a repr may be part of a ResourceWarning
         state = _find(sock, frame, is_new=False) if is_asked else None
         if state is None or not records(state.by):
             return real(sock)
