@@ -1,1 +1,1 @@
-"""The operations, one a file, each in one order: its definition in plain PyTorch, the kernels, the launcher."""
+"""The operations, one per file: the definition in plain PyTorch, the kernels and the launcher."""

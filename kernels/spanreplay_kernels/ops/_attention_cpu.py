@@ -1,7 +1,7 @@
-"""Attention on the CPU: tiles of `block_q` rows times blocks of `block_kv` keys, each product a call of one shape.
+"""Attention on the CPU: tiles of `block_q` rows times blocks of `block_kv` keys, every product a call of one shape.
 
-The library's product gives a row its bits wherever it stands in such a call. All else is elementwise in fp32, or a
-maximum, which no order changes; the sum of weights comes out of the product with the values, from a column of ones.
+In calls of one shape, the library computes a row with the same bits at every position. All else is elementwise in fp32
+or a maximum, which doesn't depend on the order. A column of ones in the values yields the sum of weights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spanreplay_kernels.plans.vendor import vendor_bmm
 __all__ = ["attention_cpu"]
 
 _HEADS_MAX = 8
-"""Heads of keys in one call: few enough that torch does not cut an elementwise call into pieces for its threads."""
+"""Key heads in one call: few enough that torch doesn't split an elementwise call over its threads."""
 _LANES = 16
-"""Columns are rounded up to whole vectors."""
+"""Columns are padded to a multiple of this, so that they fill whole vectors."""
 
 
 class _Sequence(NamedTuple):
-    """The queries and keys of one sequence, cut as the plan says; zeros behind the last of each."""
+    """The queries and keys of one sequence, tiled as the plan says and padded with zeros at the end."""
 
     queries: Tensor
     """(tiles, Hkv, block_q, D) in fp32; row r is query r // group, head r % group."""
@@ -49,7 +49,7 @@ def attention_cpu(
     block_table: Tensor | None = None, scale: float, causal: bool = True, window: int | None = None,
     max_len_k: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention by fixed calls of the CPU's library; arguments as `attention_triton`'s."""
+    """Compute attention with fixed-shape calls of the CPU's library; arguments as in `attention_triton`."""
     group = q.shape[1] // k.shape[-2]
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     heads = range(0, k.shape[-2], _HEADS_MAX)
@@ -66,7 +66,7 @@ def attention_cpu(
 def _sequences(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, lengths: Tensor, block_table: Tensor | None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Of each sequence with queries: where these are in q, its keys and its values."""
+    """Yield (rows of q, keys, values) for each sequence that has queries."""
     count = lengths.shape[0] - (block_table is None)
     starts = list(range(count + 1)) if cu_seqlens_q is None else cu_seqlens_q.tolist()
     sizes = lengths.tolist()
@@ -82,7 +82,7 @@ def _sequences(
 
 
 def _cut(queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, scale: float) -> _Sequence:
-    """queries (Lq, Hkv, group, D), keys and values (Lk, Hkv, D) as tiles and blocks."""
+    """Cut queries (Lq, Hkv, group, D) into tiles, keys and values (Lk, Hkv, D) into blocks."""
     count, heads, group, head_dim = queries.shape
     length = keys.shape[0]
     tiles, blocks = -(-count * group // plan.block_q), -(-length // plan.block_kv)
@@ -104,7 +104,7 @@ def _cut(queries: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan, sca
 
 
 def _attend(sequence: _Sequence, plan: AttentionPlan, mask: _Mask, group: int) -> Tensor:
-    """(queries, Hkv, group, D) and some rows more, which stand for no query."""
+    """Return the result (queries, Hkv, group, D), with extra padding rows at the end."""
     tiles, heads, rows, head_dim = sequence.queries.shape
     results = sequence.queries.new_empty((heads, tiles, rows, head_dim))
     for tile in range(tiles):
@@ -113,14 +113,14 @@ def _attend(sequence: _Sequence, plan: AttentionPlan, mask: _Mask, group: int) -
         last = last.clamp(max=sequence.length - 1) if mask.causal else torch.full_like(last, sequence.length - 1)
         sums = _attend_tile(sequence, sequence.queries[tile], last[:, None], plan, mask)
         w = sums[..., head_dim : head_dim + 1]
-        # + 0.0 makes -0.0 and 0.0 one
+        # + 0.0 turns -0.0 into 0.0
         results[:, tile] = sums[..., :head_dim] / torch.where(w == 0, 1.0, w) + 0.0
     whole = tiles * rows // group
     return results.flatten(1, 2)[:, : whole * group].unflatten(1, (whole, group)).transpose(0, 1)
 
 
 def _attend_tile(sequence: _Sequence, q: Tensor, last: Tensor, plan: AttentionPlan, mask: _Mask) -> Tensor:
-    """The weighted sums (Hkv, rows, D + some) of a tile over all splits; `last` (rows, 1) is each row's last key."""
+    """Return a tile's weighted sums (Hkv, rows, D + some) over all splits; `last` (rows, 1) is each row's last key."""
     lowest, highest = int(last[0]), int(last[-1])
     start = 0 if mask.window is None else max(0, lowest - mask.window + 1) // plan.block_kv * plan.block_kv
     m, sums = q.new_full((*q.shape[:2], 1), -math.inf), q.new_zeros((*q.shape[:2], sequence.values.shape[-1]))
@@ -135,11 +135,11 @@ def _attend_tile(sequence: _Sequence, q: Tensor, last: Tensor, plan: AttentionPl
 def _attend_split(
     sequence: _Sequence, q: Tensor, last: Tensor, lowest: int, blocks: range, plan: AttentionPlan, mask: _Mask
 ) -> tuple[Tensor, Tensor]:
-    """The largest score and the weighted sums of one split, from nothing."""
+    """Return the largest score and the weighted sums of one split, started from zero."""
     m, sums = q.new_full((*q.shape[:2], 1), -math.inf), q.new_zeros((*q.shape[:2], sequence.values.shape[-1]))
     for at in blocks:
         s = vendor_bmm(q, sequence.keys[at // plan.block_kv])
-        # A mask that hides nothing is left out
+        # Skip a mask that would hide nothing
         if at + plan.block_kv - 1 > lowest or mask.window is not None:
             keys = torch.arange(at, at + plan.block_kv)
             allowed = keys <= last if mask.window is None else (keys <= last) & (keys > last - mask.window)
@@ -153,7 +153,7 @@ def _attend_split(
 
 
 def _weights(m: Tensor, m_new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(largest score, weight of the sums so far, weight of one more split's) of each row."""
+    """Return (largest score, weight of the sums so far, weight of the new split's sums) for each row."""
     top = torch.maximum(m, m_new)
     finite = torch.where(top == -math.inf, 0.0, top)
     return top, torch.exp2(m - finite), torch.exp2(m_new - finite)

@@ -1,7 +1,7 @@
-"""The kernels of attention: one tile of queries against the blocks of keys of its own sequence.
+"""Attention kernels: each program attends one tile of queries to the blocks of keys of the tile's own sequence.
 
-`attention_kernel` walks over all splits of its tile; `split_kernel` computes one split, and `merge_kernel` merges what
-that left. They share every function that rounds.
+`attention_kernel` loops over all splits of its tile. `split_kernel` computes one split, and `merge_kernel` merges the
+splits' partial sums. They share every function that rounds.
 
 The queries of all heads that share a key are rows of one tile: row r is query r // GROUP, head r % GROUP.
 """
@@ -16,16 +16,16 @@ from spanreplay_kernels.ops._tile import dot, rounded
 __all__ = ["MERGED_ROWS", "attention_kernel", "merge_kernel", "split_kernel"]
 
 MERGED_ROWS = 16
-"""Rows of a tile that are merged at a time."""
+"""Rows of a tile that one program of `merge_kernel` merges."""
 CHUNK = tl.constexpr(MERGED_ROWS)
 
 
 @triton.jit
 def _place(cu_q_ptr, sequences, tile, GROUP: tl.constexpr, BLOCK_Q: tl.constexpr, IS_DECODE: tl.constexpr):
-    """(sequence, first row of the tile within it, first query, number of queries) of a tile of the launch.
+    """Return (sequence, first row of the tile within it, first query, number of queries) for a tile of the launch.
 
-    Sequence i's tiles start at cu_q[i] · GROUP // BLOCK_Q + i, so that a grid that knows only the sum of all lengths
-    has enough of them; some have no row.
+    Sequence i's tiles start at cu_q[i] · GROUP // BLOCK_Q + i, so the sum of all lengths is enough to size the grid;
+    some tiles have no rows.
     """
     if IS_DECODE:
         tiles: tl.constexpr = (GROUP + BLOCK_Q - 1) // BLOCK_Q
@@ -52,7 +52,10 @@ def _place(cu_q_ptr, sequences, tile, GROUP: tl.constexpr, BLOCK_Q: tl.constexpr
 def _bounds(row, queries, length, window,
             GROUP: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr,
             IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr):  # fmt: skip
-    """(keys from here, keys up to here, up to here seen by every row) of a tile, the first and third whole blocks."""
+    """Return (first key, end of keys, end of the keys that every row sees) for a tile.
+
+    The first and the third are multiples of BLOCK_KV.
+    """
     rows = queries * GROUP
     start = 0
     end = length
@@ -69,7 +72,7 @@ def _bounds(row, queries, length, window,
 
 @triton.jit
 def _positions(rows, queries, length, GROUP: tl.constexpr, IS_CAUSAL: tl.constexpr):
-    """The last key that each row may see; -1 and below for a row that may see none."""
+    """Return the last key that each row may see; negative if there is none."""
     if IS_CAUSAL:
         return length - queries + tl.minimum(rows // GROUP, queries - 1)
     return rows * 0 + (length - 1)
@@ -91,7 +94,7 @@ def _blocks(
             at = (pages * stride_page + (keys % PAGE) * stride_key)[:, None] + d[None, :]
         else:
             at = (keys.to(tl.int64) * stride_key)[:, None] + d[None, :]
-        # (1) What lies behind a sequence is never read: zero times NaN would be NaN
+        # (1) Memory past the end of a sequence is never read: zero times NaN would be NaN
         if IS_MASKED:
             mask = (keys < length)[:, None] & (d < D)[None, :]
             k = tl.load(k_ptr + at, mask=mask, other=0.0)
@@ -108,7 +111,7 @@ def _blocks(
             if HAS_WINDOW:
                 allowed = allowed & (keys[None, :] > positions[:, None] - window)
             s = tl.where(allowed, s, -float("inf"))
-        # (2) A block of which a row may see nothing is the identity: its maximum is the old one, 2⁰ = 1, 2^-inf = 0
+        # (2) A block with no visible key leaves a row's sums unchanged: the maximum stays, 2⁰ = 1, 2^-inf = 0
         top = tl.maximum(m, tl.max(s, 1) * scale)
         finite = tl.where(top == -float("inf"), 0.0, top)
         p = tl.exp2(tl.fma(s, scale, -finite[:, None]))
@@ -125,7 +128,7 @@ def _split(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_KV: tl.constexpr, SPLIT_KV: tl.constexpr,
     PAGE: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """The sums (m, w, acc) of one split, from nothing: blocks that every row sees, then those that need a mask."""
+    """Return the sums (m, w, acc) of one split, started from zero: first the unmasked blocks, then the masked ones."""
     m = tl.full((BLOCK_Q,), -float("inf"), dtype=tl.float32)
     w = tl.zeros((BLOCK_Q,), dtype=tl.float32)
     acc = tl.zeros((BLOCK_Q, BLOCK_D), dtype=tl.float32)
@@ -145,7 +148,7 @@ def _split(
 
 @triton.jit
 def _weights(m, m_new):
-    """(largest score, weight of the sums so far, weight of one more split's) of each row."""
+    """Return (largest score, weight of the sums so far, weight of the new split's sums) for each row."""
     top = tl.maximum(m, m_new)
     finite = tl.where(top == -float("inf"), 0.0, top)
     return top, tl.exp2(m - finite), tl.exp2(m_new - finite)
@@ -153,14 +156,14 @@ def _weights(m, m_new):
 
 @triton.jit
 def _merge(sums, old, sums_new, new):
-    """The sums of all splits so far, and of one more."""
+    """Add the sums of one more split to those of all splits so far."""
     return sums * old + sums_new * new
 
 
 @triton.jit
 def _finish(out_ptr, at, mask, w, acc, is_cut, INTERPRET: tl.constexpr):
-    """Store the weighted mean of values: zero where there was no key, NaN where not all keys were looked at."""
-    # + 0.0 makes -0.0 and 0.0 one
+    """Store the weighted mean of values: zero if there was no key, NaN if not all keys were read."""
+    # + 0.0 turns -0.0 into 0.0
     out = tl.where(is_cut, float("nan"), acc / tl.where(w == 0.0, 1.0, w)[:, None] + 0.0)
     tl.store(out_ptr + at, rounded(out, out_ptr.dtype.element_ty, INTERPRET), mask=mask)
 
@@ -170,7 +173,7 @@ def _queries(
     q_ptr, first, row, queries, head, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """(rows of a tile, the row of (Tq · Hq) that each is, the queries themselves: zeros behind the last)."""
+    """Return (rows of a tile, their row numbers in (Tq · Hq), the queries); rows past the last query are zero."""
     rows = row + tl.arange(0, BLOCK_Q)
     flat = (first + rows // GROUP).to(tl.int64) * HEADS + head * GROUP + rows % GROUP
     d = tl.arange(0, BLOCK_D)
@@ -180,7 +183,7 @@ def _queries(
 
 @triton.jit
 def _keys(lengths_ptr, sequence, limit, PAGE: tl.constexpr):
-    """(first key within a packed tensor, number of keys, whether these are more than the caller said) of a sequence."""
+    """Return (first key within a packed tensor, number of keys, whether the sequence exceeds `limit`)."""
     number = tl.load(lengths_ptr + sequence)
     first = number * 0
     if PAGE == 0:
@@ -193,7 +196,7 @@ def _keys(lengths_ptr, sequence, limit, PAGE: tl.constexpr):
 def _merge_in_memory(
     sums_ptr, old, sums_new, new, has_old, is_kept, BLOCK_Q: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """The sums in memory (BLOCK_Q, COLUMNS), if there are any, and one more split's; left there if they are kept."""
+    """Add one more split's sums to those in memory (BLOCK_Q, COLUMNS), if any; store the result there if `is_kept`."""
     at = sums_ptr + tl.arange(0, BLOCK_Q)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     sums = _merge(tl.load(at, mask=has_old, other=0.0), old[:, None], sums_new, new[:, None])
     tl.store(at, sums, mask=is_kept)
@@ -205,7 +208,7 @@ def _merge_halves(
     sums_ptr, old, sums_new, new, has_old, is_kept,
     BLOCK_Q: tl.constexpr, COLUMNS: tl.constexpr, COLUMNS_MAX: tl.constexpr,
 ):  # fmt: skip
-    """As `_merge_in_memory`, COLUMNS_MAX at a time: registers have no room for the sums of two splits."""
+    """Like `_merge_in_memory`, COLUMNS_MAX columns at a time: the sums of two splits don't fit into registers."""
     HALF: tl.constexpr = COLUMNS // 2
     left, right = tl.split(tl.permute(tl.reshape(sums_new, (BLOCK_Q, 2, HALF)), (0, 2, 1)))
     if HALF <= COLUMNS_MAX:
@@ -227,9 +230,9 @@ def attention_kernel(
     IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
     COLUMNS_MAX: tl.constexpr, HOLDS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one head of keys, counted down from `behind`: all splits, in order.
+    """Compute one tile of queries for one key head: all splits, in order. Tiles count down from `behind` - 1.
 
-    COLUMNS_MAX: of the sums of two splits, so many as are held at a time. HOLDS_LAST: those of all splits are held.
+    COLUMNS_MAX: columns of two splits' sums in registers at a time. HOLDS_LAST: the final sums stay in registers.
     """
     sequence, row, first, queries = _place(
         cu_q_ptr, sequences, behind - 1 - tl.program_id(0), GROUP, BLOCK_Q, IS_DECODE
@@ -243,8 +246,8 @@ def attention_kernel(
     start, end, full = _bounds(row, queries, length, window, GROUP, BLOCK_Q, BLOCK_KV, IS_CAUSAL, HAS_WINDOW)
     offset = first_key.to(tl.int64) * stride_key + head.to(tl.int64) * stride_head
     table = table_ptr + sequence.to(tl.int64) * stride_table
-    # (3) The sums of the splits so far wait in memory, each element where the thread that adds to it left it; those of
-    # the first split are not read. Those of the last are written only where registers cannot hold them to the end
+    # (3) The sums of the splits so far are kept in memory; each element is read by the thread that wrote it. Nothing is
+    # read for the first split. The sums after the last split are written only if registers can't hold them to the end
     sums_ptr += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head) * (BLOCK_Q * BLOCK_D)
     m = tl.full((BLOCK_Q,), -float("inf"), dtype=tl.float32)
     w = tl.zeros((BLOCK_Q,), dtype=tl.float32)
@@ -284,7 +287,7 @@ def split_kernel(
     IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """One split of one tile of queries: its m and w into (Tq · Hq, splits), its acc into (Tq · Hq, splits, BLOCK_D)."""
+    """Compute one split of one tile of queries: m and w (Tq · Hq, splits), acc (Tq · Hq, splits, BLOCK_D)."""
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
     sequence, row, first, queries = _place(cu_q_ptr, sequences, tl.program_id(2), GROUP, BLOCK_Q, IS_DECODE)
@@ -319,9 +322,9 @@ def merge_kernel(
     IS_DECODE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, INTERPRET: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
-    """Merge what `split_kernel` left of one tile, from the first split to the last, and store the result.
+    """Merge the splits of one tile that `split_kernel` stored, from the first to the last, and store the result.
 
-    OVERLAPS: it is started while that kernel still runs, and waits for its end by itself.
+    OVERLAPS: this kernel is launched while `split_kernel` still runs, and waits on the device until it has ended.
     """
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()

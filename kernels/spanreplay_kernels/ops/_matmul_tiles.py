@@ -1,4 +1,4 @@
-"""What the kernels of matrix products are made of: sums of tiles, the order of tiles, and which tile a launch takes."""
+"""Building blocks of the matrix product kernels: sums of tiles, the order of tiles, and the tile of a launch."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ __all__ = [
 ]
 
 SPLIT_ROWS_MAX = 64
-"""Up to so many rows each segment is a block of its own: there are too few tiles to fill a GPU."""
+"""Up to this many rows each segment gets its own program (split-K): there are too few tiles to fill a GPU."""
 GROUP_TILES = 8
-"""Tiles of w that are visited before the next of x, so that both stay in the L2 cache."""
+"""Tiles of w that are visited before the next tile of x, so that both stay in the L2 cache."""
 _PIPELINE_BYTES = 80_000
-"""That a block keeps on their way with few rows: enough to hide the memory's latency, and two blocks to a processor."""
+"""Bytes in flight per program with few rows: enough to hide memory latency with two programs per multiprocessor."""
 _PIPELINE_BYTES_NARROW = 40_000
 
 _GRID_Z_MAX = 65_535
 
 
 class Tile(NamedTuple):
-    """What may be tuned freely: no addition changes its place by it."""
+    """The launch parameters that may be tuned freely: they don't change the order of additions."""
 
     m: int
     n: int
     warps: int
     stages: int
     is_split: bool = False
-    """Each segment is a block of its own, and a second kernel adds them in the same order."""
+    """Each segment gets its own program, and a second kernel adds them in the same order (split-K)."""
     is_persistent: bool = False
-    """One block for each multiprocessor; otherwise one for each tile."""
+    """One program per multiprocessor; otherwise one per tile."""
     is_specialized: bool = False
-    """Warps of a block divide loading, multiplying and storing among them."""
+    """Warp specialization: the warps of a program divide loading, multiplying and storing among themselves."""
 
 
 def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = False, is_k_major: bool = True) -> Tile:
-    """The tile of a launch over so many rows, each in so many products; registers and warps are found by compiling.
+    """Return the tile for `batch` products of `rows` rows; register and warp counts were found by compiling.
 
-    is_k_major: rows of w lie dense along K, as a linear layer's do.
+    is_k_major: w is contiguous along K, as in a linear layer.
     """
     arch = ARCHS[plan.arch]
     is_ragged = _is_ragged(plan)
@@ -73,14 +73,14 @@ def tile_for(rows: int, plan: MatmulPlan, *, batch: int = 1, by_tma: bool = Fals
         warps = 8 if is_wide or (m == 128 and (not by_tma or plan.mma is Mma.TCGEN05)) else 4
         is_split = _pays_to_split(rows, m, plan, batch)
         if m == 128 and plan.mma is Mma.TCGEN05 and plan.segments > 1 and not is_split:
-            # Two sums of 128 rows would not stay within the registers
+            # Two accumulators of 128 rows would not fit into registers
             return _tile_of_many(plan, rows, by_tma=by_tma)
         return Tile(m, plan.tile_n_min, warps, _stages(m, plan), is_split)
     return _tile_of_many(plan, rows, by_tma=by_tma)
 
 
 def _tile_on_hopper(rows: int, plan: MatmulPlan, batch: int, stages_max: int) -> Tile:
-    """As `tile_for`, measured on an H200 (`bench/NOTES.md`). stages_max: with which Triton 3.6 spills no register."""
+    """Like `tile_for`, measured on an H200 (`bench/NOTES.md`). stages_max: the most without spills in Triton 3.6."""
     small = smallest_rows(rows)
     if small:
         stages = {16: 8, 32: 8, 64: 6 if plan.segments > 1 else 5}[small]
@@ -89,39 +89,39 @@ def _tile_on_hopper(rows: int, plan: MatmulPlan, batch: int, stages_max: int) ->
     tiles = batch * triton.cdiv(rows, 128) * triton.cdiv(plan.n, 64)
     if tiles > multiprocessors:
         if plan.segments > 1 or rows < 256:
-            # The sum of the segments before stands beside that of the segment at hand
+            # The sum of the earlier segments is kept beside the accumulator of this one
             return Tile(128, 128, 8, stages_max, is_persistent=True)
-        # Where each block has many tiles, less on its way is faster, by up to a tenth
+        # If each program has many tiles, fewer stages are faster, by up to a tenth
         return Tile(256, 128, 8, 4 if tiles < 64 * multiprocessors else 3, is_persistent=True)
     is_one_wave = tiles * plan.segments <= multiprocessors
     if _may_split(rows, 128, plan, batch) and (is_one_wave or tiles * 5 < multiprocessors * 2):
-        # One block for each multiprocessor, or several that share its memory
+        # One program per multiprocessor, or several that share its memory
         return Tile(128, 64, 4, 7 if is_one_wave else 4, is_split=True)
     return Tile(128, 64, 4, 7) if tiles * 2 > multiprocessors else Tile(64, 64, 4, 6)
 
 
 def _is_ragged(plan: MatmulPlan) -> bool:
-    """Nothing of a row is known to be aligned: elements are loaded one by one, each with an address of its own."""
+    """Whether rows have no known alignment: elements are then loaded one by one, each with its own address."""
     return plan.k % 16 != 0 or plan.n % 16 != 0
 
 
 def registers_for(plan: MatmulPlan) -> dict[str, int]:
-    """The option by which the assembler takes the registers it needs, where it would rather spill a few.
+    """Return the option that lets the assembler use all the registers it needs instead of spilling a few.
 
-    It does so to make room for more blocks, which wait for one address after another all the same.
+    It spills to fit more programs, which would all be waiting for addresses anyway.
     """
     return {"maxnreg": 255} if _is_ragged(plan) else {}
 
 
 def _may_split(rows: int, m: int, plan: MatmulPlan, batch: int) -> bool:
-    """There is more than one segment, and a grid has room for every tile of rows."""
+    """Whether there is more than one segment, and the grid has room for every tile of rows."""
     return plan.segments > 1 and batch * triton.cdiv(rows, m) <= _GRID_Z_MAX
 
 
 def _pays_to_split(rows: int, m: int, plan: MatmulPlan, batch: int) -> bool:
-    """With few rows always; above, while tiles that add their own segments would leave most of the GPU idle.
+    """Whether split-K is faster: always with few rows, and with more if most of the GPU would otherwise be idle.
 
-    Sums go through memory twice, in fp32: at 1,024 rows and columns, K = 4096, 67 MB beside 19 MB of operands.
+    Sums are written and read in fp32: at 1,024 rows and columns, K = 4096, 67 MB on top of 19 MB of operands.
     """
     tiles = batch * triton.cdiv(rows, m) * triton.cdiv(plan.n, plan.tile_n_min)
     is_idle = tiles * 5 < ARCHS[plan.arch].multiprocessors * 2
@@ -135,10 +135,10 @@ def _stages(m: int, plan: MatmulPlan) -> int:
 
 
 def _tile_of_many(plan: MatmulPlan, rows: int, *, by_tma: bool) -> Tile:
-    """With tiles enough for every multiprocessor; what stays within the registers is found by compiling."""
+    """Return the tile if there are enough tiles for every multiprocessor; register use was found by compiling."""
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
     if plan.segments > 1:
-        # The sum of the segments before stands beside that of the segment at hand
+        # The sum of the earlier segments is kept beside the accumulator of this one
         if by_tma and plan.mma is Mma.TCGEN05:
             return Tile(64, 128, 4, 5, is_persistent=True)
         if by_tma:
@@ -156,7 +156,7 @@ def sum_segment(
     SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """The fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M)."""
+    """Return the fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M)."""
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for k in range(start, tl.minimum(start + SEGMENT_K, K), BLOCK_K):
         ks = k + tl.arange(0, BLOCK_K)
@@ -174,9 +174,9 @@ def sum_tile(
     SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     IS_EVEN: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """As `sum_segment`, from pointers to a tile's first row and column: offsets within it fit into 32 bits.
+    """Like `sum_segment`, from pointers to a tile's first row and column: offsets within the tile fit into 32 bits.
 
-    Every segment takes the same number of steps, so that the loops around it can be fused; what is behind K is zero.
+    Every segment takes the same number of steps, so that the outer loops can be fused; elements past K are zero.
     """
     ks = tl.arange(0, BLOCK_K)
     rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
@@ -187,8 +187,7 @@ def sum_tile(
         k = start + step * BLOCK_K
         x_from = x_ptr + k
         w_from = w_ptr + k.to(tl.int64) * stride_wk
-        # Asked of each step, though the same for all: a mask that is carried around the loop keeps loads from being
-        # copied ahead
+        # Computed in each step, though always the same: a mask carried around the loop would prevent prefetching
         is_row = (rows < tl.where(k < K, rows_left, 0))[None, :]
         if IS_EVEN:
             w = tl.load(w_from + w_at)
@@ -203,7 +202,7 @@ def sum_tile(
 
 @triton.jit
 def place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """(row, column) of a tile: GROUP columns are walked down together."""
+    """Return (row, column) of a tile; groups of GROUP columns are traversed together, row by row."""
     group = tile // (GROUP * tiles_m)
     first = group * GROUP
     width = tl.minimum(tiles_n - first, GROUP)
@@ -218,7 +217,7 @@ def finish(
 ):  # fmt: skip
     """Store alpha · total + beta · bias, rounded once; total is (rows, columns).
 
-    BIAS: 0 without one, 1 for one that is the same for every row, 2 for one of every row's own.
+    BIAS: 0 for none, 1 for one shared by all rows, 2 for one per row.
     """
     mask = (rows[:, None] < M) & (columns[None, :] < N)
     if BIAS == 0:
@@ -229,7 +228,7 @@ def finish(
         else:
             at = bias_ptr + rows[:, None] * stride_bm + columns[None, :] * stride_bn
             bias = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        # Written out, so that no compiler contracts it in one kernel and not in the other
+        # An explicit fma: otherwise a compiler might contract it in one kernel and not in the other
         total = tl.fma(total, tl.full(total.shape, alpha, tl.float32), (bias * beta).broadcast_to(total.shape))
     out_at = out_ptr + rows[:, None] * stride_om + columns[None, :] * stride_on
     tl.store(out_at, rounded(total, out_ptr.dtype.element_ty, INTERPRET), mask=mask)
@@ -237,7 +236,7 @@ def finish(
 
 @triton.jit
 def store_sums(acc, sums_ptr, segment, row, column, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """A tile's sum, transposed, to its place in sums (·, M, N)."""
+    """Store a tile's transposed sum at its place in sums (·, M, N)."""
     rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
     at = sums_ptr + (segment * M + rows[:, None]) * N + columns[None, :]
     tl.store(at, tl.trans(acc), mask=(rows[:, None] < M) & (columns[None, :] < N))

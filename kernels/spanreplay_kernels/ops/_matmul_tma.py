@@ -1,8 +1,8 @@
-"""Matrix products that read by the copy engine (TMA): the sums of `matmul.py`'s kernels, in the same order.
+"""Matrix products that load with the copy engine (TMA): the sums of `matmul.py`'s kernels, in the same order.
 
-The engine fills a tile of shared memory by one instruction of one thread, and with zeros beyond the tensor's end, so
-that loops carry neither addresses nor masks. It needs rows of whole 16 bytes: whether it is used follows from the
-weight's layout and K alone.
+The engine fills a tile of shared memory with one instruction from one thread, and with zeros past the tensor's end, so
+loops need neither addresses nor masks. Rows must be multiples of 16 bytes, so the weight's layout and K alone decide
+whether TMA is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROW_BYTES = 16
 
 
 def is_readable(w: Tensor, plan: MatmulPlan) -> bool:
-    """Whether the copy engine can read this weight (B, K, N), and rows of K elements."""
+    """Whether the copy engine can read this weight (B, K, N) and rows of K elements."""
     if not ARCHS[plan.arch].has_tma or plan.mma is Mma.FMA or plan.k * w.element_size() % _ROW_BYTES:
         return False
     along, across = (1, 2) if w.stride(1) == 1 else (2, 1)
@@ -32,13 +32,13 @@ def is_readable(w: Tensor, plan: MatmulPlan) -> bool:
         return False
     if w.shape[0] == 1:
         return True
-    # Weights that lie behind one another are read as one: what is behind the end of one is the next, and no zero
+    # Weights stored one after another are read as one matrix: past the end of one comes the next, not zeros
     is_one = w.stride(0) == row_stride * w.shape[across]
     return is_one and (across == 2 or plan.k == plan.segment_k * plan.segments)
 
 
 def descriptors(x: Tensor, w: Tensor, plan: MatmulPlan, tile: Tile) -> tuple[TensorDescriptor, TensorDescriptor]:
-    """Of dense x (·, M, K) and of w (B, K, N), both as rows of one matrix; for weights that are readable."""
+    """Return descriptors of contiguous x (·, M, K) and w (B, K, N), each as one matrix; w must be readable by TMA."""
     B, M, K = x.shape
     x_read = TensorDescriptor(x, [B * M, K], [K, 1], [tile.m, plan.block_k])
     if w.stride(1) == 1:
@@ -52,9 +52,9 @@ def sum_read(
     SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     IS_K_MAJOR: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """The fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M).
+    """Return the fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M).
 
-    w_row: where the weight begins in the matrix that holds all weights.
+    w_row: the row at which the weight begins in the matrix of all weights.
     """
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for step in range(SEGMENT_K // BLOCK_K):
@@ -73,7 +73,7 @@ def matmul_tma_kernel(
     GROUP: tl.constexpr, BIAS: tl.constexpr, IS_K_MAJOR: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
     INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """As `matmul_kernel`."""
+    """Like `matmul_kernel`, loading with TMA."""
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
     first, programs = tl.program_id(0), tl.num_programs(0)
@@ -105,7 +105,7 @@ def split_tma_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     IS_K_MAJOR: tl.constexpr, OVERLAPS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """As `split_kernel`."""
+    """Like `split_kernel`, loading with TMA."""
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
     tiles_m = tl.cdiv(M, BLOCK_M)

@@ -1,6 +1,6 @@
-"""Random numbers that are a function of (seed, counter) alone: Philox 4×32-10.
+"""Random numbers that depend only on (seed, counter): Philox 4×32-10.
 
-No generator has a state that requests share, so that what a row draws does not depend on who drew before it.
+Requests share no generator state, so a row's draw doesn't depend on earlier draws.
 
 Source: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, figure 4 and table 2.
 """
@@ -21,14 +21,14 @@ _MASK = 0xFFFFFFFF
 
 
 def _multiply(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
-    """(upper, lower) 32 bits of a product of two 32-bit numbers, kept in int64 without overflow."""
+    """Return the (upper, lower) 32 bits of the product of two 32-bit numbers, computed in int64 without overflow."""
     upper, lower = a * (b >> 16), a * (b & 0xFFFF)
     middle = upper + (lower >> 16)
     return middle >> 16, ((middle & 0xFFFF) << 16) | (lower & 0xFFFF)
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Four random 32-bit words, as int64; counter and key are 32-bit words as int64, of shapes that broadcast."""
+    """Return four random 32-bit words as int64; counter and key are 32-bit words as int64 that broadcast together."""
     c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -40,7 +40,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 @triton.jit
 def philox_in_kernel(c0, c1, c2, c3, k0, k1):
-    """`philox` in a kernel, of uint32."""
+    """Compute `philox` in a kernel, in uint32."""
     for _ in tl.static_range(10):
         high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
         high1, low1 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57

@@ -1,4 +1,4 @@
-"""What the kernels share: products and roundings that mean the same compiled and interpreted."""
+"""Helpers that the kernels share: products and rounding that behave the same compiled and interpreted."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ IS_INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 
 
 def may_overlap(arch: str) -> bool:
-    """Whether a kernel may be started before the one ahead of it has ended, and waits for that on the device."""
+    """Whether a kernel may be launched before the previous one has ended, and wait for it on the device."""
     return ARCHS[arch].capability >= 90 and not IS_INTERPRETED
 
 
 def smallest_rows(rows: int) -> int:
-    """Rows of the smallest tile that holds so many: 16, 32 or 64; 0 for more."""
+    """Return the rows of the smallest tile that holds `rows`: 16, 32 or 64; 0 if there are more."""
     return next((m for m in (16, 32, 64) if rows <= m), 0)
 
 
 @triton.jit
 def dot(a, b, acc, INTERPRET: tl.constexpr):
-    """acc + a · b in fp32, without TF32.
+    """Return acc + a · b in fp32, without TF32.
 
-    The interpreter of Triton 3.7 multiplies the bits of bf16 as integers, and its sums are those of a library whose
-    order depends on the shape of a tile; it widens fp8 to fp32 alone. In fp64, products are exact and a sum's order is
-    lost in its rounding to fp32.
+    The interpreter of Triton 3.7 multiplies the bits of bf16 as integers, can widen fp8 only to fp32, and sums with a
+    library whose order depends on the shape of the tile. In fp64, products are exact and the order of a sum disappears
+    when it is rounded to fp32.
     """
     if INTERPRET:
         a, b = a.to(tl.float32).to(tl.float64), b.to(tl.float32).to(tl.float64)
@@ -39,7 +39,7 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr, INTERPRET: tl.constexpr):
-    """fp32 rounded to nearest, ties to even; the interpreter's own cast to bf16 truncates."""
+    """Round fp32 to nearest, ties to even; the interpreter's own cast to bf16 truncates."""
     if INTERPRET and dtype == tl.bfloat16:
         bits = x.to(tl.uint32, bitcast=True)
         odd = (bits >> 16) & 1

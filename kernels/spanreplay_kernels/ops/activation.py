@@ -1,7 +1,7 @@
 """Gated activations: silu(gate) · up.
 
-Nothing is added up over elements, and still no library's silu will do: torch's fp32 silu on the CPU computes the last
-few elements of a tensor by another exp than those before them, so that a row's bits depend on where the batch ends.
+There is no sum over elements, and yet a library's silu won't do: on the CPU, torch's fp32 silu uses a different exp for
+the last few elements of a tensor, so a row's bits depend on where the batch ends.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _BLOCK = 1024
 
 
 def silu_mul_ref(gate: Tensor, up: Tensor) -> Tensor:
-    """gate / (1 + exp(-gate)) · up, each step in fp32, rounded once: the definition."""
+    """Return gate / (1 + exp(-gate)) · up, each step in fp32, rounded once: the definition."""
     wide = gate.float()
     return (wide / (1.0 + torch.exp(-wide)) * up.float()).to(gate.dtype)
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) · up of each element; bitwise batch-invariant.
+    """Return silu(gate) · up elementwise; bitwise batch-invariant.
 
-    Shapes: gate and up (…, N) of any strides, e.g. two halves of one product; result as gate, contiguous.
+    Shapes: gate and up (…, N) of any strides, e.g. the halves of one product; result as gate, contiguous.
     Dtypes: bf16, fp16, fp32; each step in fp32, rounded once; result has gate's dtype.
-    Invariance: an element depends only on its own gate and up, by the same instructions at every place.
+    Invariance: an element depends only on its own gate and up, with the same instructions at every position.
     Raises: UnsupportedInput if shapes, dtypes or devices differ, or there are no kernels for the device.
     Source: Shazeer 2020, arXiv:2002.05202, eq. 6 (SwiGLU) before its last product.
     """
@@ -60,7 +60,7 @@ def _silu_mul_cpu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def _as_rows(x: Tensor) -> Tensor:
-    """(M, N) with neighbouring columns next to each other; half of a wider tensor is not copied."""
+    """Return x as (M, N) with contiguous columns; half of a wider tensor is not copied."""
     rows = x.reshape(-1, x.shape[-1] if x.dim() else 1)
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
@@ -70,7 +70,7 @@ def silu_mul_kernel(
     gate_ptr, up_ptr, out_ptr, N, stride_gate, stride_up,
     BLOCK: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK columns of one row."""
+    """Compute BLOCK columns of one row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < N
@@ -81,12 +81,12 @@ def silu_mul_kernel(
 
 
 def silu_mul_triton(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) · up by the kernel; for callers that have checked their operands."""
+    """Run `silu_mul` with the kernel; the caller has checked the operands."""
     gate_rows, up_rows = _as_rows(gate), _as_rows(up)
     M, N = gate_rows.shape
     out = torch.empty((M, N), dtype=gate.dtype, device=gate.device)
     block = min(_BLOCK, triton.next_power_of_2(N))
-    # One row's stride says nothing, and must not compile anew
+    # The stride of a single row is meaningless, and must not trigger a recompilation
     strides = (N if M == 1 else each.stride(0) for each in (gate_rows, up_rows))
     launch(
         silu_mul_kernel, (M, triton.cdiv(N, block)), gate_rows, up_rows, out, N, *strides,

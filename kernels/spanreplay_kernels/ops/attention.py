@@ -1,11 +1,11 @@
-"""Attention: packed sequences, and caches in pages; prefill, chunked prefill, a prefix hit and decode have one result.
+"""Attention over packed sequences or a paged cache; prefill, chunked prefill, prefix hits and decode give equal bits.
 
 A query at position i of its sequence adds up keys 0 … i in blocks, and blocks in splits, both counted from the first
-token of its *sequence*: never from the start of a batch, of a chunk or of a packed tensor. Each split starts from
-nothing and splits are merged in order. Where there is work enough, a block of threads walks over all splits of its
-queries; where there is little (decode), each split is a block of its own and a second kernel merges. Both go through
-`_split`, `_weights` and `_merge`, with one tile, one instruction class and one number of warps, and without contraction
-of products and sums, so that they cannot differ in a bit. A key that a query may not see changes none of its sums.
+token of its *sequence*: never from the start of a batch, of a chunk or of a packed tensor. Each split starts from zero
+and splits are merged in order. If there is enough work, one program loops over all splits of its queries; if there is
+little (decode), each split gets its own program and a second kernel merges. Both use `_split`, `_weights` and `_merge`
+with the same tile, instruction class and number of warps, and without contraction of products and sums, so they can't
+differ in a bit. A key that a query may not see changes none of its sums.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["attention", "attention_ref", "attention_triton", "paged_attention"]
 _LOG2_E = math.log2(math.e)
 _LENGTH_MAX = (1 << 31) - 1
 _SUMS_BYTES_MAX = 1 << 28
-"""Of memory for sums that wait for others; where all splits' would take more, no split is a block of its own."""
+"""Memory for partial sums; if those of all splits need more, the splits don't get programs of their own."""
 
 
 def attention_ref(
@@ -44,7 +44,7 @@ def attention_ref(
     causal: bool = True,
     window: int | None = None,
 ) -> Tensor:
-    """One sequence, q (Lq, Hq, D) and k, v (Lk, Hkv, D), in the order of a plan, in plain PyTorch: the definition."""
+    """Attend one sequence, q (Lq, Hq, D) and k, v (Lk, Hkv, D), in a plan's order, in plain PyTorch: the definition."""
     group = q.shape[1] // k.shape[1]
     keys, values = (x.float().repeat_interleave(group, 1).transpose(0, 1) for x in (k, v))
     last = torch.arange(q.shape[0], device=q.device)[:, None] + k.shape[0] - q.shape[0]
@@ -70,7 +70,7 @@ def attention_ref(
 
 
 class _Sums(NamedTuple):
-    """Of rows, so far: the largest score, the sum of weights, and the weighted sum of values."""
+    """The rows' largest score, sum of weights and weighted sum of values so far."""
 
     m: Tensor
     w: Tensor
@@ -84,7 +84,7 @@ def _nothing(scores: Tensor, plan: AttentionPlan) -> _Sums:
 
 
 def _finite(top: Tensor) -> Tensor:
-    """What to subtract from scores: of a row without keys, anything but -inf."""
+    """Return the value to subtract from scores: 0 for a row without keys, because -inf would give NaN."""
     return torch.where(top == -math.inf, 0.0, top)
 
 
@@ -92,21 +92,22 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, scale: float | None = None,
     causal: bool = True, window: int | None = None, max_len_k: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention of packed sequences; bitwise batch-invariant, and the same for every way to cut a sequence into calls.
+    """Attend packed sequences; bitwise batch-invariant, and the same however a sequence is cut into calls.
 
-    softmax(scale · q · kᵀ) · v for each sequence and head; query i of a sequence stands at position len_k - len_q + i,
-    so that a prefill, a chunk of one, what follows a cached prefix and a decoded token are all this call.
+    softmax(scale · q · kᵀ) · v for each sequence and head. Query i of a sequence is at position len_k - len_q + i, so
+    this call serves a prefill, a chunk of a prefill, the tokens after a cached prefix and a decoded token.
 
     Shapes: q (Tq, Hq, D), k, v (Tk, Hkv, D), cu_seqlens (B + 1,) integers from 0 up to Tq, Tk; result (Tq, Hq, D).
         Hq a multiple of Hkv; D ≤ 256. A query that sees no key gives zeros.
-    causal: a query sees keys up to its own position; window: of these, only the last so many.
-    max_len_k: the longest sequence of keys, where it is known without asking the GPU; lets few queries use all of it.
-        On a GPU the queries of a longer sequence are NaN.
+    causal: a query sees keys up to its own position; window: only the last `window` of these.
+    max_len_k: the longest sequence of keys, if known without asking the GPU; lets few queries use the whole GPU. On a
+        GPU the queries of a longer sequence give NaN.
     Dtypes: bf16, fp16, fp32 (never TF32); sums in fp32, weights rounded to v's dtype; result has q's dtype.
     Invariance: a query's result depends on itself and on the keys it may see, not on how its sequence is packed, cut or
-        cached; the order is plan_attention(D, dtype, arch)'s. NaN or infinity in the value of a later key of its *own*
-        sequence may reach it; of another sequence's, never. On a CPU all heads of keys go into one call of the library.
-    Raises: UnsupportedInput if shapes, dtypes or devices do not fit, or no plan exists for the device.
+        cached; the order is that of plan_attention(D, dtype, arch). NaN or infinity in the value of a later key of its
+        *own* sequence may reach it; one of another sequence never does. On a CPU, several key heads share one call of
+        the library.
+    Raises: UnsupportedInput if shapes, dtypes or devices don't fit, or no plan exists for the device.
     Source: Dao et al. 2022, arXiv:2205.14135, algorithm 1; Dao et al. 2023, Flash-Decoding, for the splits.
     """
     _check("attention", q, k, v, dims=3, scale=scale, window=window, causal=causal)
@@ -129,13 +130,13 @@ def paged_attention(
     cu_seqlens_q: Tensor | None = None, scale: float | None = None, causal: bool = True, window: int | None = None,
     max_len_k: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention of sequences whose keys lie in pages of a cache; the bits of `attention` on the same keys.
+    """Attend sequences whose keys are in pages of a cache; the same bits as `attention` on the same keys.
 
     Shapes: q (Tq, Hq, D); k_cache, v_cache (pages, page_size, Hkv, D), page_size a power of two;
-        block_table (B, pages of the longest), seq_lens (B,) keys of each sequence, those of its queries included;
-        cu_seqlens_q (B + 1,), or None for one query a sequence (decode); result (Tq, Hq, D).
-    max_len_k: as for `attention`; by default all that block_table has room for.
-    Dtypes, Invariance, Raises, Source: as for `attention`. What a page holds behind its sequence is never read.
+        block_table (B, pages of the longest), seq_lens (B,) the keys of each sequence including those of its queries;
+        cu_seqlens_q (B + 1,), or None for one query per sequence (decode); result (Tq, Hq, D).
+    max_len_k: as for `attention`; by default, as many keys as block_table has room for.
+    Dtypes, Invariance, Raises, Source: as for `attention`. The part of a page after its sequence's end is never read.
     """
     _check("paged_attention", q, k_cache, v_cache, dims=4, scale=scale, window=window, causal=causal)
     _check_integers("paged_attention", "block_table", block_table, q, dims=2)
@@ -198,7 +199,7 @@ def _check_integers(op: str, name: str, x: Tensor, q: Tensor, *, dims: int) -> N
 
 
 def _check_longest(op: str, lengths: Tensor, longest: int | None) -> None:
-    """Only where it costs nothing to look; a GPU's kernels say so by NaN."""
+    """Refuse sequences longer than `longest`, on a CPU only; GPU kernels return NaN instead, without a sync."""
     if longest is not None and lengths.device.type == "cpu" and (lengths > longest).any():
         problem = f"a sequence is longer than max_len_k or its pages, {longest} keys"
         raise UnsupportedInput(op, problem, lengths, hint="pass the longest, and a column of block_table for each page")
@@ -213,11 +214,11 @@ def attention_triton(
     block_table: Tensor | None = None, scale: float, causal: bool = True, window: int | None = None,
     max_len_k: int | None = None, by_splits: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention by the kernels; for callers that have checked their operands and made a plan.
+    """Run attention with the kernels; the caller has checked the operands and made a plan.
 
-    k, v: packed (Tk, Hkv, D), lengths (B + 1,) their cu_seqlens_k; or with a block_table pages (pages, size, Hkv, D),
-    lengths (B,) of the sequences. cu_seqlens_q: None if every sequence has one query.
-    by_splits: whether each split is a block of its own; None leaves it to the size. It changes no bit.
+    k, v: packed (Tk, Hkv, D) with lengths (B + 1,) their cu_seqlens_k; with a block_table, pages (pages, size, Hkv, D)
+    with lengths (B,) of the sequences. cu_seqlens_q: None if every sequence has one query.
+    by_splits: whether each split gets its own program; None decides by size. It changes no bit.
     """
     tokens, heads, head_dim = q.shape
     is_paged, kv_heads = block_table is not None, k.shape[-2]
@@ -226,7 +227,7 @@ def attention_triton(
         k, v = aligned(k.contiguous()), aligned(v.contiguous())
     group = heads // kv_heads
     sequences = lengths.shape[0] - (not is_paged)
-    # Those of every sequence, and one more for the end of each; of one query, as many as its heads need
+    # For each sequence one tile more than full ones; for a single query, as many as its heads need
     is_decode = cu_seqlens_q is None
     tiles = tokens * triton.cdiv(group, plan.block_q)
     if not is_decode:
@@ -251,7 +252,7 @@ def attention_triton(
     splits = triton.cdiv(max_len_k, plan.split_kv) if max_len_k else 1
     if by_splits is None:
         sums_bytes = tokens * heads * splits * options["BLOCK_D"] * 4
-        # Of one query few rows of a tile are real: blocks that each read a split hide each other's waits for memory
+        # A single query fills few rows of a tile: programs that each read one split hide each other's memory latency
         is_idle = is_decode or tiles * kv_heads < 2 * programs(q)
         by_splits = splits > 1 and is_idle and sums_bytes <= _SUMS_BYTES_MAX
     if not by_splits:
@@ -260,24 +261,24 @@ def attention_triton(
 
 
 class _Call(NamedTuple):
-    """What the kernels share."""
+    """The arguments that the kernels share."""
 
     tensors: tuple[Tensor, Tensor, Tensor]
     lengths: tuple[Tensor, Tensor]
     sizes: tuple[int, int, int]
-    """Sequences, the window, and the longest sequence of keys."""
+    """The number of sequences, the window, and the longest sequence of keys."""
     keys: tuple[Any, ...]
-    """The table of pages, the scale, and the strides by which keys are found."""
+    """The page table, the scale, and the strides of the keys."""
     tiles: int
     options: dict[str, Any]
 
     def empty(self, *shape: int) -> Tensor:
-        """In fp32, on the device of the queries."""
+        """Return an empty fp32 tensor on the queries' device."""
         return torch.empty(shape, dtype=torch.float32, device=self.tensors[0].device)
 
 
 def _tuning(plan: AttentionPlan) -> dict[str, int]:
-    """What changes no addition's place: loads ahead, and registers, where ptxas would rather spill than use all."""
+    """Return options that don't affect the order of additions: pipeline stages, and registers so ptxas won't spill."""
     if plan.mma is Mma.WGMMA:
         return {"num_stages": 3 if plan.head_dim <= 128 else 2}
     is_wide = plan.head_dim > 128 and plan.mma in (Mma.FMA, Mma.TCGEN05)
@@ -285,7 +286,7 @@ def _tuning(plan: AttentionPlan) -> dict[str, int]:
 
 
 def _held(plan: AttentionPlan) -> dict[str, int | bool]:
-    """What `attention_kernel` holds of its sums in registers: as much as fits, which is found by compiling."""
+    """Return how much of its sums `attention_kernel` keeps in registers: as much as fits, found by compiling."""
     is_hopper, half = plan.mma is Mma.WGMMA, max(16, triton.next_power_of_2(plan.head_dim)) // 2
     return {"COLUMNS_MAX": min(half, 64 if is_hopper and half <= 64 else 32), "HOLDS_LAST": is_hopper}
 
@@ -295,14 +296,14 @@ def _integers(x: Tensor) -> Tensor:
 
 
 def _launch_tiles(call: _Call, held: dict[str, int | bool]) -> Tensor:
-    """A block for each tile; so many at a time as their sums have room."""
+    """Launch one program per tile; each launch has as many tiles as there is memory for their sums."""
     q, k, _ = call.tensors
     block_q, block_d = call.options["BLOCK_Q"], call.options["BLOCK_D"]
     out = torch.empty_like(q)
     kv_heads = k.shape[-2]
     room = max(1, _SUMS_BYTES_MAX // (kv_heads * block_q * block_d * 4))
     sums = call.empty(min(room, call.tiles), kv_heads, block_q, block_d)
-    # From the last, which see most keys, to the first
+    # From the last tiles, which see most keys, to the first
     for behind in range(call.tiles, 0, -room):
         launch(
             attention_kernel, (min(room, behind), kv_heads), *call.tensors, sums, out, *call.lengths,
@@ -312,12 +313,12 @@ def _launch_tiles(call: _Call, held: dict[str, int | bool]) -> Tensor:
 
 
 def _launch_splits(call: _Call, splits: int, *, overlaps: bool) -> Tensor:
-    """A block for each split of each tile, and then as many as merge them."""
+    """Launch one program per split of each tile, then the kernel that merges them."""
     q, k, _ = call.tensors
     out = torch.empty_like(q)
     rows, kv_heads = q.shape[0] * q.shape[1], k.shape[-2]
     sums = call.empty(rows, splits), call.empty(rows, splits), call.empty(rows, splits, call.options["BLOCK_D"])
-    # Of few blocks of keys, more on their way only keep other blocks of threads out
+    # A split has few blocks of keys: more stages would only leave room for fewer programs
     options = {**call.options, "OVERLAPS": overlaps, "num_stages": min(2, call.options["num_stages"])}
     launch(
         split_kernel, (splits, kv_heads, call.tiles), *call.tensors, *sums, *call.lengths, *call.sizes, *call.keys,

@@ -1,8 +1,8 @@
-"""Products of groups of rows, each with a weight of its own: what a mixture of experts multiplies.
+"""Grouped matrix products: each group of rows is multiplied by its own weight, as a mixture of experts needs.
 
-A row's bits are those that `matmul` gives it with its group's weight: the plan, the segments and the instruction are
-the same, and neither the size of a group nor a row's place in it is part of them. Which rows make a group is known on
-the device alone; a kernel looks each tile's group up, so that no launch waits for it.
+A row has the bits that `matmul` gives it with its group's weight: plan, segments and instruction are the same, and
+don't depend on the size of the group or on the row's place in it. Only the device knows which rows form a group; the
+kernel looks up each tile's group, so no launch has to wait for it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from spanreplay_kernels.plans.plan import MatmulPlan, plan_matmul
 __all__ = ["GROUPS_MAX", "grouped_mm", "grouped_mm_ref", "grouped_mm_triton"]
 
 GROUPS_MAX = 4095
-"""Every program holds the ends of all groups, and of what is behind the last."""
+"""Every program holds the ends of all groups, and of the rows after the last group."""
 _HINT = "pass (T, K), (E, K, N) and int32 (E,)"
 
 
 def grouped_mm_ref(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -> Tensor:
-    """Each group's rows times its weight in the order of a plan, in plain PyTorch: the definition."""
+    """Multiply each group's rows by its weight in a plan's order, in plain PyTorch: the definition."""
     out = x.new_zeros((x.shape[0], plan.n))
     start = 0
     for expert, end in enumerate(offsets.tolist()):
@@ -50,16 +50,16 @@ def grouped_mm_ref(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -> T
 
 
 def grouped_mm(x: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
-    """Rows of group e times w[e], as `torch._grouped_mm`; bitwise batch-invariant.
+    """Multiply the rows of group e by w[e], like `torch._grouped_mm`; bitwise batch-invariant.
 
-    Group e is x[offsets[e − 1] : offsets[e]]; it may be empty. Rows behind the last group are zero in the result.
+    Group e is x[offsets[e − 1] : offsets[e]]; it may be empty. Rows after the last group are zero in the result.
 
     Shapes: x (T, K) any T, w (E, K, N) of any strides, offsets (E,), result (T, N); E ≤ 4095, K, N ≥ 1.
     Dtypes: x, w bf16, fp16, fp32 (never TF32); offsets int32; sums in fp32, rounded once; result has x's dtype.
     Invariance: a row depends only on itself and its group's weight, and has the bits of `matmul(row, w[e])`.
-    Raises: UnsupportedInput if shapes, dtypes or devices do not fit, e.g. for the other forms of `_grouped_mm`; on a
-        CPU also if offsets decrease or pass T. On a GPU nobody looks: such offsets give wrong rows, and touch no
-        memory but the operands'.
+    Raises: UnsupportedInput if shapes, dtypes or devices don't fit, e.g. for the other forms of `_grouped_mm`; on a
+        CPU also if offsets decrease or exceed T. A GPU doesn't check this: such offsets give wrong rows, but access
+        no memory outside the operands.
     """
     _check(x, w, offsets)
     arch = arch_of(x.device)
@@ -96,13 +96,13 @@ def _grouped_mm_cpu(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan) -> 
 
 @triton.jit
 def _load_end(offsets_ptr, group, is_group, T, other):
-    """Where groups end; never outside the rows, whatever the offsets are."""
+    """Load the ends of groups, clamped to the rows."""
     return tl.minimum(tl.maximum(tl.load(offsets_ptr + group, mask=is_group, other=other), 0), T)
 
 
 @triton.jit
 def _count_tiles(offsets_ptr, groups, T, E, BLOCK_M: tl.constexpr):
-    """How many tiles of rows groups 0 … e have, for every e; group E is what is behind the last."""
+    """Return for every e how many tiles of rows groups 0 … e have; group E is the rows after the last group."""
     ends = _load_end(offsets_ptr, groups, groups < E, T, T)
     starts = _load_end(offsets_ptr, groups - 1, (groups > 0) & (groups <= E), T, 0)
     rows = tl.where(groups <= E, tl.maximum(ends - starts, 0), 0)
@@ -114,7 +114,7 @@ def _find_tile(
     tile, tiles_until, groups, offsets_ptr, T, E, tiles_m, tiles_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """(group, its end, the tile's first row and column) of a tile."""
+    """Return (group, its end, the tile's first row, its first column) for a tile."""
     tile_m, tile_n = place(tile, tiles_m, tiles_n, GROUP)
     group = tl.sum((tiles_until <= tile_m).to(tl.int32), 0)
     first = tl.sum(tl.where(groups == group - 1, tiles_until, 0), 0)
@@ -130,7 +130,7 @@ def grouped_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
     IS_EVEN: tl.constexpr, GROUP: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of all groups: every block adds all segments, in order, as `matmul_kernel`. Persistent."""
+    """Compute tiles of all groups: every program adds all segments in order, like `matmul_kernel`. Persistent."""
     groups = tl.arange(0, BLOCK_E)
     tiles_until = _count_tiles(offsets_ptr, groups, T, E, BLOCK_M)
     tiles_m, tiles_n = tl.max(tiles_until, 0), tl.cdiv(N, BLOCK_N)
@@ -141,7 +141,7 @@ def grouped_kernel(
         group, end, row, column = _find_tile(
             tile, tiles_until, groups, offsets_ptr, T, E, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP
         )
-        # What is behind the last group is multiplied too, by some weight, and not kept: no branch, no other loop
+        # Rows after the last group are multiplied too, by some weight, and discarded: no branch, no second loop
         w_at = w_ptr + tl.minimum(group, E - 1).to(tl.int64) * stride_we
         acc = sum_tile(
             x_ptr + row.to(tl.int64) * stride_xm, w_at + column.to(tl.int64) * stride_wn,
@@ -164,7 +164,7 @@ def grouped_split_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
     IS_EVEN: tl.constexpr, OVERLAPS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One segment of one tile of all groups: its fp32 sum into sums (SEGMENTS, T, N)."""
+    """Store the fp32 sum of one segment of one tile in sums (SEGMENTS, T, N)."""
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
     groups = tl.arange(0, BLOCK_E)
@@ -194,7 +194,7 @@ def grouped_tma_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr,
     IS_K_MAJOR: tl.constexpr, GROUP: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """As `grouped_kernel`; a tile reads rows of the next group too, whose sums are not kept."""
+    """Like `grouped_kernel`, with TMA; a tile may also read rows of the next group, whose sums are discarded."""
     groups = tl.arange(0, BLOCK_E)
     tiles_until = _count_tiles(offsets_ptr, groups, T, E, BLOCK_M)
     tiles_m, tiles_n = tl.max(tiles_until, 0), tl.cdiv(N, BLOCK_N)
@@ -219,17 +219,17 @@ def grouped_tma_kernel(
 
 
 def tile_for(rows: int, plan: MatmulPlan, *, by_tma: bool = False) -> Tile:
-    """The tile of a launch over groups of so many rows; registers and warps are found by compiling."""
+    """Return the tile for groups of `rows` rows; register and warp counts were found by compiling."""
     if by_tma and plan.mma is Mma.WGMMA:
         # Measured on an H200: bench/NOTES.md
         small = smallest_rows(rows)
         return Tile(small, 128, 4, 5) if small else Tile(128, 128, 8, 5)
     if plan.k % 16 or plan.n % 16:
-        # Loads of one element each: their addresses fill the registers
+        # Elements are loaded one by one: their addresses fill the registers
         few = rows <= 16 or plan.mma is Mma.TCGEN05
         return Tile(16 if few else 32, plan.tile_n_min, 8, 3 if plan.mma is Mma.FMA else 2)
     if plan.mma is Mma.FMA:
-        # With 4 warps Triton 3.6 spills where there are 32 rows
+        # With 4 warps and 32 rows, Triton 3.6 spills
         return Tile(16, 64, 4, 2) if rows <= 16 else Tile(32, 64, 8, 2)
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
     small = smallest_rows(rows)
@@ -239,16 +239,16 @@ def tile_for(rows: int, plan: MatmulPlan, *, by_tma: bool = False) -> Tile:
 
 
 def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan, *, may_use_tma: bool = True) -> Tensor:
-    """Each group's rows times its weight by the kernels; for callers that have checked their operands.
+    """Run `grouped_mm` with the kernels; the caller has checked the operands and made a plan.
 
-    may_use_tma: False reads by pointers where the copy engine could; the bits are the same.
+    may_use_tma: False loads by pointers even where TMA would work; the bits are the same.
     """
     T, E = x.shape[0], w.shape[0]
     x, w, offsets = dense_rows(x), within_32_bits(aligned(w)), aligned(offsets.contiguous())
     out = torch.empty((T, plan.n), dtype=x.dtype, device=x.device)
     is_split = T <= SPLIT_ROWS_MAX and plan.segments > 1
     by_tma = may_use_tma and not is_split and is_readable(w, plan)
-    # As many rows as a group has on average: which tile suits them best, not what they add up to
+    # The average size of a group affects only the choice of tile, not the sums
     tile = tile_for(triton.cdiv(T, E), plan, by_tma=by_tma)
     tiles_n = triton.cdiv(plan.n, tile.n)
     tiles_m_max = T // tile.m + min(E + 1, T)
@@ -260,11 +260,11 @@ def grouped_mm_triton(x: Tensor, w: Tensor, offsets: Tensor, plan: MatmulPlan, *
     }  # fmt: skip
     if plan.mma is Mma.FMA:
         shape.setdefault("maxnreg", 160)  # as with few rows below
-    # Of tiles with few rows several fit into a multiprocessor, and hide each other's waits for a weight
+    # Several small tiles fit on a multiprocessor and hide each other's latency when loading weights
     blocks = min(tiles_m_max * tiles_n, programs(x) * (4 if tile.m <= 32 else 1))
     if by_tma:
         if plan.mma is Mma.TCGEN05 and tile.m <= 32:
-            # Otherwise the assembler spills a few registers, to make room for blocks that shared memory has no room for
+            # Otherwise the assembler spills a few registers to fit more programs than shared memory has room for
             shape["maxnreg"] = 160
         reads = descriptors(x[None], w, plan, tile)
         launch(

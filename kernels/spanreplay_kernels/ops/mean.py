@@ -1,7 +1,7 @@
 """Means and sums over dimensions.
 
-The dimensions that are summed are moved to the end and become one row; a row is added up block by block. How many rows
-there are decides nothing.
+The summed dimensions are moved to the end and flattened into one row, which is added up block by block. The number of
+rows affects nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Dims = int | Sequence[int] | None
 
 
 def mean_ref(x: Tensor, plan: RowPlan) -> Tensor:
-    """The mean of each row (M, N), of plan.op `sum` its sum, in the order of a plan: the definition."""
+    """Return the mean of each row (M, N), or its sum if plan.op is `sum`, in the plan's order: the definition."""
     total = torch.zeros(x.shape[0], dtype=torch.float32, device=x.device)
     for start in range(0, plan.width, plan.block):
         total += x[:, start : start + plan.block].float().sum(-1)
@@ -36,11 +36,12 @@ def mean_ref(x: Tensor, plan: RowPlan) -> Tensor:
 
 
 def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The mean over one, several or all dimensions; bitwise batch-invariant.
+    """Return the mean over one, several or all dimensions; bitwise batch-invariant.
 
     Shapes: x of any shape, dim one or several of its dimensions (None or empty: all), result as `torch.mean`'s.
-    Dtypes: bf16, fp16, fp32; dtype is what x is read as and the result has; sums in fp32, divided and rounded once.
-    Invariance: a result depends only on the elements it is the mean of; their order is plan_rows("mean", count)'s.
+    Dtypes: bf16, fp16, fp32; x is converted to `dtype`, which the result has too; sums in fp32, divided and rounded
+        once.
+    Invariance: a result depends only on the elements it averages, in the order of plan_rows("mean", count).
     Raises: UnsupportedInput if a dimension does not exist, is named twice or is empty, or no plan exists.
     Source: the sum is divided by the count, which is exact up to 2²⁴ elements.
     """
@@ -48,9 +49,9 @@ def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dty
 
 
 def sum_rows(x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The sum over one, several or all dimensions; bitwise batch-invariant.
+    """Return the sum over one, several or all dimensions; bitwise batch-invariant.
 
-    All else as `mean`.
+    Otherwise like `mean`.
     """
     return _reduce("sum", x, dim, keepdim, dtype)
 
@@ -74,7 +75,7 @@ def _reduce(op: str, x: Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | N
 
 
 def _dims(op: str, x: Tensor, dim: Dims) -> list[int]:
-    """The dimensions to sum over, from the first to the last; the order in which they are named means nothing."""
+    """Return the dimensions to sum over, in ascending order; the order in which they are named doesn't matter."""
     named = [dim] if isinstance(dim, int) else list(dim or range(x.dim()))
     dims = sorted(normal_dim(op, x, d) for d in named)
     if len(set(dims)) < len(dims):
@@ -83,7 +84,7 @@ def _dims(op: str, x: Tensor, dim: Dims) -> list[int]:
 
 
 def _count(plan: RowPlan) -> float:
-    """What a sum is divided by."""
+    """Return the divisor of the sum."""
     return float(plan.width) if plan.op == "mean" else 1.0
 
 
@@ -96,7 +97,7 @@ def sum_kernel(
     x_ptr, out_ptr, M, N, count,
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """The sums of BLOCK_ROWS rows of N, each block by block, divided by count."""
+    """Sum BLOCK_ROWS rows of N elements, block by block, and divide by `count`."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
     for start in range(0, N, BLOCK):
@@ -106,7 +107,7 @@ def sum_kernel(
 
 
 def sum_triton(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
-    """The sum or mean of rows (M, N) by the kernel; for callers that have checked their operands and made a plan."""
+    """Compute the sum or mean of rows (M, N) with the kernel; the caller has checked the operands and made a plan."""
     x = dense_rows(x)
     M = x.shape[0]
     out = torch.empty((M,), dtype=out_dtype, device=x.device)

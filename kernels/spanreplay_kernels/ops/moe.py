@@ -1,7 +1,7 @@
-"""A mixture of experts: each token's few feed-forward networks out of many, and their weighted sum.
+"""A mixture of experts: each token goes through a few of many feed-forward networks, and their results are weighted.
 
-Dropless: an expert takes every token that was routed to it. Whether a token fell off a full expert would depend on its
-neighbours, and no kernel could make that invariant.
+Dropless: an expert takes every token that is routed to it. If full experts dropped tokens, a token's fate would depend
+on its neighbours, and no kernel could make that invariant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["experts", "moe", "moe_ref"]
 def moe_ref(
     x: Tensor, router_w: Tensor, gate_up_w: Tensor, down_w: Tensor, top_k: int, *, normalise: bool = True
 ) -> Tensor:
-    """Token by token in fp64, each expert's network written out, in plain PyTorch: what the sum stands for."""
+    """Compute the mixture token by token in fp64, in plain PyTorch: the mathematical definition."""
     rows = []
     for row in x.double():
         scores = (router_w.double() @ row).softmax(0)
@@ -40,14 +40,14 @@ def moe_ref(
 def moe(
     x: Tensor, router_w: Tensor, gate_up_w: Tensor, down_w: Tensor, top_k: int, *, normalise: bool = True
 ) -> Tensor:
-    """The weighted sum of each token's `top_k` experts; bitwise batch-invariant.
+    """Return the weighted sum of each token's `top_k` experts; bitwise batch-invariant.
 
     y = Σ over chosen e of weight[e] · down_w[e] · (silu(gate) · up), with (gate, up) = gate_up_w[e] · x.
-    The router's product is in fp32, whatever the dtype: logits in bf16 tie often.
+    The router's product is always in fp32: logits in bf16 often tie.
 
     Shapes: x (T, H) any T, router_w (E, H), gate_up_w (E, 2·I, H), down_w (E, H, I), result (T, H); E ≤ 4095.
-    Dtypes: bf16, fp16, fp32, one for all; sums in fp32; each product and the activation is rounded to x's dtype.
-    Invariance: row t depends only on x[t] and the weights, wherever its experts' other tokens come from.
+    Dtypes: bf16, fp16, fp32, one for all; sums in fp32; each product and the activation are rounded to x's dtype.
+    Invariance: row t depends only on x[t] and the weights, not on its experts' other tokens.
     Raises: UnsupportedInput if shapes, dtypes or devices do not fit.
     Source: Shazeer et al. 2017, arXiv:1701.06538; dropless as Gale et al. 2022, arXiv:2211.15841.
     """
@@ -60,11 +60,11 @@ def moe(
 
 
 def experts(x: Tensor, ids: Tensor, weights: Tensor, gate_up_w: Tensor, down_w: Tensor) -> Tensor:
-    """The weighted sum of the experts that a router chose; bitwise batch-invariant.
+    """Return the weighted sum of the experts that a router chose; bitwise batch-invariant.
 
     Shapes: x (T, H) any T, ids and weights (T, top_k), gate_up_w (E, 2·I, H), down_w (E, H, I), result (T, H).
     Dtypes: x, gate_up_w, down_w one of bf16, fp16, fp32; weights any of these; ids int64.
-    Invariance, Raises: as `moe`. An id outside 0 … E − 1 is of no expert, and adds nothing.
+    Invariance, Raises: as `moe`. An id outside 0 … E − 1 names no expert and adds nothing.
     """
     _check(x, ids, gate_up_w, down_w)
     E, H, _ = down_w.shape

@@ -1,8 +1,8 @@
-"""From padded batches with a mask to packed sequences, so that keys are counted from their own sequence's first.
+"""Turns padded batches with a mask into packed sequences, so that keys are counted from their own sequence's start.
 
-A mask says, for every query, which keys it may see; a batch padded on the left shifts each sequence by as much as its
-neighbours are longer. What a query's sequence is, and where it starts, is read off the mask; a mask that means anything
-else than sequences, causal or not, within a window or not, is refused.
+A mask says for every query which keys it may see. Left padding shifts each sequence by as much as it is shorter than
+the longest. The mask tells which keys belong to a query's sequence and where that starts. Masks that don't describe
+sequences (causal or not, with or without a window) are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HINT = "pad on the left, and pass causal masks or none"
 
 
 class Span(NamedTuple):
-    """A row's sequence: its keys from `first` to before `end`; its last queries are the sequence's last tokens."""
+    """A row's sequence: its keys are `first` up to `end` (exclusive); its last queries are the last tokens."""
 
     first: int
     end: int
@@ -32,14 +32,15 @@ def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool, scale: float | None = None,
     window: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention of a padded batch; bitwise batch-invariant, over padding too.
+    """Compute attention of a padded batch; bitwise batch-invariant, whatever the padding.
 
-    Shapes: q (B, Hq, Q, D), k, v (B, Hkv, S, D), mask (B or 1, Hq or 1, Q, S) or None, result (B, Hq, Q, D); where
-        there is no mask, all S keys are the sequence's and the queries its last. Queries that are padding give zeros.
-    causal: where there is no mask; a mask tells.
+    Shapes: q (B, Hq, Q, D), k, v (B, Hkv, S, D), mask (B or 1, Hq or 1, Q, S) or None, result (B, Hq, Q, D); without
+        a mask, all S keys belong to the sequence and the queries are its last. Padding queries give zeros.
+    causal: used only without a mask, which says so itself.
     Dtypes: bf16, fp16, fp32; mask bool (true where a query sees a key) or float (0 where it does).
-    Invariance: as `attention`; how far a row is padded changes nothing.
-    Raises: UnsupportedInput if the mask adds values, differs between heads, or means no sequences; else as `attention`.
+    Invariance: as `attention`; the amount of padding changes nothing.
+    Raises: UnsupportedInput if the mask adds values, differs between heads or doesn't describe sequences; else as
+        `attention`.
     """
     B, Hq, Q, D = q.shape
     S = k.shape[2]
@@ -67,9 +68,9 @@ def masked_attention(
 
 
 def spans_of(mask: Tensor, *, batch: int, window: int | None = None) -> tuple[list[Span], bool]:
-    """Each row's sequence, and whether queries see no later keys; read on the CPU, so that a GPU is waited for.
+    """Return each row's sequence, and whether the mask is causal; read on the CPU, so a GPU is synchronised.
 
-    Raises: UnsupportedInput if the mask says anything else.
+    Raises: UnsupportedInput if the mask doesn't describe sequences.
     """
     if mask.dim() != 4 or (mask.shape[1] != 1 and mask.stride(1) != 0 and not bool((mask == mask[:, :1]).all())):
         raise UnsupportedInput("attention", "the mask differs between heads", mask, hint=_HINT)
@@ -86,7 +87,7 @@ def spans_of(mask: Tensor, *, batch: int, window: int | None = None) -> tuple[li
 
 
 def _span(seen: Tensor, window: int | None) -> Span:
-    """By the last query and, where a window hides its first keys from it, by the first query that sees any."""
+    """Find a row's sequence from its last query and, if a window hides early keys, from all queries."""
     Q = seen.shape[0]
     visible = seen[-1].nonzero()[:, 0]
     if not len(visible):
@@ -97,7 +98,7 @@ def _span(seen: Tensor, window: int | None) -> Span:
 
 
 def _expected(seen: Tensor, span: Span, window: int | None, is_causal: bool) -> Tensor:
-    """What the last queries of a sequence see."""
+    """Return the mask that the last queries of a sequence should have."""
     at = torch.arange(span.end - span.queries, span.end)[:, None]
     keys = torch.arange(seen.shape[1])[None]
     visible = (keys >= span.first) & (keys < span.end)

@@ -1,7 +1,7 @@
 """Rotary position embedding in the convention of transformers: the halves of a head are rotated against each other.
 
-Every step is a product or a sum that IEEE 754 rounds one way, and no two are contracted: the CPU and every GPU give the
-same bits.
+Every step is a product or a sum with exactly one IEEE 754 rounding, and none are contracted, so the CPU and every GPU
+give the same bits.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from spanreplay_kernels.plans.operands import FLOATS, check_dtype
 __all__ = ["rope", "rope_ref", "rope_triton"]
 
 _TILE_ELEMENTS = 2048
-"""Of the halves of heads that a block rotates: heads share the cosines that it loads."""
+"""Elements of half heads that one program rotates: the heads share the cosines it loads."""
 
 
 def rope_ref(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x · cos + rotate_half(x) · sin in fp32, rounded once: the definition. Shapes: as `rope`'s q, cos and sin."""
+    """Return x · cos + rotate_half(x) · sin in fp32, rounded once: the definition. Shapes: as in `rope`."""
     wide, half = x.float(), x.shape[-1] // 2
     rotated = torch.cat((-wide[..., half:], wide[..., :half]), -1)
     return (wide * cos.float()[:, None] + rotated * sin.float()[:, None]).to(x.dtype)
 
 
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k rotated by the angles of their positions; bitwise batch-invariant.
+    """Rotate q and k by the angles of their positions; bitwise batch-invariant.
 
     Element d of a head becomes x[d] · cos[d] - x[d + D/2] · sin[d] in the first half, and
     x[d] · cos[d] + x[d - D/2] · sin[d] in the second.
 
     Shapes: q (B, H, S, D), k (B, H_k, S, D) of any strides, cos and sin (B, S, D) or (1, S, D); D even; results
     contiguous. A model that rotates only part of a head passes that part.
-    Dtypes: bf16, fp16, fp32, q's and k's the same; cos and sin in it or in fp32; each product and the sum in fp32,
+    Dtypes: bf16, fp16, fp32, the same for q and k; cos and sin in that dtype or fp32; each product and the sum in fp32,
     rounded to q's dtype once (transformers rounds bf16 after each step).
     Invariance: an element depends only on its pair and its angle; the same bits on the CPU and on every GPU.
-    Raises: UnsupportedInput if shapes, dtypes or devices do not fit, or there are no kernels for the device.
+    Raises: UnsupportedInput if shapes, dtypes or devices don't fit, or there are no kernels for the device.
     Source: Su et al. 2021, arXiv:2104.09864, eq. 34, with the pairs of transformers' `apply_rotary_pos_emb`.
     """
     _check(q, k, cos, sin)
@@ -69,14 +69,14 @@ def _rope_cpu(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rope_ref(x, cos, sin).contiguous()
 
 
-# Strides are specialised on, though S is in them: loads are wide where heads are, and no width changes an element
+# Triton may specialise on strides, although they contain S: the width of a load doesn't change any element
 @triton.jit(do_not_specialize=["H", "S"])
 def rope_kernel(
     x_ptr, cos_ptr, sin_ptr, out_ptr, H, S, stride_b, stride_h, stride_s,
     IS_ANGLE_SHARED: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
     INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_H heads of one token; HALF columns make half a head, BLOCK is the next power of two."""
+    """Rotate BLOCK_H heads of one token; HALF columns make half a head, BLOCK is the next power of two."""
     b, s = (tl.program_id(0) // S).to(tl.int64), (tl.program_id(0) % S).to(tl.int64)
     heads = (tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -96,7 +96,7 @@ def rope_kernel(
 
 
 def rope_triton(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, H, S, D) rotated by the kernel; for callers that have checked their operands."""
+    """Rotate x (B, H, S, D) with the kernel; the caller has checked the operands."""
     B, H, S, D = x.shape
     x = x if x.stride(3) == 1 else x.contiguous()
     cos, sin = cos.contiguous(), sin.contiguous()

@@ -1,7 +1,7 @@
-"""The router of a mixture of experts: which experts a token goes to, and how much each of them counts.
+"""The router of a mixture of experts: it chooses each token's experts and their weights.
 
-One unit in the last place can send a token to another expert. So the softmax is in fp32, its sum has one order that
-is written out, its exponential is the same on every device, and of equal logits the expert of the lowest id is first.
+A difference of one unit in the last place can send a token to another expert. So the softmax is computed in fp32 with
+an explicit order of additions and an exponential that is the same on every device, and ties go to the lowest id.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from spanreplay_kernels.plans.plan import RowPlan, plan_rows
 __all__ = ["EXPERTS_MAX", "TOP_K_MAX", "route", "route_ref", "route_triton"]
 
 EXPERTS_MAX = 4095
-"""A block holds one row of logits; `grouped_mm` takes no more groups either."""
+"""One program holds a whole row of logits; `grouped_mm` has the same limit on groups."""
 TOP_K_MAX = 64
 
 
 def route_ref(router_logits: Tensor, top_k: int, normalise: bool, plan: RowPlan) -> tuple[Tensor, Tensor]:
-    """Softmax, the largest by (−logit, id), and their weights, in plain PyTorch: the definition."""
-    # (1) Experts are chosen by logits, which no rounding of the softmax can make equal; NaN is the smallest
+    """Choose experts by (−logit, id) and weight them by softmax, in plain PyTorch: the definition."""
+    # (1) Experts are chosen by logits, since rounding in the softmax could create ties; NaN counts as the smallest
     logits = router_logits.float()
     keys = torch.where(logits == logits, logits, -torch.inf)
     ids = keys.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
-    # (2) fp32 softmax; the upper half of the row is added to the lower, until one sum is left
+    # (2) fp32 softmax; the upper half of the row is added to the lower until one sum is left
     powers = exp(logits - keys.amax(1, keepdim=True))
     padded = torch.nn.functional.pad(powers, (0, plan.block - plan.width))
     weights = powers.gather(1, ids) / sum_cpu(padded)[:, None]
     if not normalise:
         return weights, ids
-    # (3) The chosen ones add up to one: summed from the first to the last
+    # (3) Scale the chosen weights to add up to one; they are summed from the first to the last
     total = weights[:, 0]
     for slot in range(1, top_k):
         total = total + weights[:, slot]
@@ -46,16 +46,16 @@ def route_ref(router_logits: Tensor, top_k: int, normalise: bool, plan: RowPlan)
 
 
 def route(router_logits: Tensor, top_k: int, *, normalise: bool = True) -> tuple[Tensor, Tensor]:
-    """(weights, expert ids) of each token's `top_k` experts, the largest first; bitwise batch-invariant.
+    """Return (weights, expert ids) of each token's `top_k` experts, largest first; bitwise batch-invariant.
 
     weights = softmax(logits) of the chosen experts, divided by their sum if `normalise`.
-    Of equal logits the lowest id comes first; NaN is the smallest logit, and makes all weights of its token NaN.
+    Of equal logits the lowest id comes first. NaN counts as the smallest logit, and makes all its token's weights NaN.
 
     Shapes: router_logits (T, E) any T, E ≤ 4095, weights and ids (T, top_k), top_k ≤ min(E, 64).
     Dtypes: router_logits bf16, fp16, fp32; weights fp32, ids int64. Sums in fp32.
     Invariance: row i depends only on router_logits[i]; by construction CPU and GPU give the same bits.
     Raises: UnsupportedInput for other shapes, dtypes or devices.
-    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 3–5 without noise; renormalised as Mixtral, arXiv:2401.04088.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 3–5 without noise; renormalised as in Mixtral, arXiv:2401.04088.
     """
     _check(router_logits, top_k)
     arch = arch_of(router_logits.device)
@@ -63,7 +63,7 @@ def route(router_logits: Tensor, top_k: int, *, normalise: bool = True) -> tuple
     if router_logits.shape[0] == 0:
         return router_logits.new_empty((0, top_k), dtype=torch.float32), router_logits.new_empty((0, top_k)).long()
     if arch is CPU:
-        # Sorting, comparing and operations that IEEE 754 rounds in one way: nothing for a batch to change
+        # Only sorting, comparisons and operations with one IEEE 754 rounding: the batch can't change anything
         return route_ref(router_logits, top_k, normalise, plan)
     return route_triton(router_logits, top_k, normalise, plan)
 
@@ -83,7 +83,7 @@ def route_kernel(
     logits_ptr, weights_ptr, ids_ptr, E,
     TOP_K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr, NORMALISE: tl.constexpr,
 ):  # fmt: skip
-    """One token; the steps are those of `route_ref`."""
+    """Route one token; the numbered steps are those of `route_ref`."""
     row = tl.program_id(0).to(tl.int64)
     experts = tl.arange(0, BLOCK)
     logits = tl.load(logits_ptr + row * E + experts, mask=experts < E, other=float("-inf")).to(tl.float32)
@@ -102,7 +102,7 @@ def route_kernel(
         best = tl.max(tl.where(is_free, keys, float("-inf")), 0)
         at = tl.min(tl.where(is_free & (keys == best), experts, BLOCK), 0)
         is_free = is_free & (experts != at)
-        # One term is not 0: no order to fix
+        # Only one term is not 0, so the order of the sum doesn't matter
         weight = tl.math.div_rn(tl.sum(tl.where(experts == at, powers, 0.0), 0), total)
         weights = tl.where(slots == slot, weight, weights)
         ids = tl.where(slots == slot, at, ids)
@@ -116,7 +116,7 @@ def route_kernel(
 
 
 def route_triton(router_logits: Tensor, top_k: int, normalise: bool, plan: RowPlan) -> tuple[Tensor, Tensor]:
-    """`route` by the kernel; for callers that have checked their operands and made a plan."""
+    """Run `route` with the kernel; the caller has checked the operands and made a plan."""
     logits = dense_rows(router_logits)
     T = logits.shape[0]
     weights = torch.empty((T, top_k), dtype=torch.float32, device=logits.device)

@@ -1,8 +1,8 @@
-"""Sampling: which token comes next, as a function of the row's logits, its seed and its position alone.
+"""Sampling: the next token depends only on the row's logits, seed and position.
 
-argmax(logits / temperature + noise), with Gumbel noise from a counter-based generator, is a draw from the softmax: no
-sum over the vocabulary has an order to fix. Where top-p needs one, it is of integers. So all that is left are
-operations that IEEE 754 rounds in one way, and given the same logits CPU and GPU have one token to draw.
+argmax(logits / temperature + noise), with Gumbel noise from a counter-based generator, is a draw from the softmax
+without a sum over the vocabulary. The sum that top-p needs is one of integers. Every remaining operation has exactly
+one correct rounding under IEEE 754, so CPU and GPU draw the same token from the same logits.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ __all__ = ["TEMPERATURE_MAX", "sample", "sample_ref", "sample_triton"]
 
 _VOCABULARY_MAX = 2**24
 TEMPERATURE_MAX = 1e6
-"""Far beyond it all logits round to one."""
+"""At temperatures far above this, all logits round to the same value."""
 _CHUNK = 8192
-"""Tokens of one block; the best of all blocks is the best, however many there are."""
+"""Tokens per program; the maximum over all programs doesn't depend on how many there are."""
 _ONE = 2.0**40
-"""The largest probability as an integer: the sum of 2²⁴ of them fits into 64 bits without a sign."""
+"""The largest probability as an integer: the sum of 2²⁴ of them fits into an unsigned 64-bit integer."""
 _WORDS = 4
 
 
 def sample_ref(
     logits: Tensor, seeds: Tensor, positions: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None
 ) -> Tensor:
-    """The token of each row, in plain PyTorch: the definition. Parameters are one a row; None is off."""
-    # (1) NaN is the smallest logit; both zeros are one
+    """Return the token of each row, in plain PyTorch: the definition. One parameter per row; None turns it off."""
+    # (1) NaN counts as the smallest logit; -0.0 becomes 0.0
     x = logits.float()
     x = torch.where(x == x, x, -torch.inf) + 0.0
     tokens = torch.arange(x.shape[1], device=x.device)
-    # (2) Only the largest by (−logit, id) take part
+    # (2) Only the first tokens in the order (−logit, id) take part
     is_kept = torch.ones_like(x, dtype=torch.bool)
     if top_k is not None or top_p is not None:
         value, token = _last_kept(x, temperature, top_k, top_p)
         is_kept = (x > value[:, None]) | ((x == value[:, None]) & (tokens <= token[:, None]))
-    # (3) Gumbel noise; at temperature 0 none
+    # (3) Gumbel noise; none at temperature 0
     is_greedy = (temperature == 0)[:, None]
     scaled = x / torch.where(is_greedy, 1.0, temperature[:, None])
     scores = torch.where(is_greedy, scaled, scaled - log(_exponential(_words(seeds, positions, x.shape[1]))))
     scores = torch.where(is_kept & (scores == scores), scores, -torch.inf)
-    # (4) The largest; of equal ones the lowest id
+    # (4) The largest score wins; ties go to the lowest id
     best = scores.amax(1, keepdim=True)
     return torch.where(scores == best, tokens, x.shape[1]).amin(1)
 
 
 def _words(seeds: Tensor, positions: Tensor, width: int) -> Tensor:
-    """A random 32-bit word for each token (B, width): word t % 4 of counter (t // 4, position), key seed."""
+    """Return a random 32-bit word per token (B, width): word t % 4 of counter (t // 4, position), keyed by seed."""
     mask = 0xFFFFFFFF
     quads = torch.arange(-(-width // _WORDS), device=seeds.device)[None]
     low, high = (positions & mask)[:, None], ((positions >> 32) & mask)[:, None]
@@ -65,17 +65,17 @@ def _words(seeds: Tensor, positions: Tensor, width: int) -> Tensor:
 
 
 def _exponential(words: Tensor) -> Tensor:
-    """−log(1 − v) for v = (word + ½) / 2³²; exact where it is small, and it is the small ones that win."""
+    """Return −log(1 − v) for v = (word + ½) / 2³²; exact for small results, which are the ones that win."""
     v = (words.to(torch.float32) * 2.0**-32 + 2.0**-33).clamp(max=1.0 - 2.0**-24)
     rest = 1.0 - v
-    # What the subtraction lost, back by the logarithm's first term
+    # The logarithm's first term restores the bits that the subtraction lost
     return (v - (1.0 - rest)) / rest - log(rest)
 
 
 def _last_kept(
     x: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(logit, id) of the last that takes part, in the order of (−logit, id)."""
+    """Return (logit, id) of the last token that takes part, in the order (−logit, id)."""
     width = x.shape[1]
     values, ids = x.sort(dim=1, descending=True, stable=True)
     count = torch.full((x.shape[0],), width, device=x.device)
@@ -86,7 +86,7 @@ def _last_kept(
         powers = exp(scaled - scaled[:, :1])
         powers = torch.where(powers == powers, powers, 0.0)
         is_among = torch.arange(width, device=x.device) < count[:, None]
-        # Probabilities as integers, whose sum is the same in every order
+        # Probabilities as integers: their sum is the same in every order
         shares = torch.where(is_among, (powers * _ONE).to(torch.int64), 0)
         before = shares.cumsum(1) - shares
         needed = top_p.double() * shares.sum(1).double()
@@ -105,18 +105,18 @@ def sample(
     top_k: Tensor | int = 0,
     top_p: Tensor | float = 1.0,
 ) -> Tensor:
-    """A token of each row, drawn from softmax(logits / temperature); bitwise batch-invariant.
+    """Draw a token for each row from softmax(logits / temperature); bitwise batch-invariant.
 
-    temperature 0 is greedy. top_k keeps the k largest logits, 0 keeps all; top_p then keeps the fewest of them, from
-    the largest on, whose probabilities reach p of theirs. Of equal logits the lower id is larger; NaN is the smallest.
-    A row without a number above −Inf gives 0.
+    temperature 0 is greedy. top_k keeps the k largest logits, 0 keeps all. top_p then keeps the fewest of those, from
+    the largest down, whose probabilities sum to at least p times the total of all kept. Of equal logits the lower id
+    ranks higher; NaN ranks lowest. A row with no logit above −Inf gives 0.
 
     Shapes: logits (B, V) any B, V ≤ 2²⁴; seeds, positions and result (B,); parameters a number or (B,).
-    Dtypes: logits bf16, fp16, fp32; seeds, positions and result int64; temperature and top_p are taken as fp32.
-    Invariance: row i depends only on logits[i], seeds[i], positions[i] and its parameters, on CPU and GPU alike
-        by construction.
-    Raises: UnsupportedInput for other shapes, dtypes or devices, and for parameters out of range: numbers everywhere,
-        tensors on a CPU only.
+    Dtypes: logits bf16, fp16, fp32; seeds, positions and result int64; temperature and top_p are converted to fp32.
+    Invariance: row i depends only on logits[i], seeds[i], positions[i] and its parameters; CPU and GPU give the same
+        result by construction.
+    Raises: UnsupportedInput for other shapes, dtypes or devices, and for parameters out of range; the range of tensors
+        is checked on a CPU only.
     Source: Gumbel-max: Maddison, Tarlow & Minka 2014, arXiv:1411.0030; top-p: Holtzman et al. 2019, arXiv:1904.09751.
     """
     _check(logits, seeds, positions)
@@ -129,7 +129,7 @@ def sample(
     if logits.shape[0] == 0:
         return seeds.new_empty(0)
     if arch is CPU:
-        # Sorting, comparing, integers and operations that IEEE 754 rounds in one way: nothing for a batch to change
+        # Only sorting, comparisons, integers and operations with one IEEE 754 rounding: the batch can't change anything
         return sample_ref(logits, seeds, positions, *params)
     return sample_triton(logits, seeds, positions, *params)
 
@@ -146,7 +146,7 @@ def _check(logits: Tensor, seeds: Tensor, positions: Tensor) -> None:
 
 
 def _per_row(name: str, logits: Tensor, value: Tensor | float, low: float, high: float) -> Tensor:
-    """A parameter as one fp32 or int64 a row."""
+    """Return a parameter as one fp32 or int64 value per row."""
     hint = f"pass a number from {low} to {high}, or one a row"
     if not isinstance(value, Tensor):
         if not low <= value <= high:  # NaN is in no range
@@ -167,14 +167,14 @@ def _per_row(name: str, logits: Tensor, value: Tensor | float, low: float, high:
 
 @triton.jit
 def _better(best, token, other, other_token):
-    """The larger score and its token; of equal scores the lower token."""
+    """Return the larger score and its token; ties go to the lower token."""
     takes = (other > best) | ((other == best) & (other_token < token))
     return tl.where(takes, other, best), tl.where(takes, other_token, token)
 
 
 @triton.jit
 def _score(row_ptr, tokens, end, words, temperature, last_value, last_token, HAS_LAST: tl.constexpr):
-    """Scores of tokens, as (1) to (3) of `sample_ref`; −Inf for those that take no part."""
+    """Return the scores of tokens, as in steps (1) to (3) of `sample_ref`; −Inf for tokens that don't take part."""
     x = tl.load(row_ptr + tokens, mask=tokens < end, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
     scaled = tl.math.div_rn(x, tl.where(temperature == 0, tl.full(x.shape, 1.0, tl.float32), temperature))
@@ -194,7 +194,7 @@ def sample_kernel(
     logits_ptr, seeds_ptr, positions_ptr, temperature_ptr, last_value_ptr, last_token_ptr,
     scores_ptr, tokens_ptr, V, CHUNK: tl.constexpr, QUADS: tl.constexpr, HAS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """The best of one chunk of one row."""
+    """Find the best token in one chunk of one row."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     seed, position = tl.load(seeds_ptr + row), tl.load(positions_ptr + row)
     temperature = tl.load(temperature_ptr + row)
@@ -227,7 +227,7 @@ def sample_kernel(
 
 @triton.jit
 def pick_kernel(scores_ptr, tokens_ptr, out_ptr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr):
-    """The best of a row's chunks."""
+    """Pick the best of a row's chunks."""
     row = tl.program_id(0).to(tl.int64)
     chunks = tl.arange(0, BLOCK)
     scores = tl.load(scores_ptr + row * CHUNKS + chunks, mask=chunks < CHUNKS, other=float("-inf"))
@@ -239,13 +239,13 @@ def pick_kernel(scores_ptr, tokens_ptr, out_ptr, CHUNKS: tl.constexpr, BLOCK: tl
 def sample_triton(
     logits: Tensor, seeds: Tensor, positions: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """`sample` by the kernels; for callers that have checked their operands. Parameters as `sample_ref`'s."""
+    """Run `sample` with the kernels; the caller has checked the operands. Parameters as in `sample_ref`."""
     logits = dense_rows(logits)
     (B, V), device = logits.shape, logits.device
     has_last = top_k is not None or top_p is not None
     last_value, last_token = temperature, positions
     if has_last:
-        # Sorted by torch: an order by (−logit, id) is one and the same, whatever algorithm finds it
+        # torch may sort: the order by (−logit, id) is unique, whatever the algorithm
         x = logits.float()
         x = torch.where(x == x, x, -torch.inf) + 0.0
         last_value, last_token = _last_kept(x, temperature, top_k, top_p)

@@ -1,8 +1,9 @@
-"""Products of fp8 with scales: a scale for each token, or for each 128 of its elements.
+"""Scaled fp8 matrix products, with one scale per token or per 128 of its elements.
 
-Scales are of a row's own elements, or of the weight's: one for a whole batch would let a row see its neighbours. A
-block of 128 products is one sum of the tensor core, from zero; it is scaled and added to its segment in fp32, so that
-what the tensor core keeps of a sum (on Hopper fewer bits than fp32 has) never runs on. Segments are as `matmul`'s.
+A scale is computed from a row's own elements or from the weight: one scale for a whole batch would make a row depend
+on its neighbours. The tensor core sums each block of 128 products from zero; the block is then scaled and added to its
+segment in fp32, so the tensor core's lower precision (on Hopper, fewer bits than fp32) doesn't accumulate. Segments are
+those of `matmul`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _DTYPE: Final = torch.float8_e4m3fn
 _MAX: Final = 448.0
 """The largest number of e4m3fn. Source: Micikevicius et al. 2022, arXiv:2209.05433, table 1."""
 _MULTIPLE: Final = 16
-"""Of K and N: rows of whole 16 bytes, as aten's own product wants them."""
+"""K and N must be multiples of this: rows of whole 16 bytes, as aten's own product requires."""
 
 
 def quantize(x: Tensor, group: int | None = None) -> tuple[Tensor, Tensor]:
-    """x (…, K) as fp8, and the scales (…, 1) of its rows or, with group = 128, (…, ⌈K / 128⌉) of its groups.
+    """Return x (…, K) as fp8 with the scales (…, 1) of its rows or, if group = 128, (…, ⌈K / 128⌉) of its groups.
 
-    Invariance: an element depends on its own row alone; a largest value has no order.
+    Invariance: an element depends only on its own row; a maximum doesn't depend on the order.
     """
     wide = x.float()
     if group is None:
@@ -48,9 +49,9 @@ def quantize(x: Tensor, group: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 def quantize_weight(w: Tensor, group: int | None = None) -> tuple[Tensor, Tensor]:
-    """w (K, N) as fp8, and the scales (1, N) of its columns or, with group = 128, (⌈K / 128⌉, ⌈N / 128⌉) of its blocks.
+    """Return w (K, N) as fp8 with the scales (1, N) of its columns or, if group = 128, (⌈K / 128⌉, ⌈N / 128⌉).
 
-    The columns lie dense, as the product reads them.
+    With a group, each scale covers a block of 128 × 128. Columns are contiguous, as the product reads them.
     """
     wide = w.t().float()
     if group is None:
@@ -71,9 +72,9 @@ def _scale_of(highest: Tensor) -> Tensor:
 def scaled_mm_ref(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, plan: MatmulPlan, bias: Tensor | None = None
 ) -> Tensor:
-    """The product (M, N) of x (M, K) and w (K, N) in the order of a plan, in fp32: the definition.
+    """Return the product (M, N) of x (M, K) and w (K, N) in a plan's order, in fp32: the definition.
 
-    x_scale (M, ⌈K / 128⌉) and w_scale (⌈K / 128⌉, N), spread over what they are the same for.
+    x_scale is (M, ⌈K / 128⌉) and w_scale (⌈K / 128⌉, N), both already expanded.
     """
     total: Tensor | None = None
     for start in range(0, plan.k, plan.segment_k):
@@ -91,13 +92,13 @@ def scaled_mm(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None = None,
     *, out_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:  # fmt: skip
-    """(x · x_scale) · (w · w_scale) + bias; bitwise batch-invariant where its certificate says so.
+    """Compute (x · x_scale) · (w · w_scale) + bias; bitwise batch-invariant where its certificate says so.
 
     Shapes: x (M, K) any M, w (K, N), K and N multiples of 16; x_scale (M, 1) or (M, ⌈K / 128⌉), w_scale (1, 1),
         (1, N) or (⌈K / 128⌉, ⌈N / 128⌉); bias (N,); result (M, N).
     Dtypes: x, w float8_e4m3fn; scales fp32; result bf16, fp16 or fp32, rounded once.
-    Invariance: row i depends only on x[i], its scales and w; the order of its K terms is plan_scaled(N, K, …)'s.
-    Raises: UnsupportedInput for other shapes, dtypes or devices, for one scale of all rows, and before sm_89.
+    Invariance: row i depends only on x[i], its scales and w; its K terms are added in the order of plan_scaled(N, K, …).
+    Raises: UnsupportedInput for other shapes, dtypes or devices, for one scale over all rows, and below sm_89.
     """
     _check(x, w, x_scale, w_scale, bias, out_dtype)
     arch = arch_of(x.device)
@@ -137,14 +138,14 @@ def _check(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor 
 
 
 def _is_of_blocks(w: Tensor, w_scale: Tensor) -> bool:
-    """Whether a scale is of 128 columns, and not of one or all."""
+    """Whether a scale covers 128 columns rather than one or all."""
     return w_scale.shape[1] not in (1, w.shape[1])
 
 
 def _scaled_cpu(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype
 ) -> Tensor:
-    """The product of what was quantised, in fp32 by the library's one shape."""
+    """Multiply the quantised operands in fp32, with the CPU library called in its one fixed shape."""
     K, N = w.shape
     x_spread = x_scale.repeat_interleave(FP8_GROUP, 1)[:, :K] if x_scale.shape[1] > 1 else x_scale
     w_spread = w_scale.repeat_interleave(FP8_GROUP, 0)[:K] if w_scale.shape[0] > 1 else w_scale
@@ -161,9 +162,9 @@ def _sum_scaled(
     SEGMENT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     COLUMNS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """The fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M). Rows of x and columns of w lie dense.
+    """Return the fp32 sum of the segment at `start`, transposed: (BLOCK_N, BLOCK_M).
 
-    COLUMNS: of w, that share a scale.
+    Rows of x and columns of w are contiguous. COLUMNS: how many columns of w share a scale.
     """
     ks, rows, columns = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     x_from, w_from = x_ptr + row.to(tl.int64) * K, w_ptr + column.to(tl.int64) * K
@@ -173,7 +174,7 @@ def _sum_scaled(
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for step in range(SEGMENT_K // BLOCK_K):
         k = start + step * BLOCK_K
-        # As in `sum_tile`: asked of each step, so that tiles are copied ahead
+        # Computed in each step, as in `sum_tile`, so that tiles can be prefetched
         is_row = rows < tl.where(k < K, M - row, 0)
         is_column = columns < tl.where(k < K, N - column, 0)
         w = tl.load(w_from + k + w_at, mask=is_column[:, None] & (k + ks < K)[None, :], other=0.0)
@@ -181,7 +182,7 @@ def _sum_scaled(
         x_scale = tl.load(x_scale_at + k // BLOCK_K * stride_xg, mask=is_row, other=0.0)
         w_scale = tl.load(w_scale_at + k // BLOCK_K * stride_wg, mask=is_column, other=0.0)
         block = dot(w, x, tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32), INTERPRET)
-        # Written out, so that no compiler contracts it in one kernel and not in the other
+        # An explicit fma: otherwise a compiler might contract it in one kernel and not in the other
         acc = tl.fma(block, w_scale[:, None] * x_scale[None, :], acc)
     return acc
 
@@ -193,7 +194,7 @@ def scaled_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr,
     GROUP: tl.constexpr, BIAS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the whole product: all segments, in order."""
+    """Compute one tile of the product: all segments, in order."""
     tile_m, tile_n = place(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     total = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
@@ -217,7 +218,7 @@ def scaled_split_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr,
     INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One segment of one tile: its fp32 sum into sums (SEGMENTS, M, N)."""
+    """Store the fp32 sum of one segment of one tile in sums (SEGMENTS, M, N)."""
     segment, row, column = tl.program_id(1), tl.program_id(2) * BLOCK_M, tl.program_id(0) * BLOCK_N
     acc = _sum_scaled(
         x_ptr, w_ptr, x_scale_ptr, w_scale_ptr, row, column, segment * SEGMENT_K, M, N, K,
@@ -228,12 +229,12 @@ def scaled_split_kernel(
 
 
 def tile_for(rows: int, plan: MatmulPlan) -> Tile:
-    """The tile of a launch over so many rows; registers and warps are found by compiling."""
+    """Return the tile for a launch over `rows` rows; register and warp counts were found by compiling."""
     is_narrow = ARCHS[plan.arch].shared_bytes_max < 110_000
     small = smallest_rows(rows)
     is_split = rows <= SPLIT_ROWS_MAX and plan.segments > 1
     warps = 8 if plan.mma is Mma.TCGEN05 or (small or 128) * plan.tile_n_min > 4096 else 4
-    # The sum of the segments before stands beside that of the segment, and that of the block
+    # Three accumulators are live: of the earlier segments, of this segment and of this block
     many = 32 if plan.mma is Mma.TCGEN05 and plan.segments > 1 else 64
     return Tile(small or many, plan.tile_n_min, warps, 3 if is_narrow else 4, is_split)
 
@@ -242,13 +243,13 @@ def scaled_mm_triton(
     x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, plan: MatmulPlan,
     out_dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """`scaled_mm` by the kernels; for callers that have checked their operands and made a plan."""
+    """Run `scaled_mm` with the kernels; the caller has checked the operands and made a plan."""
     M = x.shape[0]
     x, w = aligned(x.contiguous()), aligned(w.t().contiguous())
     x_scale, w_scale = aligned(x_scale.contiguous()), aligned(w_scale.contiguous())
     out = torch.empty((M, plan.n), dtype=out_dtype, device=x.device)
     tile = tile_for(M, plan)
-    # A dimension of one element is the same for all
+    # A dimension of size 1 is broadcast: stride 0
     strides = (
         x_scale.shape[1], int(x_scale.shape[1] > 1),
         w_scale.shape[1] if w_scale.shape[0] > 1 else 0, int(w_scale.shape[1] > 1),
