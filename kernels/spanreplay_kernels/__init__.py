@@ -1,9 +1,9 @@
 """Batch-invariant kernels for self-hosted models; torch and triton only.
 
-with spanreplay_kernels.invariant():  # torch's own operations are the batch-invariant ones
+with spanreplay_kernels.invariant():  # torch's operations become batch-invariant
     model(**inputs)
 
-The operations themselves are in `ops`, the proof that a model runs nothing else in `audit`, engines in `engines`.
+The operations are in `ops`, the audit that a model runs nothing else in `switch.audit`, engine plug-ins in `engines`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOMES: Final = MappingProxyType(
         "is_invariant": "switch.registry",
     }
 )
-"""Public name → its module, imported at first use: a plan or a manifest is read without torch."""
+"""Public name → its module, imported at first use, so that a plan or a manifest can be read without torch."""
 
 
 def __getattr__(name: str) -> Any:

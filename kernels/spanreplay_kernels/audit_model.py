@@ -1,4 +1,4 @@
-"""`python -m spanreplay_kernels audit MODEL`: every operation of a model, and those that nobody answers for.
+"""`python -m spanreplay_kernels audit MODEL`: list a model's operations and show which are not batch-invariant.
 
 The model is loaded with transformers and reads a few tokens; nothing is served and nothing is generated.
 """
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
-    """0 if every operation is covered; 1 if one is not, or is refused; 2 if there is no such model."""
+    """Return 0 if every operation is covered, 1 if one isn't or is refused, 2 if the model can't be loaded."""
     parser = argparse.ArgumentParser(
         prog="python -m spanreplay_kernels audit", description=(__doc__ or "").split("\n")[0]
     )

@@ -1,8 +1,8 @@
-"""The errors of this package; each names the operation, the shapes it was given and what to do.
+"""The errors of this package; each names the operation, its shapes and what to do.
 
 KernelError
 ├── UnsupportedInput   a dtype, device, shape or architecture that no plan exists for
-├── UncoveredOp        a reduction ran that batch invariance does not cover
+├── UncoveredOp        a reduction ran that the batch-invariant kernels don't cover
 ├── UnsupportedEngine  an engine's release, configuration or code that its plug-in does not cover
 └── NotInvariant       a certificate found two results for one row
 """
@@ -15,7 +15,7 @@ __all__ = ["KernelError", "NotInvariant", "UncoveredOp", "UnsupportedEngine", "U
 
 
 class KernelError(Exception):
-    """Everything that this package raises on purpose; comes out of a process as it was raised there."""
+    """Base of all errors that this package raises on purpose; it survives pickling between processes."""
 
     def __reduce__(self) -> Any:
         return _make_again, (type(self), self.args, self.__dict__)
@@ -29,7 +29,7 @@ def _make_again(kind: type[KernelError], args: tuple[object, ...], fields: dict[
 
 
 class UnsupportedInput(KernelError, ValueError):
-    """A dtype, device, shape or architecture that an operation has no plan for; nothing was computed."""
+    """An operation has no plan for this dtype, device, shape or architecture; nothing was computed."""
 
     def __init__(self, op: str, problem: str, *tensors: Any, hint: str) -> None:
         shapes = ", ".join(describe(t) for t in tensors)
@@ -38,7 +38,7 @@ class UnsupportedInput(KernelError, ValueError):
 
 
 class UncoveredOp(KernelError, RuntimeError):
-    """An operation that reduces over a dimension ran on a kernel that nobody has shown to be batch-invariant."""
+    """An operation that reduces over a dimension ran on a kernel that isn't known to be batch-invariant."""
 
     def __init__(self, op: str, *tensors: Any, hint: str) -> None:
         shapes = ", ".join(describe(t) for t in tensors)
@@ -47,7 +47,7 @@ class UncoveredOp(KernelError, RuntimeError):
 
 
 class UnsupportedEngine(KernelError, RuntimeError):
-    """An engine that the plug-in cannot make batch-invariant as it is; the message says what to change."""
+    """The plug-in can't make this engine batch-invariant as it is configured; the message says what to change."""
 
     def __init__(self, engine: str, problem: str, *, hint: str) -> None:
         super().__init__(f"{engine}: {problem}; {hint}")
@@ -55,11 +55,11 @@ class UnsupportedEngine(KernelError, RuntimeError):
 
 
 class NotInvariant(KernelError, AssertionError):
-    """One row had two results: the kernel, this GPU and these versions together are not batch-invariant."""
+    """One row had two different results: this kernel on this GPU with these versions is not batch-invariant."""
 
 
 def describe(value: Any) -> str:
-    """A tensor as `bf16[4, 128] cuda:0`; anything else by its type. Never a value."""
+    """Describe a tensor as `bfloat16[4, 128] cuda:0`, anything else by its type. Never includes a value."""
     shape, dtype, device = (getattr(value, name, None) for name in ("shape", "dtype", "device"))
     if shape is None or dtype is None:
         return type(value).__name__

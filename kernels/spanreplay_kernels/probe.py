@@ -1,7 +1,7 @@
-"""`python -m spanreplay_kernels.probe`: is a server ready, is it warm, does its load change its answers; no torch.
+"""`python -m spanreplay_kernels.probe`: check that a server is ready, warm it up, or test its invariance; no torch.
 
-Asks through the front door, as a client does: a server that lists its model may still be unable to answer. The exit
-status is 0 if all is well, else 1 with one line on standard error.
+It sends requests as a client does, because a server that lists its model may still be unable to answer. The exit
+status is 0 if the check passes, else 1 with one line on standard error.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from urllib.parse import urlsplit
 
 HEADER: Final = "x-spanreplay-determinism"
 TIMEOUT_S: Final = 290.0
-"""Below the 300 s that the startup probe of the chart allows: a first completion may compile."""
+"""Below the 300 s that the chart's startup probe allows; the first completion may have to compile kernels."""
 BODY_BYTES_MAX: Final = 1 << 20
 PROMPT: Final = "Count from one to twenty in words, separated by commas: one, two,"
 WORDS: Final = ("river", "stone", "lamp", "seven", "quiet", "engine", "paper", "green", "north", "bread", "window")
 
 
 class Unwell(Exception):
-    """The server does not do what is expected; the message says what."""
+    """The server failed a check; the message says which."""
 
 
 def complete(url: str, model: str, prompt: str, tokens: int) -> tuple[str, str]:
-    """The greedy completion of a prompt, and its determinism line ("" without one). Raises: Unwell."""
+    """Return the greedy completion of a prompt and its determinism line ("" if absent). Raises: Unwell."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 0, "stream": False}
@@ -54,7 +54,7 @@ def complete(url: str, model: str, prompt: str, tokens: int) -> tuple[str, str]:
 
 
 def check_line(line: str, *, is_wanted: bool, expected: str) -> None:
-    """Raises: Unwell if the header is missing, or is another one than expected."""
+    """Check the determinism line. Raises: Unwell if it is missing or not the expected one."""
     if not (is_wanted or expected):
         return
     if not line:
@@ -64,20 +64,20 @@ def check_line(line: str, *, is_wanted: bool, expected: str) -> None:
 
 
 def warm_up(options: argparse.Namespace) -> None:
-    """Answer a prompt of each length once, so that what it needs is compiled before users come. Raises: Unwell."""
+    """Complete a prompt of each length once, so that its kernels are compiled before users arrive. Raises: Unwell."""
     for tokens in options.tokens:
         _, line = complete(options.url, options.model, " ".join(["word"] * tokens), 2)
         check_line(line, is_wanted=options.header, expected=options.expect)
 
 
 def check_ready(options: argparse.Namespace) -> None:
-    """One completion of one token, with the header where it is wanted. Raises: Unwell."""
+    """Request one completion of one token, and check its header if asked to. Raises: Unwell."""
     _, line = complete(options.url, options.model, "ready?", 1)
     check_line(line, is_wanted=options.header, expected=options.expect)
 
 
 def check_invariance(options: argparse.Namespace) -> None:
-    """Equal prompts among random neighbours have one completion and one line. Raises: Unwell."""
+    """Check that equal prompts among random neighbours get one completion and one line. Raises: Unwell."""
     source = random.Random(options.seed)  # noqa: S311 - load, not a secret
     prompts = [PROMPT] * options.prompts
     for _ in range(options.prompts):
@@ -116,7 +116,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status of one check."""
+    """Run one check and return the exit status."""
     options = _parse(arguments)
     try:
         options.check(options)

@@ -1,5 +1,5 @@
-"""What plugs the kernels into an engine.
+"""Plug-ins that make inference engines use the kernels.
 
-`transformers` imports its engine. `vllm` and `sglang` are entry points of theirs, and import nothing until they are
-called by name; modules with an underscore subclass what an engine brings.
+`transformers` imports its engine. `vllm` and `sglang` are the engines' entry points, and import nothing until they are
+called by name; modules with an underscore subclass the engines' classes.
 """

@@ -1,4 +1,4 @@
-"""The experts of transformers' mixture-of-experts models, as its registry of implementations takes them.
+"""An experts implementation for transformers' registry, used by its mixture-of-experts models.
 
     ALL_EXPERTS_FUNCTIONS.register("spanreplay", experts_forward)
     model.set_experts_implementation("spanreplay")
@@ -19,17 +19,17 @@ from spanreplay_kernels.ops.moe import experts
 __all__ = ["experts_forward", "refusal_of"]
 
 _SILU = ("SiLU", "SiLUActivation")
-"""The classes by which transformers applies `silu`."""
+"""The classes with which transformers applies `silu`."""
 
 
 def experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """The weighted sum of the chosen experts; in place of `grouped_mm_experts_forward`, bitwise batch-invariant.
+    """Return the weighted sum of the chosen experts; bitwise batch-invariant, replaces `grouped_mm_experts_forward`.
 
     Shapes: hidden_states (T, H), top_k_index and top_k_weights (T, top_k), result (T, H).
-    Dtypes: as `experts`; the weights keep what the router rounded them to.
-    Invariance: as `experts`. Slots of experts that another rank holds add zero.
-    Raises: UnsupportedInput for experts that are not silu-gated, `[gate; up]` in one weight, without bias: no other
-        order is defined here, and none is made up.
+    Dtypes: as `experts`; the weights are used as the router rounded them.
+    Invariance: as `experts`. Slots of experts on another rank add zero.
+    Raises: UnsupportedInput unless experts are silu-gated, with `[gate; up]` in one weight and without bias: other
+        kinds have no order defined here.
     """
     _check(module, hidden_states)
     gate_up, down = module.gate_up_proj, module.down_proj
@@ -40,7 +40,7 @@ def experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top
 
 
 def refusal_of(module: Any) -> str:
-    """Why experts have no kernel of their own; empty if they have."""
+    """Return the reason why these experts have no kernel; empty if they have one."""
     reasons = {
         "experts without a gate": not module.has_gate,
         "experts with a bias": module.has_bias,

@@ -1,6 +1,6 @@
-"""Layers of transformers' fine-grained fp8, whose products are ours within `enable`.
+"""Our products for transformers' fine-grained fp8 layers, used within `enable`.
 
-Their own come from a hub, as kernels that pick a tile by the number of rows and that torch's dispatcher does not see.
+transformers' own kernels come from a hub, choose a tile by the number of rows, and bypass torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HINT: Final = "load it with FineGrainedFP8Config(dequantize=True)"
 @shared
 @contextmanager
 def fp8_is_ours() -> Iterator[None]:
-    """The products of `FP8Linear` are ours, for the process."""
+    """Replace the products of `FP8Linear` with ours, for the whole process."""
     original, finegrained_fp8.fp8_linear = finegrained_fp8.fp8_linear, fp8_linear
     try:
         yield
@@ -46,10 +46,10 @@ def fp8_linear(
     activation_scale: Tensor | None = None,
     allow_deepgemm: bool = True,
 ) -> Tensor:
-    """A linear layer as transformers calls it: input (…, K), weight (N, K) in e4m3 with a scale, or one of each block.
+    """Compute a linear layer as transformers calls it: input (…, K), weight (N, K) in e4m3, scaled as one or in blocks.
 
-    Tokens are scaled by their own largest value, or that of each 128 of their elements where the weight has blocks; by
-    activation_scale where the model brings one. Blocks are of 128 × 128.
+    Tokens are scaled by their own largest value or, if the weight has blocks, by that of each 128 of their elements; if
+    the model has an activation_scale, by that. Blocks are 128 × 128.
     Raises: UnsupportedInput for other blocks and for weights in fp4.
     """
     if weight.dtype != torch.float8_e4m3fn:
@@ -69,10 +69,10 @@ def fp8_linear(
 
 
 def fp8_experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """Experts in fp8 as transformers' registry calls them: (T, H) for tokens (T, H), expert by expert.
+    """Compute fp8 experts as transformers' registry calls them: (T, H) for tokens (T, H), expert by expert.
 
-    Each expert's rows are products of their own; a token adds its slots up in fp32, from the first to the last. The
-    host waits for the numbers of rows, so that no CUDA graph can hold it.
+    Each expert's rows are multiplied separately; a token's slots are added up in fp32, from the first to the last. The
+    host waits for the numbers of rows, so this can't be captured in a CUDA graph.
     Raises: as `fp8_linear`.
     """
     names = ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
@@ -89,7 +89,7 @@ def fp8_experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor,
 
 
 def _of_expert(module: Any, name: str, e: int, x: Tensor) -> Tensor:
-    """A product with one expert's weight."""
+    """Multiply x by one expert's weight."""
     scales = getattr(module, f"{name}_activation_scale", None)
     scale_inv = getattr(module, f"{name}_scale_inv")[e]
     scale = None if scales is None else scales[e]

@@ -1,7 +1,7 @@
-"""Our operations with the names and arguments under which vLLM and SGLang call theirs.
+"""Our operations, with the names and arguments with which vLLM and SGLang call theirs.
 
-Both engines have descendants of one file, in whose functions a linear layer, a norm or a softmax ends. A graph may be
-compiled of what calls them, so that each is one opaque operation of `torch.ops.spanreplay`, with a rule for shapes.
+Both engines have descendants of one file, whose functions implement linear layers, norms and softmax. Their callers may
+be compiled into a graph, so each function is one opaque operation of `torch.ops.spanreplay` with a fake for shapes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["NAMES", "PRODUCTS", "REPLACEMENTS", "keep_originals", "paged_attenti
 Function = Callable[..., Any]
 
 PRODUCTS: Final = ("product",)
-"""As `engaged` counts them; what computes has multiplied, and has attended."""
+"""Names under which `engaged` counts products."""
 
 
 def keep_originals() -> None:
-    """Remember aten's own kernels, which ours go back to for integers, before an engine registers over them."""
+    """Keep aten's own kernels, to which ours fall back for integers, before an engine overrides them."""
     for key in ("CPU", "CUDA") if torch.version.cuda else ("CPU",):
         for name in ORIGINALS:
-            with contextlib.suppress(RuntimeError):  # an engine got there first: it has no kernel of aten's left
+            with contextlib.suppress(RuntimeError):  # an engine was first: aten's kernel is gone
                 original(name, key)
 
 
@@ -52,7 +52,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype |
     if out_dtype not in (None, a.dtype):
         if out_dtype != torch.float32:
             raise UnsupportedInput("mm", f"a result in {out_dtype} has no kernel", a, b, hint="ask for float32")
-        # The sum is kept as it is: fp32 holds each factor, and the order is that of a product in fp32
+        # Not rounded to the operands' dtype: fp32 holds each factor exactly, and the order is that of an fp32 product
         a, b, bias = a.float(), b.float(), None if bias is None else bias.float()
     return product_of(a, b, bias).contiguous()
 
@@ -87,12 +87,12 @@ _bmm_op, _softmax_op, _log_softmax_op = (
 
 
 def matmul_persistent(a: Tensor, b: Tensor, bias: Tensor | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
-    """a (M, K) · b (K, N) + bias (N,); vLLM asks for no `out_dtype`."""
+    """Return a (M, K) · b (K, N) + bias (N,); vLLM passes no `out_dtype`."""
     return _product_op(a, b, bias, out_dtype)
 
 
 def linear_batch_invariant(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 -- the engine's name
-    """A linear layer: input (…, K), weight (N, K)."""
+    """Compute a linear layer: input (…, K), weight (N, K)."""
     rows = _product_op(input.reshape(-1, input.shape[-1]), weight.t(), bias, None)
     return rows.view(*input.shape[:-1], rows.shape[-1])
 
@@ -103,36 +103,36 @@ def rms_norm_batch_invariant(
     eps: float = 1e-6,
     residual: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The norm, or with a residual the norm of the sum and the sum; neither argument is written into."""
+    """Return the norm or, with a residual, the norm of the sum and the sum; the arguments are not modified."""
     if residual is None:
         return _norm_op(input, weight, eps)
     return _norm_of_sum_op(input, residual, weight, eps)
 
 
 def rms_norm(input: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:  # noqa: A002 -- the engine's name
-    """SGLang's name for the norm alone."""
+    """Return the norm, under SGLang's name."""
     return _norm_op(input, weight, eps)
 
 
 def softmax(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 -- the engine's name
-    """Over one dimension, in the dtype of its input."""
+    """Compute softmax over one dimension, in the input's dtype."""
     return _softmax_op(input, dim, False)
 
 
 def log_softmax(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 -- the engine's name
-    """Over one dimension, in the dtype of its input."""
+    """Compute log_softmax over one dimension, in the input's dtype."""
     return _log_softmax_op(input, dim, False)
 
 
 def mean_dim(input: Tensor, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:  # noqa: A002 -- the engine's name
-    """Over one dimension; of integers in fp32."""
+    """Compute the mean over one dimension; for integers in fp32."""
     if dtype is None and not input.is_floating_point():
         dtype = torch.float32
     return _mean_op(input if dtype is None else input.to(dtype), dim, keepdim, dtype)
 
 
 def bmm_batch_invariant(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """a (B, M, K) · b (B, K, N)."""
+    """Return a (B, M, K) · b (B, K, N)."""
     product = _bmm_op(a, b)
     return product if out is None else out.copy_(product)
 
@@ -146,7 +146,7 @@ REPLACEMENTS: Final[Mapping[str, Function]] = MappingProxyType(
         )
     }
 )  # fmt: skip
-"""Name of an engine's function → ours."""
+"""Name of the engine's function → our function."""
 
 NAMES: Final = MappingProxyType(
     {
@@ -157,7 +157,7 @@ NAMES: Final = MappingProxyType(
         "sglang": ("bmm_batch_invariant", "log_softmax", "matmul_persistent", "mean_dim", "rms_norm"),
     }
 )  # fmt: skip
-"""Which of them an engine has in its own file of batch-invariant operations, to be replaced there."""
+"""The functions to replace in each engine's own module of batch-invariant operations."""
 
 paged_attention: Final = counted("paged_attention", attention_in_pages)
-"""Attention over a cache in pages, counted; an engine calls its attention outside its graphs."""
+"""Counted attention over a paged cache; an engine calls its attention outside its compiled graphs."""

@@ -1,4 +1,4 @@
-"""What a plug-in asks of an engine before it changes anything: a table of rules, and the words of each refusal."""
+"""The checks that a plug-in makes on an engine before it changes anything: rules, and the message of each refusal."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from spanreplay_kernels.errors import UnsupportedEngine
 __all__ = ["PLUGIN", "Rule", "check", "check_release", "field", "is_asked"]
 
 PLUGIN: Final = "spanreplay"
-"""Name of both entry points, by which an engine's list of plug-ins asks for it."""
+"""Name of both entry points, used in an engine's list of plug-ins."""
 
 
 class Rule(NamedTuple):
-    """One configuration that is refused."""
+    """A requirement on one setting."""
 
     path: str
-    """Where it stands in the engine's configuration, `a.b.c`."""
+    """The setting's path in the engine's configuration, `a.b.c`."""
     is_covered: Callable[[Any], bool]
-    """Whether this value leaves every sum to kernels whose order is the row's own."""
+    """Whether, with this value, every sum is computed by batch-invariant kernels."""
     hint: str
     absent: Any = None
-    """The value where a release has no such setting, or no such part."""
+    """The value to assume if the release has no such setting or section."""
 
 
 def is_asked(plugins: str | None) -> bool:
-    """Whether an engine's list of plug-ins, separated by commas, names this one; without a list it is not asked for.
+    """Whether an engine's comma-separated list of plug-ins names this one; without a list, it doesn't.
 
-    The recorder is the same distribution: that it lies beside an engine must change nothing in it.
+    The recorder is part of the same distribution, and installing it beside an engine must not change the engine.
     """
     return PLUGIN in {name.strip() for name in (plugins or "").split(",")}
 
 
 def check_release(engine: str, first: tuple[int, ...], last: tuple[int, ...]) -> str:
-    """The engine's release. Raises: UnsupportedEngine for one whose source was not read."""
+    """Return the engine's release. Raises: UnsupportedEngine unless it is within the known range."""
     release = importlib.metadata.version(engine)
     numbers = re.match(r"\d+(?:\.\d+)*", release)
     found = tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
@@ -48,7 +48,7 @@ def check_release(engine: str, first: tuple[int, ...], last: tuple[int, ...]) ->
 
 
 def field(config: Any, path: str, absent: Any = None) -> Any:
-    """What stands at `a.b.c` of a configuration; absent where it ends before."""
+    """Return the value at `a.b.c` of a configuration, or `absent` if the path doesn't exist or holds None."""
     for name in path.split("."):
         config = getattr(config, name, None)
         if config is None:
@@ -57,7 +57,7 @@ def field(config: Any, path: str, absent: Any = None) -> Any:
 
 
 def check(engine: str, rules: Iterable[Rule], config: Any) -> None:
-    """Raises: UnsupportedEngine, naming every rule that this configuration breaks."""
+    """Check a configuration. Raises: UnsupportedEngine, naming every rule that is broken."""
     broken = [(rule, value) for rule in rules if not rule.is_covered(value := field(config, rule.path, rule.absent))]
     if broken:
         problem = ", ".join(f"{rule.path} is {_named(value)}" for rule, value in broken)
@@ -65,7 +65,7 @@ def check(engine: str, rules: Iterable[Rule], config: Any) -> None:
 
 
 def _named(value: Any) -> str:
-    """A plain value as it is, of an object its type: a configuration may hold a path or a token."""
+    """Return a plain value's repr or an object's name or type: a configuration may hold a path or a token."""
     if isinstance(value, (bool, int, float, type(None))):
         return repr(value)
     if isinstance(value, str):

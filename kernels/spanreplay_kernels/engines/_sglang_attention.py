@@ -1,6 +1,6 @@
-"""The attention backend that `--attention-backend spanreplay` chooses: SGLang's Triton backend, with our kernel.
+"""The attention backend for `--attention-backend spanreplay`: SGLang's Triton backend with our kernel.
 
-Its metadata, its cache and its writes stay SGLang's. In deterministic inference it calls two functions, which it keeps
+Metadata, cache and writes to it stay SGLang's. In deterministic inference the backend calls two functions that it keeps
 as attributes: one for extended sequences, one for decoded tokens. Both get the slots of a sequence's keys in order.
 """
 
@@ -27,7 +27,7 @@ _HINT = "run the model without the plug-in, with SGLang's own deterministic infe
 
 
 class Backend(TritonAttnBackend):
-    """SGLang's Triton backend, which attends by our kernel."""
+    """SGLang's Triton backend with our attention kernel."""
 
     def __init__(self, model_runner: Any, **kwargs: Any) -> None:
         arch_of(torch.device(model_runner.device))
@@ -40,12 +40,12 @@ class Backend(TritonAttnBackend):
         attestation.postpone(functools.partial(_state, model_runner))
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
-        """Before each batch outside a graph."""
+        """Settle the attestation before each batch outside a CUDA graph."""
         attestation.settle()
         super().init_forward_metadata(forward_batch)
 
     def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
-        """Before each batch that a graph computes."""
+        """Settle the attestation before each batch that a CUDA graph computes."""
         attestation.settle()
         super().init_forward_metadata_out_graph(forward_batch, in_capture)
 
@@ -77,9 +77,9 @@ def extend(
     *,
     longest: int,
 ) -> None:
-    """Attention of extended sequences into o; q, o (T, Hq, D), buffers (slots, Hkv, D).
+    """Write the attention of extended sequences to o; q, o (T, Hq, D), buffers (slots, Hkv, D).
 
-    kv_indices holds the slots of each sequence's keys, prefix and extension, from kv_indptr's place on.
+    kv_indices holds the slots of each sequence's keys, prefix and extension, starting at kv_indptr.
     """
     _refuse(
         q, k_scale, v_scale, logit_cap=logit_cap, sinks=sinks, mask=custom_mask, xai=xai_temperature_len,
@@ -122,7 +122,7 @@ def decode(
     *,
     longest: int,
 ) -> None:
-    """Attention of one token a sequence into o; arguments as `extend`'s. How SGLang would split keys is not read."""
+    """Write the attention of one token per sequence to o; arguments as in `extend`. SGLang's key splits are ignored."""
     _refuse(
         q, k_scale, v_scale, logit_cap=logit_cap, sinks=sinks, mask=None, xai=xai_temperature_len, window=-1,
         score_mod=score_mod,
@@ -149,7 +149,7 @@ def _refuse(
 
 
 class _Pages:
-    """SGLang's cache as pages: the slots of one page follow each other."""
+    """SGLang's cache as pages; the slots of one page are consecutive."""
 
     def __init__(
         self, k_buffer: Tensor, v_buffer: Tensor, starts: Tensor, slots: Tensor, size: int, longest: int
@@ -158,7 +158,7 @@ class _Pages:
         self._lengths = (starts[1:] - starts[:-1]).to(torch.int32)
         firsts = torch.arange(0, longest, size, device=slots.device)
         at = starts[:-1, None].long() + firsts
-        # Past the end of a sequence anything may stand: it is not read
+        # Entries past the end of a sequence are arbitrary: they are never read
         self._table = (slots[at.clamp(max=max(0, slots.shape[0] - 1))] // size).to(torch.int32)
 
     def attend(self, q: Tensor, starts: Tensor | None, scale: float | None, is_causal: bool) -> Tensor:
@@ -169,7 +169,7 @@ class _Pages:
 
 
 def _state(runner: Any) -> bool:
-    """Whether this process has stated; not before its kernels have run."""
+    """Write this process's attestation if its kernels have run; return whether it was written."""
     from spanreplay_kernels.engines._statement import Served, has_computed, state
 
     if not has_computed():

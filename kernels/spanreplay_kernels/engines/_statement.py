@@ -1,4 +1,4 @@
-"""What a process of an engine states: read from its model, its configuration and what has run in it."""
+"""Builds an engine process's attestation from its model, its configuration and the operations it has run."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ __all__ = ["Served", "has_computed", "state"]
 
 @dataclass(frozen=True)
 class Served:
-    """A model as an engine holds it, with what `fingerprint` reads of a model of transformers."""
+    """An engine's model, with the attributes that `fingerprint` reads from a transformers model."""
 
     model: Any
     config: Any
-    """Of transformers: the model's own."""
+    """The model's transformers configuration."""
     defaults: Mapping[str, Any]
-    """How tokens are chosen where a request says nothing."""
+    """Default generation settings, for requests that set none."""
     device: torch.device
     dtype: torch.dtype
 
     @property
     def generation_config(self) -> Any:
-        """The defaults, spelt as a configuration of transformers is."""
+        """The defaults, in the form of a transformers configuration."""
         return _Stated(self.defaults)
 
     def parameters(self) -> Iterator[Any]:
-        """The weights that this process holds."""
+        """Yield the weights that this process holds."""
         yield from self.model.parameters()
 
     def modules(self) -> Iterator[Any]:
-        """The layers, by whose classes a model's code is found."""
+        """Yield the layers, whose classes lead to the model's source files."""
         yield from self.model.modules()
 
 
@@ -60,16 +60,16 @@ class _Stated:
 
 
 def has_computed() -> bool:
-    """Whether this process has multiplied and attended with our kernels."""
+    """Whether this process has run both our products and our attention."""
     counts = engaged()
     return any(counts.get(name) for name in PRODUCTS) and bool(counts.get("paged_attention"))
 
 
 def state(served: Served, *, engine: str, release: str, name: str, commit: str | None, tokenizer: Any) -> None:
-    """Write the attestation of this process, one of as many as compute together.
+    """Write the attestation of this process, which may be one of several that compute together.
 
     name, commit: of the model, as `revision_of` takes them.
-    Raises: UnsupportedInput if no revision can be told, or a weight has no plan.
+    Raises: UnsupportedInput if the revision can't be determined, or a weight has no plan.
     """
     is_parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
     rank = torch.distributed.get_rank() if is_parallel else 0

@@ -1,6 +1,6 @@
-"""The attention backend that `--attention-backend CUSTOM` chooses: vLLM's Triton backend, with our kernel.
+"""The attention backend for `--attention-backend CUSTOM`: vLLM's Triton backend with our kernel.
 
-The cache's layout, its writes and the metadata of a batch stay vLLM's. Only the sum over keys is ours.
+The cache's layout, writes to it and a batch's metadata stay vLLM's. Only the attention over keys is ours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Impl(TritonAttentionImpl):
         self._window = None if before < 0 else before + 1
 
     def fused_output_quant_supported(self, quant_key: Any) -> bool:
-        """No: the result is written in the model's dtype."""
+        """Return False: the result is written in the model's dtype."""
         return False
 
     def forward(
@@ -56,10 +56,10 @@ class Impl(TritonAttentionImpl):
         output_scale: Tensor | None = None,
         output_block_scale: Tensor | None = None,
     ) -> Tensor:
-        """Attend; query (T, Hq, D), kv_cache (pages, Hkv, page size, 2·D), output as query.
+        """Compute attention; query (T, Hq, D), kv_cache (pages, Hkv, page size, 2·D), output as query.
 
-        The keys and values of this batch are in the cache already. In a CUDA graph the longest sequence is not known:
-        there all pages of the table have room.
+        The keys and values of this batch are already in the cache. In a CUDA graph the longest sequence is unknown, so
+        the whole block table counts.
         """
         if output_scale is not None or output_block_scale is not None:
             raise UnsupportedInput("attention", "a quantised result has no kernel", query, hint=_HINT)
@@ -93,57 +93,57 @@ class Impl(TritonAttentionImpl):
 
 
 class Backend(TritonAttentionBackend):
-    """What vLLM asks of a backend before it takes it."""
+    """The properties that vLLM checks before it uses a backend."""
 
     supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16"]
 
     @staticmethod
     def get_name() -> str:
-        """The name of the registry's entry, by which layers look it up."""
+        """Return the name of the registry entry by which layers look it up."""
         return "CUSTOM"
 
     @staticmethod
     def get_impl_cls() -> type[Impl]:
-        """The class of a layer's attention."""
+        """Return the class of a layer's attention."""
         return Impl
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
-        """Yes: it is what the backend is for."""
+        """Return True: batch invariance is the purpose of this backend."""
         return True
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
-        """As far as there are plans."""
+        """Whether there is a plan for heads of this size."""
         return super().supports_head_size(head_size) and head_size <= _HEAD_SIZE_MAX
 
     @classmethod
     def supports_block_size(cls, block_size: int | None) -> bool:
-        """Pages of a power of two."""
+        """Whether the page size is a power of two that vLLM supports too."""
         is_power = block_size is None or block_size & (block_size - 1) == 0
         return is_power and super().supports_block_size(block_size)
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
-        """Decoders alone."""
+        """Whether this is decoder attention, the only type with a kernel."""
         return attn_type == "decoder"
 
     @classmethod
     def supports_sink(cls) -> bool:
-        """No kernel."""
+        """Return False: there is no kernel for it."""
         return False
 
     @classmethod
     def supports_mm_prefix(cls) -> bool:
-        """No kernel."""
+        """Return False: there is no kernel for it."""
         return False
 
     @classmethod
     def supports_rswa(cls) -> bool:
-        """No kernel."""
+        """Return False: there is no kernel for it."""
         return False
 
     @classmethod
     def supports_alibi_sqrt(cls) -> bool:
-        """No kernel."""
+        """Return False: there is no kernel for it."""
         return False

@@ -1,4 +1,4 @@
-"""Experts in vLLM: its Triton experts' place, with our permutation, products and sum."""
+"""Experts for vLLM: replaces its Triton experts with our permutation, products and sum."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from spanreplay_kernels.switch.custom_ops import experts
 __all__ = ["CHOICE", "Experts", "replace"]
 
 CHOICE: Final = "vllm.model_executor.layers.fused_moe.oracle.unquantized"
-"""The module that chooses the class of experts without quantisation."""
+"""The module that chooses the class of unquantised experts."""
 _HINT = "run the model without the plug-in, in vLLM's own batch-invariant mode"
 
 
 class Experts(TritonExperts):
-    """Silu-gated experts without quantisation; the router stays vLLM's."""
+    """Unquantised silu-gated experts; the router stays vLLM's."""
 
     @staticmethod
     def _supports_batch_invariance() -> bool:
@@ -60,7 +60,7 @@ class Experts(TritonExperts):
         expert_tokens_meta: Any,
         apply_router_weight_on_input: bool,
     ) -> None:
-        """output (T, H) for tokens (T, H), w1 (E, 2·I, H) with the gates first, w2 (E, H, I)."""
+        """Write output (T, H) for tokens (T, H), w1 (E, 2·I, H) with the gates first, w2 (E, H, I)."""
         quantised = a1q_scale is not None or a2_scale is not None
         biased = self.quant_config.w1_bias is not None or self.quant_config.w2_bias is not None
         clamped = self.quant_config.gemm1_clamp_limit is not None
@@ -71,7 +71,7 @@ class Experts(TritonExperts):
 
 
 def replace() -> None:
-    """Have vLLM choose these where it would choose its own; for this process, of effect once."""
+    """Make vLLM choose these experts instead of its own, in this process; later calls are no-ops."""
     choice: Any = importlib.import_module(CHOICE)
     stock = choice.backend_to_kernel_cls
     if getattr(stock, "__module__", "") == __name__:

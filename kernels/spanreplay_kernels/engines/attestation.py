@@ -1,9 +1,9 @@
-"""What the processes that compute state about themselves, and the header that a server's process makes of it.
+"""Attestations written by an engine's compute processes, and the response header that its server derives from them.
 
-An engine computes in processes of its own. Each of them, once our kernels have run in it, writes one file: what ran,
-by which plans, with which versions. The server's process puts the determinism line of these files into its responses;
-without a file from every living process, or where two of them differ, it puts nothing there, and a probe that asks for
-the header never calls the pod ready. No torch is imported here: a server may have none to spare.
+An engine computes in separate processes. Once our kernels have run in one of them, it writes a file that states the
+operations, plans and versions. The server process adds the determinism line of these files to its responses. If a
+process has no file, or two files differ, no header is sent, and a probe that requires the header never reports the pod
+as ready. torch is not imported here, because a server process may not need it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 __all__ = ["FOLDER", "HEADER", "Attestation", "Header", "announce", "postpone", "read_line", "settle", "write"]
 
 FOLDER: Final = "SPANREPLAY_KERNELS_ATTESTATION"
-"""Environment variable: the folder of the files; the first process of an engine sets it for those that it starts."""
+"""Environment variable with the folder of the files; an engine's first process sets it for its child processes."""
 HEADER: Final = "x-spanreplay-determinism"
 _FILES_MAX: Final = 1024
 _FILE_BYTES_MAX: Final = 64 << 10
@@ -29,33 +29,33 @@ _FILE_BYTES_MAX: Final = 64 << 10
 
 @dataclass(frozen=True)
 class Attestation:
-    """What one process states: that our kernels have run in it, and by what its results depend."""
+    """One process's statement that our kernels have run in it, and of everything its results depend on."""
 
     line: str
     """The determinism line."""
     system_fingerprint: str
-    """OpenAI's field for the same line, which an engine may be started with."""
+    """OpenAI's field for the same line; an engine may be started with it."""
     engaged: Mapping[str, int]
-    """How often each of our operations has run; under CUDA graphs, how often it was captured."""
+    """The number of runs of each of our operations; under CUDA graphs, of captures."""
     plan: str
     versions: Mapping[str, str]
     rank: int
     processes: int
-    """How many processes compute together."""
+    """The number of processes that compute together."""
     pid: int
     started: str
-    """When the process started, in ticks of the kernel's clock: a later process may have the same id."""
+    """The process's start time, in the kernel's clock ticks: a later process may have the same id."""
 
 
 def announce() -> None:
-    """Name the folder of this engine for all processes that it starts; the first one decides. Makes no file."""
+    """Set the attestation folder for this engine's child processes, unless it is set already. Creates no file."""
     pid = os.getpid()
     name = f"spanreplay-kernels-{os.getuid()}-{pid}-{started_of(pid)}"
     os.environ.setdefault(FOLDER, str(Path(tempfile.gettempdir()) / name))
 
 
 def started_of(pid: int) -> str:
-    """When a process started, "" if it is gone. Source: proc_pid_stat(5), field 22."""
+    """Return a process's start time, "" if it is gone. Source: proc_pid_stat(5), field 22."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -66,9 +66,9 @@ def started_of(pid: int) -> str:
 
 
 def write(stated: Attestation) -> Path:
-    """Write the file of this process, readable to its user alone; replaces an earlier one of its rank.
+    """Write this process's file, readable only by its user; it replaces an earlier one of the same rank.
 
-    Raises: PermissionError if the folder belongs to somebody else, or others may write to it.
+    Raises: PermissionError if the folder belongs to another user, or others may write to it.
     """
     folder = Path(os.environ[FOLDER])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def write(stated: Attestation) -> Path:
 
 
 def _remove(path: Path, pid: int) -> None:
-    """A process that ends leaves no file; of one that is killed, the file counts for nothing."""
+    """Delete the file when the process ends; the file of a killed process stays but is ignored."""
     if os.getpid() != pid:  # a fork of the process, which has inherited this
         return
     with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ def _remove(path: Path, pid: int) -> None:
 
 
 def read_line() -> str:
-    """The determinism line of this engine; "" unless every process that computes with others states the same."""
+    """Return the determinism line of this engine; "" unless all of its compute processes state the same line."""
     folder = Path(os.environ.get(FOLDER) or os.devnull)
     found: list[Attestation] = []
     try:
@@ -116,7 +116,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _load(path: Path) -> Attestation | None:
-    """The statement of a process that is alive and has computed with our kernels; None for any other."""
+    """Load a statement; None unless its process is alive and has computed with our kernels."""
     with path.open("rb") as stream:
         raw = stream.read(_FILE_BYTES_MAX)
     try:
@@ -131,13 +131,13 @@ _postponed: Callable[[], bool] | None = None
 
 
 def postpone(state: Callable[[], bool]) -> None:
-    """Have `settle` call this until it says that this process has stated what it computes with."""
+    """Let `settle` call `state` until it returns True, i.e. until this process has written its attestation."""
     global _postponed
     _postponed = state
 
 
 def settle() -> None:
-    """Between two batches: state what is due. Costs nothing once it is done."""
+    """Write a postponed attestation if it is due; called between batches. Costs nothing once it is done."""
     global _postponed
     if _postponed is not None and _postponed():
         _postponed = None
@@ -149,7 +149,7 @@ Application = Callable[[Scope, Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Header:
-    """ASGI middleware: the determinism line in each response, as long as the processes that compute state one."""
+    """ASGI middleware that adds the determinism line to each response while the compute processes state one."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
@@ -157,7 +157,7 @@ class Header:
     async def __call__(
         self, scope: Scope, receive: Callable[[], Awaitable[MutableMapping[str, Any]]], send: Send
     ) -> None:
-        """Answer as the application does, with one header more."""
+        """Call the application and add the header to its response."""
 
         async def send_with_line(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start" and (line := read_line()):

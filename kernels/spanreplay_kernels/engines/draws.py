@@ -1,8 +1,8 @@
-"""Draws under transformers' continuous batching and `generate`: each request's own temperature, top-p and seed.
+"""Sampling in transformers' continuous batching and `generate`: a temperature, top-p and seed for each request.
 
-transformers takes the first request's settings for all of them, and draws by one generator for the whole batch: a
-neighbour changes what a request gets. Here `sample` has drawn before transformers takes the likeliest token: of a row
-that draws, the token drawn is the only one left.
+transformers applies the first request's settings to all, and uses one generator for the whole batch, so neighbours
+change a request's tokens. Here `sample` draws first and leaves only the drawn token in the row; transformers then takes
+the most likely token.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _INT64: Final = 2**63
 
 
 class Draw(NamedTuple):
-    """How a request's tokens are chosen: `manager.add_request(ids, **draw._asdict())`.
+    """A request's sampling settings: `manager.add_request(ids, **draw._asdict())`.
 
-    The same values give the same tokens for the same prompt; 0 is greedy.
+    The same values give the same tokens for the same prompt; temperature 0 is greedy.
     """
 
     temperature: float = 0.0
     """0 to 10⁶."""
     top_p: float = 1.0
-    """0 to 1; 1 leaves no token out."""
+    """0 to 1; 1 excludes no token."""
     seed: int = 0
     """−2⁶³ to 2⁶³ − 1."""
 
     def check(self) -> None:
-        """Raises: UnsupportedInput for a value out of range, TypeError for one of another type."""
+        """Check the values. Raises: UnsupportedInput for one out of range, TypeError for one of another type."""
         for name, kind in _KINDS.items():
             if type(getattr(self, name)) is not kind:
                 raise TypeError(f"{name} has type {type(getattr(self, name)).__name__}, expected {kind.__name__}")
@@ -55,11 +55,11 @@ _KINDS: Final[dict[str, type]] = {"temperature": float, "top_p": float, "seed": 
 
 
 def seeded(manager: ContinuousBatchingManager) -> ContinuousBatchingManager:
-    """The manager, whose `add_request` takes `temperature`, `top_p` and `seed`; call it before `start()`.
+    """Make the manager's `add_request` take `temperature`, `top_p` and `seed`; call this before `start()`.
 
-    A request that names none is greedy. A token depends on its request's logits, values and place in the sequence, not
-    on who else is in the batch. A request whose value is out of range fails alone, with what is wrong in its `error`.
-    Raises: UnsupportedInput for a manager that runs, draws by itself, has other logits processors, returns
+    A request that sets none is greedy. A token depends on its request's logits, settings and position, not on the rest
+    of the batch. A request with a value out of range fails alone, with the reason in its `error`. Returns the manager.
+    Raises: UnsupportedInput for a manager that is running, samples by itself, has other logits processors, returns
         probabilities, or prepares a batch before the last one is done.
     """
     config = manager.continuous_batching_config
@@ -81,9 +81,9 @@ def seeded(manager: ContinuousBatchingManager) -> ContinuousBatchingManager:
 
 
 class _Draws(ContinuousBatchingLogitsProcessorList):
-    """Of the rows that draw, leaves the token drawn; others stay as they are, for whoever takes the likeliest.
+    """Leaves only the drawn token in sampled rows; greedy rows stay unchanged.
 
-    Preparing a batch and computing it come in turns, so that what was prepared last is what is computed.
+    Preparing and computing batches alternate, so the batch prepared last is the one being computed.
     """
 
     def __init__(self) -> None:
@@ -111,11 +111,12 @@ class _Draws(ContinuousBatchingLogitsProcessorList):
 
 
 class SeededDraws(LogitsProcessor):
-    """Draws under `generate`, as a server's: `generate(**inputs, do_sample=False, logits_processor=[SeededDraws(…)])`.
+    """Seeded sampling for `generate`: `generate(**inputs, do_sample=False, logits_processor=[SeededDraws(…)])`.
 
-    `draws`: one for each row; `attention_mask`: (rows, width) of the prompts, padded on the left. A row's tokens depend
-    on its own prompt and draw, and are those that `seeded` gives. For one call of `generate`, greedy and without beams.
-    Raises: UnsupportedInput for a value out of range, another number of draws than rows, prompts padded on the right.
+    `draws`: one per row; `attention_mask`: (rows, width) of the prompts, padded on the left. A row's tokens depend on
+    its own prompt and draw, and equal those from `seeded`. For a single greedy call of `generate`, without beams.
+    Raises: UnsupportedInput for a value out of range, a number of draws other than of rows, prompts padded on the
+        right.
     """
 
     def __init__(self, draws: Sequence[Draw], attention_mask: Tensor) -> None:
@@ -133,7 +134,7 @@ class SeededDraws(LogitsProcessor):
         self._count = rows
 
     def __call__(self, input_ids: torch.LongTensor, scores: Tensor) -> Tensor:
-        """Scores with the drawn token of each row that draws as the only one left."""
+        """Return the scores, with only the drawn token left in each sampled row."""
         if len(scores) != self._count:
             hint = "make draws for this batch, and use no beams"
             raise UnsupportedInput("draw", f"{len(scores)} rows of scores for {self._count} draws", hint=hint)
@@ -142,7 +143,7 @@ class SeededDraws(LogitsProcessor):
 
 
 def _leave_drawn(scores: Tensor, rows: list[int], draws: list[Draw], positions: list[int]) -> Tensor:
-    """Scores whose drawn tokens are the only ones left in these rows; written in place."""
+    """Draw a token for each of `rows` and leave only that one in its scores, in place."""
     if not rows:
         return scores
     device = scores.device

@@ -1,9 +1,9 @@
-"""SGLang: its deterministic inference, with our kernels in the places of its.
+"""The SGLang plug-in: SGLang's deterministic inference, with its kernels replaced by ours.
 
-Entry point of the group `sglang.srt.plugins`, called in every process of SGLang. It acts only where `SGLANG_PLUGINS`
-names `spanreplay`; importing this module does nothing, and imports neither SGLang nor torch. SGLang logs what a plug-in
-raises, and a hook that does not apply, and goes on without them: so a refusal is a SystemExit here, and the hooks are
-looked at as soon as they are there.
+Entry point of the group `sglang.srt.plugins`, called in every process of SGLang. It acts only if `SGLANG_PLUGINS` names
+`spanreplay`; importing this module does nothing, and imports neither SGLang nor torch. SGLang only logs a plug-in's
+exceptions and hooks that don't apply, and continues without them. So a refusal is a SystemExit here, and hooks are
+checked as soon as they are applied.
 
     SGLANG_PLUGINS=spanreplay python -m sglang.launch_server … --enable-deterministic-inference \\
         --attention-backend spanreplay
@@ -25,7 +25,7 @@ __all__ = ["RELEASES", "RULES", "register"]
 
 ENGINE: Final = "sglang"
 RELEASES: Final = ((0, 5, 21), (0, 5, 23))
-"""First and last of the releases whose names, signatures and callers were read (`tools/engines.py`)."""
+"""First and last release whose names, signatures and callers were checked (`tools/engines.py`)."""
 OPERATIONS: Final = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
 RESOLUTION: Final = "sglang.srt.arg_groups.attention_hook.handle_deterministic_inference"
 SERVER: Final = "sglang.srt.entrypoints.http_server"
@@ -58,7 +58,7 @@ RULES: Final = (
         for name in ("dp_size", "pp_size", "ep_size", "attn_cp_size", "dcp_size", "nnodes")
     ),
 )
-"""What is refused of a `ServerArgs`, in the process that reads them."""
+"""Rules for a `ServerArgs`, checked in the process that reads it."""
 
 MODEL_RULES: Final = (
     Rule("model_config.quantization", _is(None), "serve a model that is not quantised"),
@@ -68,14 +68,14 @@ MODEL_RULES: Final = (
     Rule("model_config.is_multimodal", _is(None, False), _STOCK),
     Rule("is_draft_worker", _is(None, False), "leave out --speculative-algorithm"),
 )
-"""What is refused of a `ModelRunner`, in the process that computes."""
+"""Rules for a `ModelRunner`, checked in the compute process."""
 
 
 def register() -> None:
-    """Put our kernels into this process of SGLang. No-op unless `SGLANG_PLUGINS` names the plug-in.
+    """Install our kernels in this SGLang process. No-op unless `SGLANG_PLUGINS` names the plug-in.
 
-    Raises: SystemExit, which alone ends the process, for a release that is not known and for hooks that do not hold.
-        What the server's arguments say is refused when they are read, by SystemExit too.
+    Raises: SystemExit, the only exception that ends the process, for an unknown release and for hooks that didn't take
+        effect. The server's arguments are checked when they are read, and refused by SystemExit too.
     """
     if not is_asked(os.environ.get("SGLANG_PLUGINS")):
         return
@@ -90,7 +90,7 @@ def register() -> None:
         registry.HookRegistry.apply_hooks()
         _check_applied(hooks)
     except Exception as error:
-        # Whatever it is: SGLang would log it, and compute without our kernels
+        # Any exception: SGLang would log it and compute without our kernels
         raise SystemExit(f"spanreplay: {_said(error)}") from error
 
 
@@ -99,7 +99,7 @@ def _said(error: Exception) -> str:
 
 
 def _hooks() -> dict[str, tuple[Callable[..., Any], str]]:
-    """Target → our function, and how it is hooked."""
+    """Return target → (our function, kind of hook)."""
     from spanreplay_kernels.engines._replacements import NAMES, REPLACEMENTS, keep_originals
 
     keep_originals()
@@ -107,13 +107,13 @@ def _hooks() -> dict[str, tuple[Callable[..., Any], str]]:
         f"{OPERATIONS}.{name}": (REPLACEMENTS[name], "REPLACE") for name in NAMES[ENGINE]
     }
     hooks[RESOLUTION] = (_check_arguments, "AROUND")
-    if multiprocessing.parent_process() is None:  # the others serve nothing, and would import a server
+    if multiprocessing.parent_process() is None:  # other processes serve nothing, and would import a server
         hooks[f"{SERVER}._setup_and_run_http_server"] = (_add_header, "BEFORE")
     return hooks
 
 
 def _check_applied(hooks: dict[str, tuple[Callable[..., Any], str]]) -> None:
-    """Raises: UnsupportedEngine unless each target calls ours, however SGLang has wrapped it."""
+    """Check the hooks. Raises: UnsupportedEngine unless each target calls our function, however SGLang wraps it."""
     missed = []
     for target, (hook, _) in hooks.items():
         module, _, name = target.rpartition(".")
@@ -127,7 +127,7 @@ def _check_applied(hooks: dict[str, tuple[Callable[..., Any], str]]) -> None:
 
 
 def _add_backend() -> None:
-    """Our attention by name, in each of the lists that are asked for it."""
+    """Register our attention backend, and add its name to each list of choices that SGLang checks."""
     choices = importlib.import_module("sglang.srt.arg_groups.choices")
     for add in (
         choices.add_attention_backend_choices,
@@ -140,7 +140,7 @@ def _add_backend() -> None:
 
 
 def _make_backend(runner: Any) -> Any:
-    """The attention of a model runner, in the process that computes."""
+    """Return the attention backend of a model runner, in the compute process."""
     check(ENGINE, MODEL_RULES, runner)
     if importlib.import_module("sglang.srt.configs.hybrid_arch").mambaish_config(runner.model_config) is not None:
         raise UnsupportedEngine(ENGINE, "the model has layers that are not attention under a mask", hint=_STOCK)
@@ -150,7 +150,7 @@ def _make_backend(runner: Any) -> Any:
 
 
 def _check_arguments(stock: Callable[[Any], Any], server_args: Any) -> Any:
-    """Around SGLang's own resolution of its deterministic mode."""
+    """Check the arguments, then let SGLang resolve its deterministic mode."""
     try:
         check(ENGINE, RULES, server_args)
     except UnsupportedEngine as error:
@@ -159,5 +159,5 @@ def _check_arguments(stock: Callable[[Any], Any], server_args: Any) -> Any:
 
 
 def _add_header(*_args: Any, **_kwargs: Any) -> None:
-    """Before the server starts: the determinism line in each response."""
+    """Add the determinism line to each response; called before the server starts."""
     importlib.import_module(SERVER).app.add_middleware(attestation.Header)

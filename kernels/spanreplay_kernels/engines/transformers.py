@@ -1,8 +1,8 @@
 """Hugging Face transformers: forward, `generate()` and continuous batching with a model's own classes.
 
-Attention comes through transformers' registry, everything else through aten. Continuous batching packs the keys of all
-requests into one tensor: which of them are a query's own is in the lengths that come with it, so that blocks of keys
-are counted from the request's first token, whoever else is there.
+Attention is replaced through transformers' registry, everything else through aten. Continuous batching packs the keys
+of all requests into one tensor together with their lengths, so blocks of keys are counted from each request's own first
+token.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from spanreplay_kernels.switch.nesting import shared
 __all__ = ["NAME", "attention_forward", "check", "check_continuous_batching", "enable", "register"]
 
 NAME: Final = "spanreplay"
-"""Of ours in transformers' registries: `attn_implementation="spanreplay"`, `experts_implementation="spanreplay"`."""
+"""Our name in transformers' registries: `attn_implementation="spanreplay"`, `experts_implementation="spanreplay"`."""
 _SDPA: Final = "sdpa"
-"""The name under which continuous batching takes it: transformers 5.23 refuses names that it does not know there."""
+"""The name that continuous batching accepts: transformers 5.23 refuses unknown names there."""
 _SDPA_NAMES: Final = (_SDPA, "paged|sdpa")
-"""All under which transformers' `sdpa` is called: the second by continuous batching before 5.18."""
+"""All names of transformers' `sdpa`; continuous batching before 5.18 uses the second."""
 _PROBE_TOKENS: Final = 3
 _NO_HINT: Final = "use a model whose attention is softmax(q · k) · v under a causal mask"
 
 
 def register() -> None:
-    """Make our attention and experts known to transformers by name; for good, and of no effect on anything else."""
+    """Register our attention and experts with transformers by name, permanently; nothing else changes."""
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     ExpertsInterface.register(NAME, experts_forward)
@@ -49,13 +49,13 @@ def register() -> None:
 
 @contextmanager
 def enable(model: PreTrainedModel, *, probe: bool = True) -> Iterator[Report | None]:
-    """Within it, the model gives a request its bits whatever shares its batch.
+    """Make the model batch-invariant: within this context, a request gets the same bits whatever shares its batch.
 
     Sets the model's attention and experts, replaces transformers' `sdpa` for the whole process (continuous batching
-    takes no other name) and the products of its layers in fp8, and enters `invariant()`; all of it is undone on exit,
-    after an exception too. With probe, a few tokens are run first under `audit()`, whose report it gives.
-    Raises: UncoveredOp if the model runs an operation that is not covered, UnsupportedInput if one has no kernel for
-        what the model passes; both name it, and nothing stays changed.
+    accepts no other name) and the products of fp8 layers, and enters `invariant()`. Everything is undone on exit, also
+    after an exception. With probe, a few tokens are first run under `audit()`, and its report is yielded.
+    Raises: UncoveredOp if the model runs an uncovered operation, UnsupportedInput if an operation has no kernel for
+        the model's inputs; both name the operation, and everything is undone.
     """
     with ExitStack() as stack:
         stack.enter_context(invariant())
@@ -73,9 +73,9 @@ def enable(model: PreTrainedModel, *, probe: bool = True) -> Iterator[Report | N
 @shared
 @contextmanager
 def _attention_is_ours() -> Iterator[None]:
-    """transformers' `sdpa` is ours, and what continuous batching would switch to by itself is refused.
+    """Replace transformers' `sdpa` with ours, and refuse the flash attention that continuous batching may switch to.
 
-    The registry is the process's.
+    The registry is shared by the whole process.
     """
     registry = AttentionInterface._global_mapping
     originals = {name: each for name, each in registry.items() if name in _SDPA_NAMES or "flash" in name}
@@ -92,9 +92,9 @@ def _refuse_flash(module: torch.nn.Module, query: Tensor, *_args: Any, **_kwargs
 
 
 def check(model: PreTrainedModel, *, fail: bool = True) -> Report:
-    """What the model runs for a few tokens, all of it covered; for use within `enable`.
+    """Run the model on a few tokens and report its operations; for use within `enable`.
 
-    With fail=False what is uncovered is listed too.
+    With fail=False uncovered operations are listed instead of raising.
     Raises: UncoveredOp, UnsupportedInput as `enable`.
     """
     if model.config._attn_implementation not in (_SDPA, NAME):
@@ -107,9 +107,10 @@ def check(model: PreTrainedModel, *, fail: bool = True) -> Report:
 
 
 def check_continuous_batching(model: PreTrainedModel) -> None:
-    """Raises: UnsupportedInput for a model whose result would depend on how its prompt is cut among neighbours.
+    """Refuse models that aren't batch-invariant under continuous batching.
 
-    A sliding window's cache forgets the tokens before it, and with them where blocks of keys begin.
+    The cache of a sliding window drops earlier tokens, and with them the position at which blocks of keys begin.
+    Raises: UnsupportedInput for a model whose result would depend on how its prompt is cut among neighbours.
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -120,10 +121,10 @@ def check_continuous_batching(model: PreTrainedModel) -> None:
 
 
 def experts_forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """Experts as transformers' registry calls them: (T, H) for tokens (T, H).
+    """Compute experts as transformers' registry calls them: (T, H) for tokens (T, H).
 
-    Silu-gated ones in one operation; others the way of transformers' grouped_mm, which sorts rows by expert and calls
-    nothing that `invariant()` does not make ours. Its other ways add up by atomics.
+    Silu-gated experts are one operation. Others use transformers' grouped_mm implementation, which sorts rows by expert
+    and calls only operations that `invariant()` replaces. Its other implementations add up with atomics.
     """
     if refusal_of(module):
         return grouped_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
@@ -137,10 +138,10 @@ def attention_forward(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Attention as transformers' registry calls it.
+    """Compute attention as transformers' registry calls it.
 
-    Shapes: query (B, Hq, Q, D), key, value (B, Hkv, S, D), mask as `masked_attention`'s; result (B, Q, Hq, D).
-    Raises: UnsupportedInput for what changes scores besides a mask, and as `masked_attention`.
+    Shapes: query (B, Hq, Q, D), key, value (B, Hkv, S, D), mask as in `masked_attention`; result (B, Q, Hq, D).
+    Raises: UnsupportedInput if anything but a mask changes scores, and as `masked_attention`.
     """
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
@@ -159,7 +160,7 @@ def attention_forward(
 def _packed(
     module: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, kwargs: dict[str, Any]
 ) -> Tensor:
-    """Continuous batching: one row of tokens of all requests, and the lengths of each."""
+    """Attend under continuous batching: one row holds the tokens of all requests, with their lengths."""
     if kwargs.get("sliding_window") is not None or kwargs.get("block_table") is not None:
         problem = "a sliding window, or a block table, under continuous batching"
         raise UnsupportedInput("attention", problem, query, hint="use generate(), or a model of full attention")

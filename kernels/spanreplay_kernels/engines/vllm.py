@@ -1,9 +1,9 @@
-"""vLLM: its own batch-invariant mode, with our kernels in the places of its.
+"""The vLLM plug-in: vLLM's own batch-invariant mode, with its kernels replaced by ours.
 
-Entry point of the group `vllm.general_plugins`, called in every process of vLLM. It acts only where `VLLM_PLUGINS`
-names `spanreplay`; importing this module does nothing, and imports neither vLLM nor torch. What vLLM pins by itself in
-that mode stays: NCCL and its one-stage all-reduce, reductions in fixed order, CUDA graphs with breaks, the sampler, the
-gates of experts.
+Entry point of the group `vllm.general_plugins`, called in every process of vLLM. It acts only if `VLLM_PLUGINS` names
+`spanreplay`; importing this module does nothing, and imports neither vLLM nor torch. Everything that vLLM fixes by
+itself in that mode stays: NCCL with its one-stage all-reduce, reductions in fixed order, piecewise CUDA graphs, the
+sampler, the gates of experts.
 
     VLLM_PLUGINS=spanreplay VLLM_BATCH_INVARIANT=1 vllm serve … --attention-backend CUSTOM \\
         --middleware spanreplay_kernels.engines.vllm.header
@@ -28,13 +28,13 @@ __all__ = ["RELEASES", "RULES", "header", "register"]
 
 ENGINE: Final = "vllm"
 RELEASES: Final = ((0, 32), (0, 33))
-"""First and last of the releases whose names, signatures and callers are as needed (`tools/engines.py`); 0.31 has no
-function for softmax alone."""
+"""First and last release with the required names, signatures and callers (`tools/engines.py`); 0.31 has no separate
+softmax function."""
 OPERATIONS: Final = "vllm.model_executor.determinism.batch_invariant"
 _ATTENTION: Final = "CUSTOM"
 
 header = attestation.Header
-"""For `--middleware`: the determinism line in each response."""
+"""For `--middleware`: adds the determinism line to each response."""
 
 _STOCK = "run it without the plug-in, in vLLM's own batch-invariant mode"
 
@@ -75,7 +75,7 @@ RULES: Final = (
         )
     ),
 )  # fmt: skip
-"""What is refused of a `VllmConfig`, in the process that computes, before it loads the model."""
+"""Rules for a `VllmConfig`, checked in the compute process before it loads the model."""
 
 
 def __getattr__(name: str) -> Any:
@@ -85,10 +85,10 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Put our kernels into this process of vLLM. No-op unless `VLLM_PLUGINS` names the plug-in, and a second time.
+    """Install our kernels in this vLLM process. No-op unless `VLLM_PLUGINS` names the plug-in, and on later calls.
 
-    Raises: UnsupportedEngine, which ends the process, for a release that is not known, outside the batch-invariant
-        mode, and on a platform or GPU without plans. What depends on the model is refused before it is loaded.
+    Raises: UnsupportedEngine, which ends the process, for an unknown release, outside the batch-invariant mode, and on
+        a platform or GPU without plans. Checks that depend on the model run before it is loaded.
     """
     if not is_asked(os.environ.get("VLLM_PLUGINS")):
         return
@@ -114,11 +114,11 @@ def _check_platform() -> None:
 
 
 _stock: dict[str, Any] = {}
-"""vLLM's own function of each name that is replaced."""
+"""vLLM's own function for each replaced name."""
 
 
 def _replace_operations() -> None:
-    """Ours in vLLM's own file, and in each module that has imported one from there by name."""
+    """Replace the functions in vLLM's own module, and in every module that has imported them by name."""
     from spanreplay_kernels.engines._replacements import NAMES, REPLACEMENTS, keep_originals
 
     keep_originals()
@@ -132,7 +132,7 @@ def _replace_operations() -> None:
 
 
 def _leftovers() -> list[tuple[Any, str, str]]:
-    """(module, attribute, name) of every stock function that a module of vLLM still holds."""
+    """Return (module, attribute, name) of every stock function that a vLLM module still holds."""
     names = {id(function): name for name, function in _stock.items()}
     return [
         (module, attribute, names[id(value)])
@@ -144,7 +144,7 @@ def _leftovers() -> list[tuple[Any, str, str]]:
 
 
 def _watch_workers(release: str) -> None:
-    """Check each worker's configuration before its model is loaded, and have it state what it has computed with."""
+    """Wrap workers: check the configuration before the model is loaded, and write an attestation after warm-up."""
     wrapper = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
     stock = wrapper.init_device
     if hasattr(stock, "__wrapped__") and stock.__module__ == __name__:
@@ -172,14 +172,14 @@ def _watch_workers(release: str) -> None:
 
 
 def _check_replaced() -> None:
-    """Raises: UnsupportedEngine if some module would still call a stock function."""
+    """Check that no stock function is left. Raises: UnsupportedEngine if a module would still call one."""
     if left := _leftovers():
         places = ", ".join(sorted(f"{module.__name__}.{attribute}" for module, attribute, _ in left))
         raise UnsupportedEngine(ENGINE, f"not replaced: {places}", hint="report it: this release is not covered")
 
 
 def _state(wrapper: Any, release: str) -> bool:
-    """Whether the worker has stated; not before its kernels have run."""
+    """Write the worker's attestation if its kernels have run; return whether it was written."""
     from spanreplay_kernels.engines._statement import Served, has_computed, state
 
     if not has_computed():

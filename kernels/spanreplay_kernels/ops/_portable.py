@@ -1,9 +1,9 @@
 """Exponential and logarithm made of additions and multiplications: the same bits on every device.
 
-A library's or a GPU's own function is right to a unit or two in the last place, each in its own way. These are made
-of operations that IEEE 754 rounds in one way only (+, −, ×, floor, and moving bits), in a fixed order. Each is written
-twice, for torch and for kernels. Kernels that call them are started with `enable_fp_fusion=False`: a multiplication
-and an addition that are fused round once where torch rounds twice.
+The functions of a library or GPU are accurate to one or two units in the last place, but differ from each other. These
+use only operations with exactly one IEEE 754 rounding (+, −, ×, floor, bit moves), in a fixed order. Each is written
+twice, for torch and for kernels. Kernels that call them are launched with `enable_fp_fusion=False`, since a fused
+multiply-add rounds once where torch rounds twice.
 
 Source: Moshier, Cephes Mathematical Library 2.8, single/expf.c and single/logf.c (polynomials and splits of ln 2).
 """
@@ -18,11 +18,11 @@ from torch import Tensor
 __all__ = ["exp", "exp_in_kernel", "log", "log_in_kernel", "sum_in_kernel"]
 
 _EXP_MIN, _EXP_MAX = -87.0, 88.0
-"""Beyond them the result is 0 or infinite: numbers below the smallest normal one are not made."""
+"""Outside these the result is 0 or infinite: subnormal numbers are never produced."""
 
 
 def exp(x: Tensor) -> Tensor:
-    """e to the power of x, fp32, within 2 ulp; 0 below −87, infinite above 88."""
+    """Return exp(x) in fp32, within 2 ulp; 0 below −87, infinite above 88."""
     z = x.clamp(_EXP_MIN, _EXP_MAX)
     z = torch.where(x == x, z, 0.0)
     n = torch.floor(z * 1.44269504088896341 + 0.5)
@@ -43,7 +43,7 @@ def exp(x: Tensor) -> Tensor:
 
 @triton.jit
 def exp_in_kernel(x):
-    """`exp` in a kernel."""
+    """Compute `exp` in a kernel."""
     z = tl.where(x > -87.0, x, -87.0)
     z = tl.where(z < 88.0, z, 88.0)
     z = tl.where(x == x, z, 0.0)
@@ -64,7 +64,7 @@ def exp_in_kernel(x):
 
 
 def log(x: Tensor) -> Tensor:
-    """The natural logarithm of fp32 numbers that are positive, finite and normal; within 2 ulp."""
+    """Return the natural logarithm of positive, finite, normal fp32 numbers, within 2 ulp."""
     bits = x.view(torch.int32)
     e = (bits >> 23) - 126
     m = ((bits & 0x007FFFFF) | 0x3F000000).view(torch.float32)
@@ -88,7 +88,7 @@ def log(x: Tensor) -> Tensor:
 
 @triton.jit
 def log_in_kernel(x):
-    """`log` in a kernel."""
+    """Compute `log` in a kernel."""
     bits = x.to(tl.int32, bitcast=True)
     e = (bits >> 23) - 126
     m = ((bits & 0x007FFFFF) | 0x3F000000).to(tl.float32, bitcast=True)
@@ -112,9 +112,9 @@ def log_in_kernel(x):
 
 @triton.jit
 def sum_in_kernel(x, WIDTH: tl.constexpr, STEPS: tl.constexpr):
-    """The sum of a row whose width is a power of two, by halves, as `sum_cpu`'s.
+    """Sum a row whose width is a power of two, by halves, like `sum_cpu`.
 
-    Each step is a sum of two, which has one order, whatever threads hold them.
+    Each step adds two numbers, which has only one order, whichever threads hold them.
     """
     size: tl.constexpr = WIDTH
     for step in tl.static_range(STEPS):

@@ -227,7 +227,7 @@ def attention_triton(
         k, v = aligned(k.contiguous()), aligned(v.contiguous())
     group = heads // kv_heads
     sequences = lengths.shape[0] - (not is_paged)
-    # For each sequence one tile more than full ones; for a single query, as many as its heads need
+    # Enough for all rows plus a partial tile at the end of each sequence; for single queries, what their heads need
     is_decode = cu_seqlens_q is None
     tiles = tokens * triton.cdiv(group, plan.block_q)
     if not is_decode:

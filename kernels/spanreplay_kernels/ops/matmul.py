@@ -2,8 +2,8 @@
 
 Every product is computed as (wᵀ · xᵀ)ᵀ: w is the left operand of the matrix instruction, so that one instruction class
 serves one row and a thousand (wgmma takes at least 64 rows on its left, and as few as 8 columns on its right).
-With few rows each segment of K is a block of its own, and a second kernel adds the segments' sums in order; with many
-rows a block adds all segments itself, in the same order, each from a fresh accumulator.
+With few rows each segment of K gets its own program and a second kernel adds the segments' sums in order (split-K).
+With many rows one program adds all segments, in the same order, each from a fresh accumulator.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 
 
 def matmul_ref(x: Tensor, w: Tensor, plan: MatmulPlan, bias: Tensor | None = None) -> Tensor:
-    """x (M, K) times w (K, N) in the order of a plan, in plain PyTorch: the definition."""
+    """Multiply x (M, K) by w (K, N) in a plan's order, in plain PyTorch: the definition."""
     total: Tensor | None = None
     for start in range(0, plan.k, plan.segment_k):
         segment = torch.zeros(x.shape[0], plan.n, dtype=torch.float32, device=x.device)
@@ -70,12 +70,12 @@ def matmul_ref(x: Tensor, w: Tensor, plan: MatmulPlan, bias: Tensor | None = Non
 
 
 def matmul(x: Tensor, w: Tensor, bias: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
-    """alpha · x · w + beta · bias; bitwise batch-invariant.
+    """Return alpha · x · w + beta · bias; bitwise batch-invariant.
 
     Shapes: x (M, K) any M, w (K, N) of any strides, bias broadcast to (M, N), result (M, N); K, N ≥ 1.
     Dtypes: bf16, fp16, fp32 (never TF32); sums in fp32, rounded once; result has x's dtype.
-    Invariance: row i depends only on x[i] and w; the order of its K terms is plan_matmul(N, K, dtype, arch)'s.
-    Raises: UnsupportedInput if shapes, dtypes or devices do not fit, or no plan exists for the device.
+    Invariance: row i depends only on x[i] and w; its K terms are added in plan_matmul(N, K, dtype, arch)'s order.
+    Raises: UnsupportedInput if shapes, dtypes or devices don't fit, or no plan exists for the device.
     """
     _check(x, w, bias)
     arch = arch_of(x.device)
@@ -88,15 +88,15 @@ def matmul(x: Tensor, w: Tensor, bias: Tensor | None = None, *, alpha: float = 1
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x · weightᵀ + bias; bitwise batch-invariant. Shapes: x (…, K), weight (N, K), bias (N,), result (…, N)."""
+    """Return x · weightᵀ + bias; bitwise batch-invariant. Shapes: x (…, K), weight (N, K), bias (N,), result (…, N)."""
     result = matmul(x.reshape(-1, x.shape[-1]), weight.t(), bias)
     return result.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def bmm(x: Tensor, w: Tensor) -> Tensor:
-    """x[b] · w[b] for every b; bitwise batch-invariant, over b too.
+    """Return x[b] · w[b] for every b; bitwise batch-invariant, over b too.
 
-    Shapes: x (B, M, K), w (B, K, N), result (B, M, N). Else as `matmul`.
+    Shapes: x (B, M, K), w (B, K, N), result (B, M, N). Otherwise like `matmul`.
     """
     if x.dim() != 3 or w.dim() != 3 or x.shape[0] != w.shape[0] or x.shape[2] != w.shape[1] or 0 in w.shape[1:]:
         raise UnsupportedInput("bmm", "these shapes do not multiply", x, w, hint="pass (B, M, K) and (B, K, N)")
@@ -121,10 +121,10 @@ def _check(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 
 def matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: float, plan: MatmulPlan) -> Tensor:
-    """The library's product, called with one shape and layout: `cpu_rows` rows, the last ones zero where x has fewer.
+    """Multiply with the CPU library, always called with one shape and layout: `cpu_rows` rows, padded with zeros.
 
-    The weight's columns lie dense, as in a linear layer's; a weight that lies otherwise is copied in each call. For
-    some dtypes and processors (fp16 on Zen 4) the library adds in another order where rows do.
+    The weight's columns must be contiguous, as in a linear layer; other weights are copied in each call. For some
+    dtypes and processors (fp16 on Zen 4) the library would use another order if the rows were contiguous.
     """
     rows = plan.cpu_rows
     w = aligned(_dense_columns(w))
@@ -132,7 +132,7 @@ def matmul_cpu(x: Tensor, w: Tensor, bias: Tensor | None, alpha: float, beta: fl
     out = x.new_empty((x.shape[0], plan.n))
     for start in range(0, x.shape[0], rows):
         count = min(rows, x.shape[0] - start)
-        # A full block of rows is aligned where x is: rows × bytes of an element is a multiple of a cache line in fp32
+        # A full block of rows is aligned if x is: rows × element size is a multiple of a cache line in fp32
         block = x.new_zeros((rows, plan.k))
         block[:count] = x[start : start + count]
         out[start : start + count] = vendor_mm(block, w)[:count]
@@ -150,9 +150,9 @@ def matmul_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IS_EVEN: tl.constexpr,
     GROUP: tl.constexpr, BIAS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of the whole product: every block adds all segments, in order. Persistent over tiles and batch.
+    """Compute tiles of the product: every program adds all segments, in order. Persistent over tiles and batch.
 
-    One loop over (tile, segment), flattened by the compiler with that over K: loads run ahead across their borders.
+    The compiler flattens the loop over (tile, segment) with the loop over K, so loads are prefetched across both.
     """
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tiles = tiles_m * tiles_n
@@ -185,7 +185,7 @@ def split_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IS_EVEN: tl.constexpr,
     OVERLAPS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One segment of one tile: its fp32 sum into sums (B, SEGMENTS, M, N)."""
+    """Store the fp32 sum of one segment of one tile in sums (B, SEGMENTS, M, N)."""
     if OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
     tiles_m = tl.cdiv(M, BLOCK_M)
@@ -207,7 +207,7 @@ def add_segments_kernel(
 ):  # fmt: skip
     """Add the sums (B, SEGMENTS, M, N) of one row over segments, from the first to the last.
 
-    OVERLAPS: it is started while the kernel before it still runs, and waits for that one's end by itself.
+    OVERLAPS: this kernel is launched while the previous one still runs, and waits on the device until it has ended.
     """
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()
@@ -228,9 +228,9 @@ def matmul_triton(
     x: Tensor, w: Tensor, bias: Tensor | None, plan: MatmulPlan, *, alpha: float = 1.0, beta: float = 1.0,
     may_use_tma: bool = True,
 ) -> Tensor:  # fmt: skip
-    """x (B, M, K) times w (B, K, N) by the kernels; for callers that have checked their operands and made a plan.
+    """Multiply x (B, M, K) by w (B, K, N) with the kernels; the caller has checked the operands and made a plan.
 
-    may_use_tma: False reads by pointers where the copy engine could; the bits are the same.
+    may_use_tma: False loads by pointers even where TMA would work; the bits are the same.
     """
     B, M, _ = x.shape
     x, w = _dense(x), within_32_bits(aligned(w))
@@ -268,13 +268,13 @@ def _launch_split(
     x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None, plan: MatmulPlan, tile: Tile, alpha: float, beta: float,
     shape: dict[str, Any], *, by_tma: bool,
 ) -> None:  # fmt: skip
-    """Each segment by a block of its own, then their sum."""
+    """Launch one program per segment of each tile, then the kernel that adds them (split-K)."""
     B, M, _ = x.shape
     sums = torch.empty((B, plan.segments, M, plan.n), dtype=torch.float32, device=x.device)
     grid = (triton.cdiv(plan.n, tile.n), plan.segments, B * triton.cdiv(M, tile.m))
     overlaps = may_overlap(plan.arch)
     if by_tma and plan.mma is Mma.TCGEN05:
-        # Otherwise the assembler spills a few registers, to make room for blocks that shared memory has no room for
+        # Otherwise the assembler spills a few registers to fit more programs than shared memory has room for
         shape = {**shape, "maxnreg": 160}
     if by_tma:
         reads = tma.descriptors(x, w, plan, tile)
@@ -296,32 +296,32 @@ def _launch_split(
 
 
 def _dense_columns(w: Tensor) -> Tensor:
-    """w (K, N) with the strides (1, K); copied only where its values lie otherwise."""
+    """Return w (K, N) with the strides (1, K), copied only if it has another layout."""
     return w.t().contiguous().as_strided(w.shape, (1, w.shape[0]))
 
 
 def _dense(x: Tensor) -> Tensor:
-    """x as dense rows at an aligned address; copied only where it is not."""
+    """Return x contiguous at an aligned address, copied only if necessary."""
     return aligned(x.contiguous())
 
 
 def within_32_bits(w: Tensor) -> Tensor:
-    """w, copied where its rows lie so far apart that offsets within a tile need more than 32 bits."""
+    """Return w, copied if its rows are so far apart that offsets within a tile need more than 32 bits."""
     return w if max(w.stride()[1:]) * 256 < 2**31 else w.contiguous()
 
 
 def is_even(plan: MatmulPlan, tile: Tile) -> bool:
-    """No tile reaches beyond the weight: a function of the weight alone."""
+    """Whether no tile reaches past the weight; depends on the weight alone."""
     return plan.k == plan.segment_k * plan.segments and plan.n % tile.n == 0
 
 
 def _of_batch(w: Tensor) -> tuple[int, ...]:
-    """The strides of (B, K, N); a dimension of one element says nothing, and must not compile anew."""
+    """Return the strides of (B, K, N); 0 for a batch of one, whose stride must not trigger a recompilation."""
     return (0 if w.shape[0] == 1 else w.stride(0), w.stride(1), w.stride(2))
 
 
 def _kind(bias: Tensor | None) -> int:
-    """As `finish` takes it."""
+    """Return BIAS as `finish` takes it."""
     return 0 if bias is None else 1 if bias.dim() < 2 else 2
 
 
@@ -330,7 +330,7 @@ def _or(bias: Tensor | None, out: Tensor) -> Tensor:
 
 
 def _of_bias(bias: Tensor | None, out: Tensor) -> tuple[int, int]:
-    """The strides of a bias over (M, N)."""
+    """Return the strides of a bias over (M, N)."""
     if bias is None:
         return (0, 0)
     spread = bias.expand(out.shape[1:])

@@ -1,7 +1,7 @@
-"""To the experts and back: rows sorted by expert, and the experts' rows added up for each token.
+"""Sorts rows by expert, and adds up each token's rows from its experts.
 
-The sort is stable, and a token's experts are added up in the order of its own slots, so that nothing is left to the
-order in which threads come by: no atomics, no index_add.
+The sort is stable, and a token's experts are added up in the order of its own slots, so nothing depends on the order
+in which threads run: no atomics, no index_add.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from spanreplay_kernels.plans.operands import check_dtype
 __all__ = ["Permutation", "combine", "combine_ref", "combine_triton", "permute", "permute_ref", "permute_triton"]
 
 _PROGRAMS_MAX = 64
-"""Each reads what all have counted."""
+"""The maximum number of programs; each reads the counts of all."""
 _COMPARED_MAX = 16_384
-"""Slots times experts that a block compares at once."""
+"""Slots times experts that a program compares at once."""
 
 
 class Permutation(NamedTuple):
-    """Slots sorted by expert. Slot s is token s // top_k's choice number s % top_k."""
+    """Slots sorted by expert. Slot s is choice number s % top_k of token s // top_k."""
 
     order: Tensor
-    """(T · top_k,) int64: the slot that stands at each place; slots of no expert are last."""
+    """(T · top_k,) int64: the slot at each sorted position; slots without an expert come last."""
     offsets: Tensor
     """(E,) int32: where each expert's slots end, as `grouped_mm` takes them."""
     inverse: Tensor
-    """(T, top_k) int64: the place at which each slot stands."""
+    """(T, top_k) int64: the sorted position of each slot."""
 
 
 def permute_ref(ids: Tensor, num_experts: int) -> Permutation:
-    """Slots sorted by expert, in plain PyTorch: the definition."""
+    """Sort slots by expert, in plain PyTorch: the definition."""
     flat = ids.reshape(-1)
     expert = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts)
     order = expert.sort(stable=True).indices
@@ -51,14 +51,13 @@ def permute_ref(ids: Tensor, num_experts: int) -> Permutation:
 
 
 def permute(ids: Tensor, num_experts: int) -> Permutation:
-    """Slots sorted by expert, those of one expert in the order of the batch.
+    """Sort slots by expert, keeping the order of the batch within each expert.
 
-    An id outside 0 … num_experts − 1 is of no expert: its slot comes behind the last expert's.
+    An id outside 0 … num_experts − 1 names no expert: its slot comes after the last expert's.
 
     Shapes: ids (T, top_k) any T; num_experts ≤ 4095.
     Dtypes: ids int32 or int64.
-    Invariance: integers alone. Where a slot stands depends on the batch; what `grouped_mm` and `combine` make of it
-        does not.
+    Invariance: integers only. A slot's position depends on the batch; the results of `grouped_mm` and `combine` don't.
     Raises: UnsupportedInput for other shapes, dtypes or devices.
     """
     if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
@@ -71,7 +70,7 @@ def permute(ids: Tensor, num_experts: int) -> Permutation:
 
 
 def combine_ref(expert_out: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
-    """Each token's weighted sum over its slots, from the first to the last, in plain PyTorch: the definition."""
+    """Return each token's weighted sum over its slots, first to last, in plain PyTorch: the definition."""
     total: Tensor | None = None
     for slot in range(inverse.shape[1]):
         term = expert_out[inverse[:, slot]].float() * weights[:, slot, None].float()
@@ -81,22 +80,22 @@ def combine_ref(expert_out: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
 
 
 def combine(expert_out: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
-    """Each token's weighted sum over its experts; bitwise batch-invariant.
+    """Return each token's weighted sum over its experts; bitwise batch-invariant.
 
-    y[t] = w[t, 0] · expert_out[inverse[t, 0]] + w[t, 1] · expert_out[inverse[t, 1]] + …, in the order of the slots.
+    y[t] = w[t, 0] · expert_out[inverse[t, 0]] + w[t, 1] · expert_out[inverse[t, 1]] + …, in slot order.
 
     Shapes: expert_out (T · top_k, H) sorted by expert, inverse and weights (T, top_k), result (T, H); top_k, H ≥ 1.
     Dtypes: expert_out bf16, fp16, fp32; weights any of these; products and sums in fp32, each rounded, and the total
         once more to expert_out's dtype.
     Invariance: row t depends only on its own slots' rows and weights; by construction CPU and GPU give the same bits.
-    Raises: UnsupportedInput if shapes, dtypes or devices do not fit.
+    Raises: UnsupportedInput if shapes, dtypes or devices don't fit.
     """
     _check_combine(expert_out, inverse, weights)
     arch = arch_of(expert_out.device)
     if inverse.shape[0] == 0:
         return expert_out.new_empty((0, expert_out.shape[1]))
     if arch is CPU:
-        # One multiplication and one addition an element, each rounded as IEEE 754 says, wherever it stands
+        # One multiplication and one addition per element, each rounded as IEEE 754 says, at every position
         return combine_ref(expert_out, inverse, weights)
     return combine_triton(expert_out, inverse, weights)
 
@@ -116,14 +115,14 @@ def _check_combine(expert_out: Tensor, inverse: Tensor, weights: Tensor) -> None
 
 @triton.jit
 def _load_experts(ids_ptr, slots, end, E):
-    """Experts of slots; E for none, and −1 behind the end, which is no expert's."""
+    """Load the experts of slots: E for a slot without an expert, −1 past the end."""
     ids = tl.load(ids_ptr + slots, mask=slots < end, other=0)
     return tl.where(slots < end, tl.where((ids >= 0) & (ids < E), ids, E), -1).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=["S", "slots_each"])
 def count_kernel(ids_ptr, counts_ptr, S, E, slots_each, BLOCK: tl.constexpr, BLOCK_E: tl.constexpr):
-    """How many slots each expert has among those of one program."""
+    """Count the slots of each expert among this program's slots."""
     program = tl.program_id(0)
     experts = tl.arange(0, BLOCK_E)
     end = tl.minimum((program + 1) * slots_each, S)
@@ -139,7 +138,7 @@ def place_kernel(
     ids_ptr, counts_ptr, order_ptr, offsets_ptr, inverse_ptr, S, E, slots_each,
     BLOCK: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """Where the slots of one program go: behind those of lower experts, and of their own that come earlier."""
+    """Place this program's slots: after all slots of lower experts and after earlier slots of the same expert."""
     program = tl.program_id(0)
     experts = tl.arange(0, BLOCK_E)
     totals = tl.zeros((BLOCK_E,), dtype=tl.int32)
@@ -167,7 +166,7 @@ def place_kernel(
 
 
 def permute_triton(ids: Tensor, num_experts: int) -> Permutation:
-    """`permute` by the kernels: a counting sort; for callers that have checked their operands."""
+    """Run `permute` with the kernels, as a counting sort; the caller has checked the operands."""
     ids, device = ids.contiguous(), ids.device
     S = ids.numel()
     block_e = triton.next_power_of_2(num_experts + 1)
@@ -189,7 +188,7 @@ def combine_kernel(
     rows_ptr, inverse_ptr, weights_ptr, out_ptr, H,
     TOP_K: tl.constexpr, BLOCK_H: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_H columns of one token."""
+    """Combine BLOCK_H columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     total = tl.zeros((BLOCK_H,), dtype=tl.float32)
@@ -202,7 +201,7 @@ def combine_kernel(
 
 
 def combine_triton(expert_out: Tensor, inverse: Tensor, weights: Tensor) -> Tensor:
-    """`combine` by the kernel; for callers that have checked their operands."""
+    """Run `combine` with the kernel; the caller has checked the operands."""
     expert_out, inverse, weights = expert_out.contiguous(), inverse.contiguous(), weights.contiguous()
     (T, top_k), H = inverse.shape, expert_out.shape[1]
     out = torch.empty((T, H), dtype=expert_out.dtype, device=expert_out.device)

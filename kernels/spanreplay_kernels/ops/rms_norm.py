@@ -1,7 +1,7 @@
 """Root-mean-square normalisation, alone or with the residual sum before it, in one kernel.
 
-The residual sum is rounded to the dtype once and stored, and the norm reads that rounded value: what a later layer adds
-to is what this one normalised. A row is read once where it fits into registers, and twice where it does not.
+The residual sum is rounded to the dtype once and stored, and the norm uses that rounded value, so later layers add to
+exactly the value that was normalised. A row is read once if it fits into registers, otherwise twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["fused_rms_norm", "rms_norm", "rms_norm_ref", "rms_norm_residual", "r
 def rms_norm_ref(
     x: Tensor, weight: Tensor | None, eps: float, plan: RowPlan, residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(normalised, x plus residual, 1 / root mean square) of rows (M, N) in the order of a plan: the definition."""
+    """Return (normalised, x + residual, 1 / root mean square) of rows (M, N) in a plan's order: the definition."""
     if residual is not None:
         x = (x.float() + residual.float()).to(x.dtype)
     squares = torch.zeros(x.shape[0], 1, dtype=torch.float32, device=x.device)
@@ -46,7 +46,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
     Shapes: x (…, N), weight (N,) or None, result as x; N ≥ 1.
     Dtypes: bf16, fp16, fp32, the weight's the same or fp32; all steps in fp32, rounded once; result has x's dtype.
-    Invariance: row i depends only on x[i] and weight; the order of its N squares is plan_rows("rms_norm", N)'s.
+    Invariance: row i depends only on x[i] and weight; its N squares are added in plan_rows("rms_norm", N)'s order.
     Raises: UnsupportedInput if the last dimensions, dtypes or devices differ, or no plan exists for the device.
     Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4.
     """
@@ -56,12 +56,12 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 def rms_norm_residual(
     x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """(rms_norm of x + residual, x + residual); bitwise batch-invariant.
+    """Return (rms_norm of x + residual, x + residual); bitwise batch-invariant.
 
-    One kernel: each operand is read, and each result written, once where a row fits into registers.
+    One kernel; if a row fits into registers, each operand is read once and each result written once.
 
-    Shapes: residual and both results as x. Dtypes: the sum is rounded to x's dtype, and normalised as rounded, so that
-    the first result has the bits of `rms_norm` of the second. All else as `rms_norm`.
+    Shapes: residual and both results as x. Dtypes: the sum is rounded to x's dtype and then normalised, so the first
+    result has the bits of `rms_norm` of the second. Otherwise like `rms_norm`.
     """
     y, total, _ = _normalise(x, weight, eps, residual)
     return y, total
@@ -70,10 +70,10 @@ def rms_norm_residual(
 def fused_rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(rms_norm, 1 / root mean square), as `aten::_fused_rms_norm`'s.
+    """Return (rms_norm, 1 / root mean square), like `aten::_fused_rms_norm`.
 
-    Shapes: normalized_shape the last dimensions of x, and the weight's; rstd has x's shape with these as ones.
-    Dtypes: rstd in fp32. eps is 2⁻²³ where it is None, whatever x's dtype, as in torch. All else as `rms_norm`.
+    Shapes: normalized_shape is that of x's last dimensions and of the weight; rstd has x's shape with these as ones.
+    Dtypes: rstd in fp32. eps None means 2⁻²³, whatever x's dtype, as in torch. Otherwise like `rms_norm`.
     """
     shape = tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape or (weight is not None and tuple(weight.shape) != shape):
@@ -86,7 +86,7 @@ def fused_rms_norm(
 
 
 def _normalise(x: Tensor, weight: Tensor | None, eps: float, residual: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(normalised, sum, rstd (M,))."""
+    """Return (normalised, sum, rstd (M,))."""
     _check(x, weight, residual)
     arch = arch_of(x.device)
     plan = plan_rows("rms_norm", x.shape[-1], dtype_name(x), arch)
@@ -120,7 +120,7 @@ def _rms_norm_cpu(
         x = (x.float() + residual.float()).to(x.dtype)
     wide = x.float()
     squares = sum_cpu(wide * wide)
-    # Not rsqrt: IEEE 754 defines how a root and a quotient are rounded, and says nothing of the two as one
+    # Not rsqrt: IEEE 754 defines the rounding of a root and of a quotient, but not of the two combined
     rstd = torch.ones_like(squares).div_(squares.div_(float(plan.width)).add_(eps).sqrt_())
     y = wide * rstd[:, None]
     return (y if weight is None else y.mul_(weight.float())).to(x.dtype), x, rstd
@@ -130,7 +130,7 @@ def _rms_norm_cpu(
 def _read(
     x_ptr, residual_ptr, rows, start, M, N, BLOCK: tl.constexpr, HAS_RESIDUAL: tl.constexpr, INTERPRET: tl.constexpr
 ):
-    """x, or x plus residual, rounded to their dtype."""
+    """Load x, or x + residual rounded to their dtype."""
     x = load_rows(x_ptr, rows, start, M, N, 0.0, BLOCK)
     if HAS_RESIDUAL:
         total = x.to(tl.float32) + load_rows(residual_ptr, rows, start, M, N, 0.0, BLOCK).to(tl.float32)
@@ -154,7 +154,7 @@ def _write(
 
 @triton.jit
 def _rstd(squares, count, eps):
-    """1 / sqrt(mean square + eps), each step rounded as on the CPU."""
+    """Return 1 / sqrt(mean square + eps), each step rounded as on the CPU."""
     return tl.math.div_rn(1.0, tl.math.sqrt_rn(tl.math.div_rn(squares, count) + eps))
 
 
@@ -164,7 +164,7 @@ def rms_norm_kernel(
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_READ: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_ROWS rows of N: their squares are added up block by block."""
+    """Normalise BLOCK_ROWS rows of N elements; squares are added up block by block."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     if ONE_READ:
         x = _read(x_ptr, residual_ptr, rows, 0, M, N, BLOCK, HAS_RESIDUAL, INTERPRET)
@@ -178,11 +178,11 @@ def rms_norm_kernel(
             wide = x.to(tl.float32)
             squares += tl.sum(wide * wide, axis=1)
         rstd = _rstd(squares, count, eps)
-        # Backwards: what was read last is nearest
+        # Backwards: the elements read last are still in the cache
         blocks = tl.cdiv(N, BLOCK)
         for done in range(blocks):
             start = (blocks - 1 - done) * BLOCK
-            # Added again, not read back: another thread may have stored what this one would read
+            # Recomputed, not read back: the stored value may be another thread's
             x = _read(x_ptr, residual_ptr, rows, start, M, N, BLOCK, HAS_RESIDUAL, INTERPRET)
             _write(
                 x, rstd, weight_ptr, out_ptr, sum_ptr, rows, start, M, N, BLOCK, HAS_RESIDUAL, HAS_WEIGHT, INTERPRET,
@@ -193,7 +193,7 @@ def rms_norm_kernel(
 def rms_norm_triton(
     x: Tensor, weight: Tensor | None, eps: float, plan: RowPlan, residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(normalised, sum, rstd) of rows (M, N) by the kernel; for callers that have checked and made a plan."""
+    """Return (normalised, sum, rstd) of rows (M, N) with the kernel; the caller has checked and made a plan."""
     x = dense_rows(x)
     M = x.shape[0]
     out = torch.empty_like(x)

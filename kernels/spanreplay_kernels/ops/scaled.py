@@ -97,7 +97,7 @@ def scaled_mm(
     Shapes: x (M, K) any M, w (K, N), K and N multiples of 16; x_scale (M, 1) or (M, ⌈K / 128⌉), w_scale (1, 1),
         (1, N) or (⌈K / 128⌉, ⌈N / 128⌉); bias (N,); result (M, N).
     Dtypes: x, w float8_e4m3fn; scales fp32; result bf16, fp16 or fp32, rounded once.
-    Invariance: row i depends only on x[i], its scales and w; its K terms are added in the order of plan_scaled(N, K, …).
+    Invariance: row i depends only on x[i], its scales and w; its K terms are added in plan_scaled(N, K, …)'s order.
     Raises: UnsupportedInput for other shapes, dtypes or devices, for one scale over all rows, and below sm_89.
     """
     _check(x, w, x_scale, w_scale, bias, out_dtype)

@@ -1,9 +1,9 @@
 """softmax, log_softmax, and the log-probability of chosen tokens.
 
-Of each block of a row the highest value and the sum of the exponentials below it are found; the pairs of the blocks are
-merged from the first to the last (online softmax). A row that fits into registers is one block and is read once; any
-other is read twice. With few long rows each block is a program of its own, and a second kernel merges the same pairs in
-the same order. All operations find and merge pairs by the same functions and plan.
+Each block of a row gives a pair: its maximum, and the sum of the exponentials relative to it. The pairs are merged from
+the first block to the last (online softmax). A row that fits into registers is one block and is read once; any other is
+read twice. With few long rows each block gets its own program, and a second kernel merges the same pairs in the same
+order. All operations compute and merge pairs with the same functions and plan.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 
 
 SPLIT_ROWS_MAX = 64
-"""Up to so many long rows each block of a row is a program of its own."""
+"""Up to this many long rows each block of a row gets its own program."""
 
 
 def softmax_ref(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
-    """softmax of rows (M, N), of plan.op `log_softmax` its logarithm, in the order of a plan: the definition."""
+    """Return softmax of rows (M, N), or its logarithm if plan.op is `log_softmax`, in plan order: the definition."""
     high = torch.full((x.shape[0], 1), -math.inf, device=x.device)
     total = torch.zeros_like(high)
     for start in range(0, plan.width, plan.block):
@@ -56,26 +56,26 @@ def softmax_ref(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
 
 
 def _base(high: Tensor) -> Tensor:
-    """What is taken off before exp: nothing where there is nothing but -inf, whose sum is then 0 and not NaN."""
+    """Return the value to subtract before exp: 0 if all values are -inf, so that their sum is 0 and not NaN."""
     return high.masked_fill(high == -math.inf, 0.0)
 
 
 def gather_logprob_ref(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
-    """Of rows (M, V), the elements (M, T) of log_softmax that token_ids (M, T) name, in fp32: the definition."""
+    """Return log_softmax of rows (M, V) at token_ids (M, T), in fp32: the definition."""
     inside = (token_ids >= 0) & (token_ids < plan.width)
     chosen = softmax_ref(x, plan, torch.float32).gather(1, token_ids.where(inside, 0))
     return chosen.masked_fill(~inside, math.nan)
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
-    """Softmax along a dimension; bitwise batch-invariant.
+    """Compute softmax along a dimension; bitwise batch-invariant.
 
-    e to the power of x, divided by its sum along the dimension.
+    exp(x) divided by its sum along the dimension.
 
     Shapes: x of any shape, result as x, contiguous.
-    Dtypes: bf16, fp16, fp32; with dtype, x is read as that and the result has it (fp32 of bf16 in one step); steps in
-    fp32, rounded once. A row of -inf alone, or with NaN or +inf in it, gives NaN, as torch's.
-    Invariance: a row depends only on itself; the order of its N terms is plan_rows("softmax", N)'s.
+    Dtypes: bf16, fp16, fp32; x is converted to `dtype`, which the result has too (fp32 from bf16 in one step); steps in
+    fp32, rounded once. A row of only -inf, or containing NaN or +inf, gives NaN, as in torch.
+    Invariance: a row depends only on itself; its N terms are added in plan_rows("softmax", N)'s order.
     Raises: UnsupportedInput if the dimension does not exist or no plan exists.
     Source: Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3, over blocks.
     """
@@ -83,22 +83,22 @@ def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tenso
 
 
 def log_softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
-    """Logarithm of the softmax along a dimension; bitwise batch-invariant.
+    """Compute the logarithm of softmax along a dimension; bitwise batch-invariant.
 
-    x less the logarithm of the sum of its exponentials along the dimension. All else as `softmax`.
+    x minus the logarithm of the sum of its exponentials along the dimension. Otherwise like `softmax`.
     """
     return _along("log_softmax", x, dim, dtype)
 
 
 def gather_logprob(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """Log-probabilities of chosen tokens in fp32; bitwise batch-invariant.
+    """Return the log-probabilities of chosen tokens in fp32; bitwise batch-invariant.
 
-    log_softmax and gather in one: no (…, V) is written.
+    log_softmax and gather in one: no tensor of (…, V) is written.
 
-    Shapes: logits (…, V), token_ids (…) for one token a row or (…, T) for several, result as token_ids.
-    Dtypes: logits bf16, fp16, fp32; token_ids int32, int64. An id outside 0 … V - 1 gives NaN: to raise would mean to
-    wait for the GPU.
-    Invariance: as `log_softmax`. Raises: UnsupportedInput if the shapes do not fit or no plan exists.
+    Shapes: logits (…, V), token_ids (…) for one token per row or (…, T) for several, result as token_ids.
+    Dtypes: logits bf16, fp16, fp32; token_ids int32, int64. An id outside 0 … V - 1 gives NaN, since raising would
+    require a GPU sync.
+    Invariance: as `log_softmax`. Raises: UnsupportedInput if the shapes don't fit or no plan exists.
     Source: as `softmax`.
     """
     if logits.dim() == 0 or token_ids.dtype not in (torch.int32, torch.int64) or token_ids.device != logits.device:
@@ -155,33 +155,33 @@ def _gather_cpu(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
 
 
 def _apart_cpu(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(x less its row's highest value, the sums of its exponentials (M,)); a row's highest value has no order."""
+    """Return (x minus its row's maximum, the sums of their exponentials (M,)); a maximum doesn't depend on order."""
     wide = x.float()
-    # Of zeros of both signs either may be the highest; added to zero they are one
+    # The maximum of 0.0 and -0.0 may be either; + 0.0 turns -0.0 into 0.0
     apart = wide - (wide.amax(-1, keepdim=True) + 0.0)
     return apart, sum_cpu(exp_cpu(apart))
 
 
 def _log_cpu(total: Tensor) -> Tensor:
-    """The logarithms of sums (M,) as (M, 1): one call of the C library for each, which has one path for all."""
+    """Return the logarithms of sums (M,) as (M, 1): one C library call per element, so all take the same code path."""
     logs = [math.log(each) if each > 0 else each for each in total.double().tolist()]
     return torch.tensor(logs, dtype=torch.float64).float()[:, None]
 
 
 @triton.jit
 def _pair(x):
-    """(highest value, sum of the exponentials below it) of each row of a block."""
+    """Return (maximum, sum of the exponentials relative to it) for each row of a block."""
     high = tl.max(x, axis=1)
-    # Of nothing but -inf the sum is 0, and must not be NaN
+    # If all values are -inf, the sum must be 0 and not NaN
     base = tl.where(high == float("-inf"), 0.0, high)
     return high, tl.sum(tl.exp(x - base[:, None]), axis=1)
 
 
 @triton.jit
 def _merged(high, total, block_high, block_total):
-    """The pair of all blocks so far, with that of one more.
+    """Merge the pair of all blocks so far with that of one more.
 
-    Merged into (-inf, 0) a pair stays as it is: exp is 0 of -inf and 1 of 0, to the bit (PTX ISA 9.7.3, ex2.approx).
+    Merging into (-inf, 0) leaves a pair unchanged: exp(-inf) is exactly 0, exp(0) is 1 (PTX ISA 9.7.3, ex2.approx).
     """
     higher = tl.maximum(high, block_high)
     base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -190,7 +190,7 @@ def _merged(high, total, block_high, block_total):
 
 @triton.jit
 def _read_pair(x_ptr, rows, M, N, BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The pair of whole rows, block by block; of one block it is that block's."""
+    """Return the pair of whole rows, computed block by block; a single block's pair stays unchanged."""
     high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
     for start in range(0, N, BLOCK):
@@ -202,7 +202,7 @@ def _read_pair(x_ptr, rows, M, N, BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr)
 
 @triton.jit
 def _merge_pairs(highs_ptr, totals_ptr, rows, M, BLOCKS, BLOCK_ROWS: tl.constexpr):
-    """The pair of whole rows, out of the pairs (M, BLOCKS) that `pairs_kernel` left."""
+    """Return the pair of whole rows, merged from the pairs (M, BLOCKS) that `pairs_kernel` stored."""
     high = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
     for block in range(BLOCKS):
@@ -226,7 +226,7 @@ def softmax_kernel(
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_READ: tl.constexpr, IS_LOG: tl.constexpr,
     INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """softmax, or its logarithm, of BLOCK_ROWS rows of N."""
+    """Compute softmax, or its logarithm, of BLOCK_ROWS rows of N elements."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     dtype = out_ptr.dtype.element_ty
     if ONE_READ:
@@ -235,7 +235,7 @@ def softmax_kernel(
         store_rows(out_ptr, rounded(_finish(x, high, total, IS_LOG), dtype, INTERPRET), rows, 0, M, N, BLOCK)
     else:
         high, total = _read_pair(x_ptr, rows, M, N, BLOCK_ROWS, BLOCK)
-        # Backwards: what was read last is nearest
+        # Backwards: the elements read last are still in the cache
         blocks = tl.cdiv(N, BLOCK)
         for done in range(blocks):
             start = (blocks - 1 - done) * BLOCK
@@ -248,7 +248,7 @@ def pairs_kernel(
     x_ptr, highs_ptr, totals_ptr, M, N, BLOCKS,
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One block of BLOCK_ROWS rows of N: its pair into highs and totals (M, BLOCKS)."""
+    """Store the pair of one block of BLOCK_ROWS rows of N elements in highs and totals (M, BLOCKS)."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     x = load_rows(x_ptr, rows, tl.program_id(1) * BLOCK, M, N, float("-inf"), BLOCK)
     high, total = _pair(x.to(tl.float32))
@@ -262,7 +262,7 @@ def finish_kernel(
     x_ptr, out_ptr, highs_ptr, totals_ptr, M, N, BLOCKS,
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, IS_LOG: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One block of softmax, or of its logarithm, of BLOCK_ROWS rows of N whose pairs are known."""
+    """Compute one block of softmax, or its logarithm, of BLOCK_ROWS rows of N elements from the stored pairs."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     high, total = _merge_pairs(highs_ptr, totals_ptr, rows, M, BLOCKS, BLOCK_ROWS)
     start = tl.program_id(1) * BLOCK
@@ -276,7 +276,7 @@ def gather_logprob_kernel(
     x_ptr, ids_ptr, out_ptr, highs_ptr, totals_ptr, M, N, T, BLOCKS,
     BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr, HAS_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """log_softmax of BLOCK_ROWS rows of N at T places each; with HAS_PAIRS the rows are not read."""
+    """Compute log_softmax of BLOCK_ROWS rows at T tokens each; with HAS_PAIRS only those tokens' logits are read."""
     rows = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     if HAS_PAIRS:
         high, total = _merge_pairs(highs_ptr, totals_ptr, rows, M, BLOCKS, BLOCK_ROWS)
@@ -291,7 +291,7 @@ def gather_logprob_kernel(
 
 
 def softmax_triton(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
-    """softmax or log_softmax of rows (M, N) by the kernels; for callers that have checked and made a plan."""
+    """Compute softmax or log_softmax of rows (M, N) with the kernels; the caller has checked and made a plan."""
     x = dense_rows(x)
     M = x.shape[0]
     out = torch.empty(x.shape, dtype=out_dtype, device=x.device)
@@ -311,7 +311,7 @@ def softmax_triton(x: Tensor, plan: RowPlan, out_dtype: torch.dtype) -> Tensor:
 
 
 def gather_logprob_triton(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor:
-    """log_softmax of rows (M, V) at token_ids (M, T) by the kernels; for callers that have checked and made a plan."""
+    """Compute log_softmax of rows (M, V) at token_ids (M, T) with the kernels; the caller has made a plan."""
     x, token_ids = dense_rows(x), aligned(token_ids.contiguous())
     M, T = token_ids.shape
     out = torch.empty((M, T), dtype=torch.float32, device=x.device)
@@ -326,14 +326,14 @@ def gather_logprob_triton(x: Tensor, token_ids: Tensor, plan: RowPlan) -> Tensor
 
 
 def _is_split(rows: int, plan: RowPlan) -> bool:
-    """Whether each block is a program of its own: long rows, and too few of them to fill a GPU."""
+    """Whether each block gets its own program: rows are long, and too few to fill a GPU."""
     return plan.passes > 1 and rows <= SPLIT_ROWS_MAX
 
 
 def _launch_pairs(x: Tensor, plan: RowPlan) -> tuple[Tensor, Tensor, int]:
-    """(highs, totals, blocks): the pairs (M, blocks) of all blocks."""
+    """Compute the pairs of all blocks; return (highs (M, blocks), totals (M, blocks), blocks)."""
     M, blocks = x.shape[0], triton.cdiv(plan.width, plan.block)
-    # Not two halves of one tensor: the address of the second would tell M
+    # Not two halves of one tensor: the alignment of the second would depend on M
     highs, totals = (torch.empty((M, blocks), dtype=torch.float32, device=x.device) for _ in range(2))
     grid = (triton.cdiv(M, plan.block_rows), blocks)
     launch(pairs_kernel, grid, x, highs, totals, M, plan.width, blocks, **_shape(plan))
@@ -341,7 +341,7 @@ def _launch_pairs(x: Tensor, plan: RowPlan) -> tuple[Tensor, Tensor, int]:
 
 
 def _shape(plan: RowPlan) -> dict[str, Any]:
-    """What decides the order of a block's sum, for every kernel alike."""
+    """Return the options that decide the order of a block's sum, the same for every kernel."""
     return {
         "BLOCK_ROWS": plan.block_rows, "BLOCK": plan.block, "num_warps": plan.warps, "enable_fp_fusion": False,
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""What a plan has to know of a processor: its matrix instruction and its shared memory.
+"""The properties of a processor that plans depend on: its matrix instruction and its shared memory.
 
-One entry a compute capability, and one for the CPU. Two GPUs of one entry share every plan, so that an H100 of 114
-multiprocessors gives the bits of one with 132.
+One entry per compute capability, and one for the CPU. GPUs of the same entry share every plan, so an H100 with 114
+multiprocessors gives the same bits as one with 132.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["ARCHS", "CPU", "Arch", "Mma", "arch_of", "arch_of_capability", "pret
 
 
 class Mma(Enum):
-    """The instruction that multiplies tiles: the width and order in which it adds are the hardware's own.
+    """The instruction that multiplies tiles; the width and order of its additions are fixed by the hardware.
 
-    The value is how the instruction is spelt in PTX, by which a compiled kernel is checked.
+    The value is the instruction's PTX spelling, which is looked for in compiled kernels.
     """
 
     VENDOR = "vendor"
@@ -50,7 +50,7 @@ class Arch:
     """Shared memory that one block may use."""
     has_tma: bool
     multiprocessors: int
-    """Of the family's usual part; plans split work for this many, whatever the device at hand has."""
+    """Multiprocessors of the family's usual part; plans split work for this many, whatever the actual device has."""
 
 
 ARCHS: Final = MappingProxyType(
@@ -75,7 +75,7 @@ _pretended: contextvars.ContextVar[Arch | None] = contextvars.ContextVar("preten
 
 @contextmanager
 def pretended(arch: Arch) -> Iterator[None]:
-    """Within it, tensors of device `meta` are that family's: what would be started for them can be compiled."""
+    """Treat tensors of device `meta` as being on this family, so that their launches can be compiled."""
     token = _pretended.set(arch)
     try:
         yield
@@ -84,7 +84,7 @@ def pretended(arch: Arch) -> Iterator[None]:
 
 
 def arch_of(device: torch.device) -> Arch:
-    """The family of a device.
+    """Return the family of a device.
 
     Raises: UnsupportedInput for a device that is neither a CPU nor a CUDA GPU of a family in `ARCHS`.
     """
@@ -106,11 +106,11 @@ def _cuda_arch(index: int) -> Arch:
 
 
 def arch_of_capability(major: int, minor: int) -> Arch:
-    """The family of a compute capability, which an engine may know without touching the GPU.
+    """Return the family of a compute capability, which an engine may know without touching the GPU.
 
     Raises: UnsupportedInput for one without plans.
     """
-    # 8.6 runs what is made for 8.9's limits; a part newer than its family's entry shares the entry's instructions
+    # 8.6 runs kernels made for 8.9's limits; a part newer than its family's entry shares the entry's instructions
     names = {(8, 0): "sm_80", (8, 6): "sm_89", (8, 9): "sm_89", (9, 0): "sm_90", (10, 0): "sm_100", (12, 0): "sm_120"}
     name = names.get((major, minor))
     if name is None:

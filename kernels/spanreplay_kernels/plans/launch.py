@@ -1,4 +1,4 @@
-"""The one place where a kernel is started, so that what would be started can also be listed, counted and compiled."""
+"""The single place where kernels are launched, so that launches can also be listed, counted and compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Launch", "captured", "launch", "programs"]
 
 
 class Launch(NamedTuple):
-    """One start of a kernel, with all that decides how it is compiled."""
+    """One launch of a kernel, with everything that decides how it is compiled."""
 
     kernel: Any
     """A function under `triton.jit`."""
@@ -28,7 +28,7 @@ _sink: contextvars.ContextVar[Callable[[Launch], None] | None] = contextvars.Con
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """Start a kernel over a grid; within `captured` it is listed instead. An empty grid starts nothing."""
+    """Launch a kernel over a grid, or only list the launch within `captured`. An empty grid launches nothing."""
     if 0 in grid:
         return
     sink = _sink.get()
@@ -40,7 +40,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 
 @contextmanager
 def captured() -> Iterator[list[Launch]]:
-    """Within it nothing is started: the list fills with what would be. Works on tensors of device `meta`."""
+    """Collect launches in a list instead of starting them. Works with tensors of device `meta`."""
     found: list[Launch] = []
     token = _sink.set(found.append)
     try:
@@ -50,7 +50,7 @@ def captured() -> Iterator[list[Launch]]:
 
 
 def programs(x: Tensor) -> int:
-    """Blocks of a persistent launch: one for each multiprocessor; four where nothing but one thread interprets them."""
+    """Return the programs of a persistent launch: one per multiprocessor; four if they are interpreted on the CPU."""
     if x.device.type != "cuda":
         return 4
     return int(torch.cuda.get_device_properties(x.device).multi_processor_count)

@@ -1,9 +1,9 @@
-"""Reduction plans: everything that decides in which order a result is added up.
+"""Reduction plans: everything that decides the order in which a result is added up.
 
-Floating-point addition does not associate, so a row keeps its bits in every batch if, and only if, its terms are
-added in one order. That order is a plan. A plan is made from what the *weights* look like, and from the processor;
-its type has no field for the number of rows, so that no batch can change it. What a plan leaves open (how many rows a
-block takes, pipeline stages, the number of blocks) changes no order of additions, and may be tuned freely.
+Floating-point addition is not associative, so a row keeps its bits in every batch if, and only if, its terms are
+always added in the same order. That order is a plan. A plan is made from the shape of the *weights* and from the
+processor; its type has no field for the number of rows, so no batch can change it. Parameters outside the plan (rows
+per program, pipeline stages, number of programs) don't affect the order of additions, and may be tuned freely.
 
 One plan drives the reference, the CPU kernel and the Triton kernel of an operation.
 """
@@ -25,13 +25,13 @@ __all__ = ["AttentionPlan", "MatmulPlan", "Plan", "RowPlan", "hash_plans", "plan
 DTYPES: Final = ("bfloat16", "float16", "float32")
 FP8: Final = "float8_e4m3fn"
 FP8_GROUP: Final = 128
-"""Elements of K that are multiplied before they are scaled: one sum of the tensor core, and one scale at most."""
+"""Elements of K that are multiplied before scaling: one tensor core sum, with at most one scale."""
 _ROW_REGISTERS_MAX: Final = 32_768
-"""Elements of one row that 32 warps hold in registers, 32 a thread; with twice as many every architecture spills."""
+"""Elements of one row that 32 warps hold in registers, 32 per thread; with twice as many every architecture spills."""
 _ROW_BLOCK: Final = 16_384
-"""Of longer rows: two blocks of 16 warps fit a multiprocessor, so that one may read while the other adds."""
+"""The block of longer rows: two programs of 16 warps fit a multiprocessor, so one can read while the other adds."""
 _TILE_ELEMENTS: Final = 2048
-"""Of a tile of short rows: 16 elements for each thread of 4 warps."""
+"""Elements in a tile of short rows: 16 per thread of 4 warps."""
 _CPU_ROWS: Final = 16
 _CPU_QUERY_ROWS: Final = 32
 _SEGMENT_K_MIN: Final = 512
@@ -40,7 +40,7 @@ _SEGMENTS_MAX: Final = 16
 
 @dataclass(frozen=True)
 class MatmulPlan:
-    """x (·, K) times w (K, N), added up as `segments` sums of `segment_k` terms, and those in order.
+    """x (·, K) times w (K, N), added up as `segments` sums of `segment_k` terms each; these are added in order.
 
     Within a segment the products are added `block_k` at a time, from the first to the last, in fp32.
     """
@@ -51,7 +51,7 @@ class MatmulPlan:
     arch: str
     mma: Mma
     tile_n_min: int
-    """Columns of w below which a tile would fall into another instruction class; tiles take multiples of it."""
+    """The fewest columns of w in a tile of this instruction class; tiles have multiples of it."""
     block_k: int
     segment_k: int
     segments: int
@@ -61,7 +61,7 @@ class MatmulPlan:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """One value, or one row, out of a row of `width` elements: added up in blocks, from the first to the last."""
+    """Reduces a row of `width` elements to a value or a row: added up in blocks, from the first to the last."""
 
     op: str
     width: int
@@ -71,11 +71,11 @@ class RowPlan:
     block_rows: int
     """Rows of a tile: with few columns, several rows keep the threads busy."""
     warps: int
-    """Part of the order, as the rows of a tile are: a block's sum is a tree over the threads that it is spread on."""
+    """Part of the order, like `block_rows`: a block is summed as a tree over the threads that hold it."""
 
     @property
     def passes(self) -> int:
-        """How often a row is read: once where it fits into registers."""
+        """The number of times a row is read: once if it fits into registers, else twice."""
         return 1 if self.width <= self.block else 2
 
 
@@ -83,7 +83,7 @@ class RowPlan:
 class AttentionPlan:
     """One query against the keys of its own sequence, in blocks counted from the sequence's first token.
 
-    Blocks of `block_kv` keys make splits of `split_kv` keys; each split starts afresh and splits are merged in order.
+    Blocks of `block_kv` keys form splits of `split_kv` keys; each split starts from zero; splits are merged in order.
     """
 
     head_dim: int
@@ -101,7 +101,7 @@ Plan = MatmulPlan | RowPlan | AttentionPlan
 
 
 def plan(op: str, *, dtype: str, arch: Arch = CPU, n: int = 0, k: int = 0, width: int = 0, head_dim: int = 0) -> Plan:
-    """The reduction plan of an operation.
+    """Return the reduction plan of an operation.
 
     op: `matmul` (n, k), `scaled_mm` (n, k) of fp8, `attention` (head_dim), or one of ROW_OPS (width).
     dtype: as torch spells it, e.g. `bfloat16`.
@@ -121,13 +121,13 @@ def plan(op: str, *, dtype: str, arch: Arch = CPU, n: int = 0, k: int = 0, width
 
 @functools.lru_cache(maxsize=4096)
 def plan_matmul(n: int, k: int, dtype: str, arch: Arch) -> MatmulPlan:
-    """The plan of x (·, k) times w (k, n)."""
+    """Return the plan of x (·, k) times w (k, n)."""
     _check("matmul", dtype, n=n, k=k)
     if arch is CPU:
-        # The library sums all of K its own way; it is the fixed shape of the call that keeps that way the same
+        # The library sums all of K in its own order, which stays the same because the shape of the call is fixed
         return MatmulPlan(n, k, dtype, arch.name, Mma.VENDOR, n, k, k, 1, _CPU_ROWS)
     mma = Mma.FMA if dtype == "float32" else arch.tensor_core
-    # wgmma and tcgen05 take 64 or 128 rows of their left operand; that is why w stands there, and tokens do not
+    # wgmma and tcgen05 take 64 or 128 rows of their left operand; that is why w is on the left rather than the tokens
     tile_n_min = 128 if mma is Mma.TCGEN05 else 64
     block_k = 32 if mma is Mma.FMA else 64
     segments = _count_segments(_divide_up(n, tile_n_min), k, arch)
@@ -137,7 +137,7 @@ def plan_matmul(n: int, k: int, dtype: str, arch: Arch) -> MatmulPlan:
 
 @functools.lru_cache(maxsize=4096)
 def plan_scaled(n: int, k: int, dtype: str, arch: Arch) -> MatmulPlan:
-    """The plan of x (·, k) times w (k, n), both fp8 with scales: each block of K is a sum of its own, then scaled."""
+    """Return the plan of scaled fp8 x (·, k) times w (k, n): each block of K is summed by itself, then scaled."""
     _check("scaled_mm", dtype, (FP8,), n=n, k=k)
     if arch is CPU:
         return MatmulPlan(n, k, dtype, arch.name, Mma.VENDOR, n, k, k, 1, _CPU_ROWS)
@@ -152,7 +152,7 @@ def plan_scaled(n: int, k: int, dtype: str, arch: Arch) -> MatmulPlan:
 
 
 def _count_segments(tiles: int, k: int, arch: Arch) -> int:
-    """As many as give nearly every multiprocessor a tile when there are few rows, and none shorter than pays."""
+    """Return enough segments to give nearly every multiprocessor a tile when rows are few, none too short to pay."""
     segments = 1
     while segments < _SEGMENTS_MAX and tiles * segments < arch.multiprocessors * 3 // 4:
         if k // (segments * 2) < _SEGMENT_K_MIN:
@@ -166,13 +166,13 @@ ROW_OPS: Final = ("rms_norm", "softmax", "log_softmax", "mean", "sum")
 
 @functools.lru_cache(maxsize=4096)
 def plan_rows(op: str, width: int, dtype: str, arch: Arch) -> RowPlan:
-    """The plan of a reduction over rows of `width` elements."""
+    """Return the plan of a reduction over rows of `width` elements."""
     _check(op, dtype, width=width)
     block = _power_of_two(width)
     if arch is CPU:
-        # One block, added up by halves; no compiler spreads it over threads
+        # One block, added up by halves; no compiler distributes it over threads
         return RowPlan(op, width, dtype, arch.name, block, 1, 1)
-    # A norm holds weights and a residual beside its row
+    # A norm also holds weights and a residual
     held = _ROW_BLOCK if op == "rms_norm" else _ROW_REGISTERS_MAX
     block = block if block <= held else _ROW_BLOCK
     warps = 4 if block <= 2048 else 8 if block <= 8192 else 16 if block <= 16_384 else 32
@@ -181,7 +181,7 @@ def plan_rows(op: str, width: int, dtype: str, arch: Arch) -> RowPlan:
 
 @functools.lru_cache(maxsize=256)
 def plan_attention(head_dim: int, dtype: str, arch: Arch) -> AttentionPlan:
-    """The plan of attention over heads of `head_dim` elements."""
+    """Return the plan of attention over heads of `head_dim` elements."""
     _check("attention", dtype, head_dim=head_dim)
     if head_dim > 256:
         raise UnsupportedInput("attention", f"head_dim {head_dim} is above 256", hint="no kernel holds such a head")
@@ -193,7 +193,7 @@ def plan_attention(head_dim: int, dtype: str, arch: Arch) -> AttentionPlan:
 
 
 def _attention_tile(mma: Mma, head_dim: int) -> tuple[int, int, int]:
-    """(block_q, block_kv, warps): the largest whose sums, weights and addresses stay in registers."""
+    """Return (block_q, block_kv, warps): the largest whose sums, weights and addresses stay in registers."""
     size = 0 if head_dim <= 64 else 1 if head_dim <= 128 else 2
     return {
         Mma.FMA: ((16, 16, 4), (16, 32, 8), (16, 32, 8)),
@@ -204,7 +204,7 @@ def _attention_tile(mma: Mma, head_dim: int) -> tuple[int, int, int]:
 
 
 def hash_plans(*plans: Plan) -> str:
-    """One hash of plans, in any order: equal hashes, equal orders of addition. 16 hexadecimal digits."""
+    """Hash plans, in any order; equal hashes mean equal orders of addition. 16 hexadecimal digits."""
     texts = sorted(json.dumps(asdict(each), sort_keys=True, default=_name) for each in plans)
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
@@ -230,5 +230,5 @@ def _round_up(a: int, b: int) -> int:
 
 
 def _power_of_two(value: int) -> int:
-    """The smallest that is not below `value`, and at least 16."""
+    """Return the smallest power of two that is at least `value` and at least 16."""
     return max(16, 1 << (value - 1).bit_length())

@@ -1,4 +1,4 @@
-"""The CPU's own kernels, as they were before anything was overridden."""
+"""torch's own CPU kernels for products, taken before anything is overridden."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def _batched_kernel():  # type: ignore[no-untyped-def]  # torch has no public na
 
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-# Before an override can stand in their place
+# Fetch them now, before an override can replace them
 _kernel()
 _batched_kernel()
 
 
 def vendor_mm(x: Tensor, w: Tensor) -> Tensor:
-    """x (M, K) times w (K, N) as the CPU's library computes it; its bits depend on M."""
+    """Multiply x (M, K) by w (K, N) with the CPU's library; the bits depend on M."""
     result: Tensor = _kernel().call_boxed(_KEYS, x, w)
     return result
 
 
 def vendor_bmm(x: Tensor, w: Tensor) -> Tensor:
-    """x (B, M, K) times w (B, K, N) as the CPU's library computes it; its bits depend on B and M."""
+    """Multiply x (B, M, K) by w (B, K, N) with the CPU's library; the bits depend on B and M."""
     result: Tensor = _batched_kernel().call_boxed(_KEYS, x, w)
     return result

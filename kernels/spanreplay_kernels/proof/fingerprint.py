@@ -1,7 +1,7 @@
-"""What a response's bits depend on besides its request, in one line: the header that a recorder keeps.
+"""The determinism line: everything besides the request that a response's bits depend on, in a recorded header.
 
-Two equal lines: the same request has the same bits, as long as nobody changes the model in memory. Where a model
-answers differently from its recording, the line tells a change of the serving stack from one of the prompt.
+If two lines are equal, the same request gets the same bits, unless the model is changed in memory. When a model's
+answer differs from the recording, the line tells a change of the serving stack from a change of the prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 HEADER: Final = "x-spanreplay-determinism"
 HEADER_CHARS_MAX: Final = 256
-"""What recorders keep of it."""
+"""The number of characters that recorders keep."""
 _CHUNK_BYTES: Final = 1 << 20
 _HASH_CHARS: Final = 16
 
@@ -36,12 +36,12 @@ _HASH_CHARS: Final = 16
 def fingerprint(
     model: Any, *, engine: str, revision: str, tensor_parallel: int = 1, tokenizer: Any = None
 ) -> str:  # fmt: skip
-    """`kernels=…; engine=…; torch=…; plan=…; device=…; threads=…; dtype=…; tp=…; model=…; revision=…` of a model.
+    """Return `kernels=…; engine=…; torch=…; plan=…; device=…; threads=…; dtype=…; tp=…; model=…; revision=…`.
 
-    Threads are named on a CPU only, whose library adds up by them, and triton on a GPU only. `model` is a hash of what
-    `digest_model` names. At most 256 characters: where there are more, the longest values are replaced by a hash.
-    engine: name and version of what calls the model, e.g. `transformers-5.23.0`; tokenizer: what turns text into its
-    tokens, or a processor, where text is what a request holds.
+    `threads` appears on a CPU only, whose library's sums depend on it, and `triton` on a GPU only. `model` is the hash
+    from `digest_model`. At most 256 characters: if there are more, the longest values are replaced by a hash.
+    engine: name and version of the caller of the model, e.g. `transformers-5.23.0`; tokenizer: the tokenizer or
+    processor, if requests hold text.
     """
     parts = {
         "kernels": f"{importlib.metadata.version('spanreplay')}+{digest_sources()}",
@@ -58,7 +58,7 @@ def fingerprint(
 
 
 def join_parts(parts: dict[str, str]) -> str:
-    """`name=value; …`, of which a recorder keeps every character: what is too long is replaced by its hash."""
+    """Return `name=value; …`, short enough for a recorder to keep in full: the longest values become hashes."""
     while len(line := "; ".join(f"{name}={value}" for name, value in parts.items())) > HEADER_CHARS_MAX:
         longest = max(parts, key=lambda name: len(parts[name]))
         if len(parts[longest]) <= _HASH_CHARS:
@@ -70,14 +70,14 @@ def join_parts(parts: dict[str, str]) -> str:
 
 
 def system_fingerprint(line: str) -> str:
-    """OpenAI's `system_fingerprint` for a determinism line: its plan, and a hash of all of it."""
+    """Return OpenAI's `system_fingerprint` for a determinism line: its plan and a hash of the whole line."""
     plan = next((part.removeprefix("plan=") for part in line.split("; ") if part.startswith("plan=")), "")
     return "-".join(filter(None, ("fp", plan, hashlib.sha256(line.encode()).hexdigest()[:_HASH_CHARS])))
 
 
 @functools.cache
 def digest_sources() -> str:
-    """8 hexadecimal digits of this package's own source files: an edited copy is another package."""
+    """Return 8 hexadecimal digits over this package's source files, so that an edited copy counts as different."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[1]  # the package
     for path in sorted(folder.rglob("*.py")):
@@ -86,19 +86,19 @@ def digest_sources() -> str:
 
 
 def digest_model(model: Any, tokenizer: Any = None) -> str:
-    """16 hexadecimal digits of what a model computes with besides weights.
+    """Return 16 hexadecimal digits over everything a model computes with besides its weights.
 
-    Its configuration and generation configuration, the files that its tokenizer is saved as (vocabulary, special
-    tokens, chat template), and the source files of its classes, which may have come with its weights.
+    These are its configuration and generation configuration, the files that its tokenizer saves (vocabulary, special
+    tokens, chat template), and the source files of its classes, which may have come with the weights.
     """
     digest = hashlib.sha256()
     for config in (model.config, getattr(model, "generation_config", None)):
         if config is not None:
-            # Where it was loaded from changes nothing that is computed
+            # The path it was loaded from doesn't affect results
             stated = json.loads(config.to_json_string(use_diff=False), object_hook=_without_place)
             digest.update(json.dumps(stated, sort_keys=True).encode() + b"\0")
     for name in sorted({type(module).__module__ for module in model.modules()}):
-        if not name.startswith("torch."):  # named by its version
+        if not name.startswith("torch."):  # identified by its version
             source = getattr(sys.modules.get(name), "__file__", None)
             if source:
                 _add_file(digest, Path(source), name=name.rsplit(".", 1)[-1])
@@ -116,7 +116,7 @@ def _without_place(members: dict[str, Any]) -> dict[str, Any]:
 
 
 def plans_of(model: Any) -> set[Plan]:
-    """The plans by which a model's weights are multiplied, its heads attended and its rows reduced."""
+    """Return the plans of a model's products, attention and row reductions."""
     arch, dtype = arch_of(model.device), str(model.dtype).removeprefix("torch.")
     plans: set[Plan] = set()
     for weight in model.parameters():
@@ -135,7 +135,7 @@ def plans_of(model: Any) -> set[Plan]:
 
 
 def _plans_of_weight(shape: tuple[int, ...], dtype: str, arch: Arch) -> set[Plan]:
-    """Of a layer (N, K), a layer that is kept transposed, or experts (E, …, …); which, the shape does not tell."""
+    """Return the plans of a weight as (N, K) and as (K, N): its shape doesn't tell which, for experts (E, …, …) too."""
     a, b = shape[-2:]
     return {plan_matmul(a, b, dtype, arch), plan_matmul(b, a, dtype, arch)}
 
@@ -150,7 +150,7 @@ def _device_parts(device: torch.device) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def revision_of(model_name: str, commit: str | None) -> str:
-    """A hub's commit; of a local directory, 16 hexadecimal digits of its files' SHA-256, read once.
+    """Return the hub commit or, for a local directory, 16 hexadecimal digits of its files' SHA-256, read once.
 
     Raises: UnsupportedInput if there is neither a commit nor a directory with weights.
     """
@@ -166,7 +166,7 @@ def revision_of(model_name: str, commit: str | None) -> str:
 
 
 def _add_file(digest: Any, path: Path, *, name: str) -> None:
-    """Its name, length and content."""
+    """Add a file's name, length and content to the digest."""
     digest.update(f"{name}\0{path.stat().st_size}\0".encode())
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
