@@ -1,4 +1,4 @@
-"""Measures every figure, one after the other, and prints one table.
+"""Measures all figures one after another and prints one table.
 
 Run: python -m bench [--json FILE] [NAME …]
 """
@@ -36,13 +36,13 @@ NAMES: Final = (
     "wire",
 )
 NEEDS_DOWNLOADS: Final = ("corpora",)
-"""Measured where it is named, or where `make corpora` has got what it needs."""
+"""Measured only if named, or if `make corpora` has downloaded the packages."""
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 600
 
 
 def measure(name: str) -> list[Figure]:
-    """One benchmark in a process of its own, so that none warms or patches anything for another."""
+    """Run one benchmark in its own process, so that none warms up or patches anything for another."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "figures.json"
         program = (
@@ -58,7 +58,7 @@ def measure(name: str) -> list[Figure]:
 
 
 def main() -> int:
-    """Measure, print, write; 1 if a benchmark failed to run."""
+    """Measure, print and write; return 1 if a benchmark failed to run."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which: {', '.join((*NAMES, *NEEDS_DOWNLOADS))}; default: all"

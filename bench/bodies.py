@@ -1,6 +1,6 @@
-"""What a body of 64 MiB through each HTTP library costs while recording, over the same transfer bare.
+"""Cost of transferring a 64 MiB body through each HTTP library while recording, over the same transfer bare.
 
-Run: python -m bench.bodies. It talks to loopback only; the server is a process of its own.
+Run: python -m bench.bodies. It uses only loopback; the server runs in its own process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _measure(library: str, way: str, url: str) -> tuple[Figure, Figure]:
 
 
 def measure() -> Sequence[Figure]:
-    """CPU of a transfer recorded over bare, and how much more memory it takes, by library and way."""
+    """Measure the CPU of a recorded transfer over a bare one, and its additional memory, by library and way."""
     figures: list[Figure] = []
     command = [sys.executable, str(_PROGRAM), "serve", str(SIZE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

@@ -1,4 +1,4 @@
-"""What a patched clock costs those who are not recorded, and the agent's code, in bare calls.
+"""Cost of a patched clock for unrecorded callers and for the agent's code, in bare calls.
 
 Run: python -m bench.clock
 """
@@ -23,21 +23,21 @@ LOOP = "def loop(read):\n    for _ in range(20):\n        read()\n"
 
 
 def make_loop(filename: str) -> Callable[[Any], None]:
-    """A loop of 20 reads whose code seems to lie in `filename`."""
+    """Return a loop of 20 reads whose code appears to be in `filename`."""
     space: dict[str, Any] = {}
-    exec(compile(LOOP, filename, "exec"), space)  # noqa: S102 -- how a caller of another file is had
+    exec(compile(LOOP, filename, "exec"), space)  # noqa: S102 -- to get a caller in another file
     loop: Callable[[Any], None] = space["loop"]
     return loop
 
 
 def measure() -> Sequence[Figure]:
-    """Bare call, passed through for a foreign caller, recorded for the agent."""
+    """Compare a bare call, one passed through for a foreign caller and one recorded for the agent."""
     names = ("time.time", "datetime.now", "random.random", "uuid.uuid4")
     bare = dict(zip(names, (time.time, dt.datetime.now, random.random, uuid.uuid4), strict=True))
     foreign = make_loop(str(Path(uuid.__file__).parent / "site-packages" / "library" / "module.py"))
     agent = make_loop("/srv/agent/agent.py")
     cases: dict[str, Callable[[], object]] = {name: partial(foreign, read) for name, read in bare.items()}
-    cases.pop("datetime.now")  # the type's own method is replaced: measured before
+    cases.pop("datetime.now")  # measured before: recording replaces the type's own method
     before = time_interleaved({"datetime.now": lambda: foreign(dt.datetime.now)}, rounds=ROUNDS, calls=CALLS // 20)
     with recording() as installed:
         patched = dict(zip(names, (time.time, dt.datetime.now, random.random, uuid.uuid4), strict=True))

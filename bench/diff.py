@@ -1,4 +1,4 @@
-"""How long `spanreplay diff` takes for two runs of 10,000 calls.
+"""Time of `spanreplay diff` for two runs of 10,000 calls.
 
 Run: python -m bench.diff
 """
@@ -22,7 +22,7 @@ DIFFERENT = 3
 
 
 def _record(folder: Path, changed: int) -> str:
-    """A run of so many tool calls in the folder's spool, in each `changed`-th of which another value; its id."""
+    """Record a run of `CALLS` tool calls, with another value in every `changed`-th call; return its id."""
     import spanreplay
 
     @spanreplay.boundary("tool", name="quote", effect="read")
@@ -36,7 +36,7 @@ def _record(folder: Path, changed: int) -> str:
 
 
 def _time(folder: Path, a: str, b: str) -> float:
-    """CPU seconds of the command, its start and the reading of both runs included."""
+    """Return the CPU seconds of the command, including its start and reading both runs."""
     before = getrusage(RUSAGE_CHILDREN)
     command = [str(Path(sys.executable).parent / "spanreplay"), "diff", a, b, "--json"]
     done = subprocess.run(command, env={"SPANREPLAY_DIR": str(folder)}, capture_output=True, check=False)
@@ -47,7 +47,7 @@ def _time(folder: Path, a: str, b: str) -> float:
 
 
 def measure() -> Sequence[Figure]:
-    """Two runs of which every tenth call differs; most requests are made again and again."""
+    """Compare two runs in which every tenth call differs; most requests occur many times."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         runs = [_record(folder, changed) for changed in (0, 10)]

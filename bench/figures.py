@@ -1,4 +1,4 @@
-"""What the benchmarks share: a figure, how it is measured, on what, and the table."""
+"""Helpers that the benchmarks share: figures, timing, the description of the machine, and the table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGES: Final = (
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number beside its goal; without a goal it is there for comparison."""
+    """One measured number and its goal; without a goal it is only for comparison."""
 
     name: str
     measured: float
@@ -45,23 +45,23 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """pass, miss, or nothing where there is no goal."""
+        """`pass`, `miss`, or empty if there is no goal."""
         if self.goal is None:
             return ""
         is_met = self.measured >= self.goal if self.is_more_better else self.measured <= self.goal
         return "pass" if is_met else "miss"
 
     def as_json(self) -> dict[str, Any]:
-        """The figure with its verdict."""
+        """Return the figure with its verdict."""
         return {**asdict(self), "verdict": self.verdict}
 
 
 def time_interleaved(
     cases: Mapping[str, Callable[[], object]], *, rounds: int, calls: int, between: Callable[[], object] | None = None
 ) -> dict[str, list[float]]:
-    """Thread CPU time of one call in microseconds, per case and round; the cases take turns.
+    """Return thread CPU time of one call in microseconds, per case and round; the cases take turns.
 
-    Each round runs each case `calls` times in a row. Garbage collection stays on: agents have it on too.
+    Each round runs each case `calls` times in a row. Garbage collection stays on, as it is in agents.
     """
     found: dict[str, list[float]] = {name: [] for name in cases}
     for work in cases.values():  # imports, caches, first allocations
@@ -80,7 +80,7 @@ def time_interleaved(
 
 
 def lower_quartile(values: Sequence[float]) -> float:
-    """A quarter of the values is smaller: steadier than the minimum, less noisy than the median."""
+    """Return the lower quartile: steadier than the minimum, less noisy than the median."""
     return statistics.quantiles(values, n=4)[0] if len(values) > 1 else values[0]
 
 
@@ -105,7 +105,7 @@ def recording(mode: str = "record", **environ: str) -> Iterator[Any]:
 
 
 def make_text(rng: Any, size: int) -> str:
-    """English-like text of about `size` characters, with numbers, and without secrets."""
+    """Return English-like text of about `size` characters, with numbers and without secrets."""
     words: list[str] = []
     length = 0
     while length < size:
@@ -125,7 +125,7 @@ _WORDS: Final = _SENTENCES.split()
 
 
 def describe_machine() -> dict[str, Any]:
-    """Hardware, versions, load and commit: without them a figure says nothing."""
+    """Return hardware, versions, load and commit, without which a figure is meaningless."""
     model = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -159,13 +159,13 @@ def _read_commit() -> str:
 
 
 def write(line: str = "") -> None:
-    """One line to standard output."""
+    """Write one line to standard output."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def print_table(figures: Sequence[Figure]) -> None:
-    """One row a figure."""
+    """Print one row per figure."""
     write(f"{'figure':<66} {'measured':>12} {'goal':>9} {'ratio':>6}  verdict")
     for figure in figures:
         goal = f"{figure.goal:g}" if figure.goal is not None else ""
@@ -177,5 +177,5 @@ def print_table(figures: Sequence[Figure]) -> None:
 
 
 def main(measure: Callable[[], Sequence[Figure]]) -> None:
-    """Run one benchmark by itself."""
+    """Run one benchmark and print its table."""
     print_table(measure())

@@ -1,4 +1,4 @@
-"""How much later the first token arrives while a call is recorded.
+"""Delay of the first token while a call is recorded.
 
 The OpenAI SDK streams from a real server in another process; live and recorded calls take turns.
 
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @contextmanager
 def provider() -> Iterator[str]:
-    """The tests' model provider in a process of its own; gives its URL."""
+    """Run the tests' model provider in its own process and yield its URL."""
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder) / "port"
         environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
@@ -52,7 +52,7 @@ def provider() -> Iterator[str]:
 
 
 def time_first_token(client: Any, messages: list[dict[str, str]]) -> float:
-    """Milliseconds from the call to the first text; the stream is read to its end."""
+    """Return the milliseconds from the call to the first text; the stream is read to its end."""
     start = perf_counter_ns()
     first = 0
     for chunk in client.chat.completions.create(model="gpt-x", messages=messages, stream=True):
@@ -64,7 +64,7 @@ def time_first_token(client: Any, messages: list[dict[str, str]]) -> float:
 
 
 def measure() -> Sequence[Figure]:
-    """How much later the text comes, median of pairs."""
+    """Measure the delay of the first text, as the median of pairs."""
     import openai
 
     rng = random.Random(5)  # noqa: S311 - a corpus, no key

@@ -1,4 +1,4 @@
-"""How long a client waits at each way in while thousands of connections are open on which nothing happens.
+"""Waiting time of a client at each endpoint while thousands of idle, half-open connections exist.
 
 Run: python -m bench.half_open. It talks to loopback only; its largest figure needs 11,000 open files (`ulimit -n`).
 """
@@ -34,7 +34,7 @@ _GRPC: Final = {"silent": b"", "no settings": _PREFACE + b"\0\0\0\4\0\0\0\0\0"}
 
 @contextmanager
 def _server() -> Iterator[dict[str, Any]]:
-    """A `spanreplay up` without Phoenix, and where it listens."""
+    """Start `spanreplay up` without Phoenix and yield its ports."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-c", "from spanreplay.cli import main; main()"),
@@ -90,7 +90,7 @@ def _slowest(probe: Callable[[int], None], port: int) -> float:
 
 
 def _settle(probe: Callable[[int], None], port: int) -> None:
-    """Wait until the server has taken leave of the connections before."""
+    """Wait until the server has closed the previous connections."""
     for _ in range(SETTLE_TRIES):
         start = monotonic()
         probe(port)
@@ -99,7 +99,7 @@ def _settle(probe: Callable[[int], None], port: int) -> None:
 
 
 def measure() -> Sequence[Figure]:
-    """The slowest of five probes beside each kind of half-open connections, at each way in."""
+    """Measure the slowest of five probes at each endpoint, beside each kind of half-open connections."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     export = _call("/opentelemetry.proto.collector.trace.v1.TraceService/Export")
     figures = []

@@ -1,4 +1,4 @@
-"""What watching for I/O outside of boundaries costs the code of libraries, in bare calls.
+"""Cost for library code of watching for I/O outside of boundaries, in bare calls.
 
 Run: python -m bench.leaks
 """
@@ -34,14 +34,14 @@ def loop(work):
 
 
 def make_library(filename: str) -> dict[str, Any]:
-    """Functions whose code seems to lie in `filename`."""
+    """Return functions whose code appears to be in `filename`."""
     space: dict[str, Any] = {"FILE": uuid.__file__}
-    exec(compile(SOURCE, filename, "exec"), space)  # noqa: S102 -- how a caller of another file is had
+    exec(compile(SOURCE, filename, "exec"), space)  # noqa: S102 -- to get a caller in another file
     return space
 
 
 def measure() -> Sequence[Figure]:
-    """The same work bare and while recording; and what an audit hook would cost instead."""
+    """Compare the same work bare and while recording, and measure the cost of an audit hook instead."""
     foreign = make_library(str(Path(uuid.__file__).parent / "site-packages" / "library" / "module.py"))
     works: dict[str, Callable[[], object]] = {
         "os.open and close": foreign["open_and_close"],

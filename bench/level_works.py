@@ -1,7 +1,7 @@
-"""What `bench.levels` measures: an agent that does one thing often, and says what each time costs.
+"""The agent that `bench.levels` measures: it repeats each of several works and reports the cost of one repetition.
 
-It is run as a program of its own, plain or recorded: `python level_works.py DATA_FILE`. DATA_FILE lies outside of the
-code; OPENAI_BASE_URL says where a model is. Prints one JSON object: name → µs of CPU.
+It runs as a separate program, plain or recorded: `python level_works.py DATA_FILE`. DATA_FILE is outside of the code;
+OPENAI_BASE_URL is the model's URL. Prints one JSON object: name → µs of CPU.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ REQUESTS = 20
 
 @spanreplay.boundary("tool", name="warm", effect="read")
 def warm(number: int) -> int:
-    """The one call that makes a run of this: books, and what a loop is given, begin with it."""
+    """Make the first call: it starts a run, and with it the bookkeeping and the instrumentation of event loops."""
     return number
 
 
 def best(work: Callable[[int], Any], times: int) -> float:
-    """CPU µs of one time, of the best repeat."""
+    """Return the CPU µs of one repetition, from the best repeat."""
     found = []
     for _ in range(REPEATS):
         gc.collect(0)
@@ -52,7 +52,7 @@ def best(work: Callable[[int], Any], times: int) -> float:
 
 
 async def ping_pong(times: int) -> None:
-    """Two tasks that hand each other a number through queues."""
+    """Let two tasks pass a number to each other through queues."""
     there: asyncio.Queue[int] = asyncio.Queue()
     back: asyncio.Queue[int] = asyncio.Queue()
 
@@ -68,7 +68,7 @@ async def ping_pong(times: int) -> None:
 
 
 def run_loop(work: Callable[[int], Coroutine[Any, Any, None]], times: int) -> float:
-    """The same for a coroutine, in a loop in which a call has ended; what starts the loop is not measured."""
+    """Like `best` for a coroutine, in an event loop in which a call has ended; starting the loop isn't measured."""
 
     async def main() -> float:
         warm(1)
@@ -84,19 +84,19 @@ def run_loop(work: Callable[[int], Coroutine[Any, Any, None]], times: int) -> fl
 
 
 async def sleep_nothing(times: int) -> None:
-    """Timers that fire at once."""
+    """Wait for timers that fire immediately."""
     for _ in range(times):
         await asyncio.sleep(0.000001)
 
 
 async def make_tasks(times: int) -> None:
-    """Tasks that do nothing."""
+    """Create and await tasks that do nothing."""
     for _ in range(times):
         await asyncio.create_task(asyncio.sleep(0))
 
 
 def take_lock(times: int) -> None:
-    """A lock that nobody else holds."""
+    """Take an uncontended lock."""
     lock = threading.Lock()
     for _ in range(times):
         with lock:
@@ -104,7 +104,7 @@ def take_lock(times: int) -> None:
 
 
 def use_queue(times: int) -> None:
-    """One item in and out."""
+    """Put and get one item."""
     items: queue.Queue[int] = queue.Queue()
     for number in range(times):
         items.put(number)
@@ -112,7 +112,7 @@ def use_queue(times: int) -> None:
 
 
 def wait_for_event(times: int) -> None:
-    """An event that is set, with a limit."""
+    """Wait, with a timeout, for an event that is already set."""
     event = threading.Event()
     event.set()
     for _ in range(times):
@@ -184,14 +184,14 @@ def insert(times: int) -> None:
 
 
 def ask_by_httpx(client: httpx.Client, times: int) -> None:
-    """One model call."""
+    """Make one model call."""
     for number in range(times):
         body = {"model": "gpt-x", "messages": [{"role": "user", "content": f"question {number}"}]}
         client.post("chat/completions", json=body).json()
 
 
 def serve(client: openai.OpenAI, times: int) -> None:
-    """A service's request: two model calls through the SDK, and some JSON."""
+    """Handle a service's request: two model calls through the SDK, and some JSON."""
     for number in range(times):
         asked = json.loads(json.dumps({"number": number, "texts": ["order", "invoice"] * 20}))
         for text in asked["texts"][:2]:
@@ -201,9 +201,9 @@ def serve(client: openai.OpenAI, times: int) -> None:
 
 
 def main() -> None:
-    """Measure everything, once."""
+    """Measure everything once."""
     warm(0)
-    thread = threading.Thread(target=warm, args=(2,))  # from now on there are several
+    thread = threading.Thread(target=warm, args=(2,))  # from now on there are several threads
     thread.start()
     thread.join()
     found = {

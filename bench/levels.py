@@ -1,6 +1,6 @@
-"""What recording costs at each level, over the same agent without it: code that makes no call, and a service's request.
+"""Cost of recording at each level, relative to the same agent unrecorded: code without calls, and service requests.
 
-The agent (`level_works.py`) runs plain, at level `calls` and at level `full`, each in a process of its own, in turns.
+The agent (`level_works.py`) runs plain, at level `calls` and at level `full`, each in its own process, in turns.
 
 Run: python -m bench.levels
 """
@@ -34,11 +34,11 @@ _BOUNDARIES: Final = (
     "random.random",
     "uuid.uuid4",
 )
-"""What is recorded at level `calls` too: it has no goal there."""
+"""Works that are recorded at level `calls` too, so they have no goal there."""
 
 
 def run(level: str, folder: Path, url: str) -> dict[str, float]:
-    """One agent; µs of CPU by what it did. `level` is empty for one that nobody records."""
+    """Run one agent and return µs of CPU by work. An empty `level` means unrecorded."""
     data = folder / "data" / "notes.txt"
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "SPANREPLAY_"))},
@@ -55,7 +55,7 @@ def run(level: str, folder: Path, url: str) -> dict[str, float]:
 
 
 def measure(rounds: int = ROUNDS) -> Sequence[Figure]:
-    """Each work at each level, best of the rounds over best of the rounds."""
+    """Measure each work at each level: best of the rounds over best of the plain rounds."""
     times: dict[str, list[dict[str, float]]] = {"": [], "calls": [], "full": []}
     with tempfile.TemporaryDirectory() as name, provider() as url:
         folder = Path(name)

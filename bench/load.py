@@ -1,4 +1,4 @@
-"""How long it takes until a recording of 10,000 calls can be replayed.
+"""Time until a recording of 10,000 calls can be replayed.
 
 Run: python -m bench.load
 """
@@ -19,7 +19,7 @@ REPEATS = 5
 
 
 def _record(folder: Path) -> str:
-    """A run of so many tool calls in the folder's spool; its id."""
+    """Record a run of `CALLS` tool calls in the folder's spool; return its id."""
     import spanreplay
 
     @spanreplay.boundary("tool", name="quote", effect="read")
@@ -33,7 +33,7 @@ def _record(folder: Path) -> str:
 
 
 def _time(load: Callable[[], Any]) -> float:
-    """CPU seconds until the session stands."""
+    """Return the CPU seconds until the session is ready."""
     from spanreplay.replayer.resolve.plan import read_plan
     from spanreplay.replayer.resolve.session import Session
 

@@ -1,7 +1,7 @@
-"""How long a replay of short items in pools of processes takes, over the run itself: no worker may stand still in it.
+"""Duration of a replay of short items in process pools, relative to the recorded run; no worker may stall.
 
-Each run has an agent of its own, recorded and replayed by the commands that a user calls; times are from the start of
-the run to its end, as the verdict states them, without the start of Python.
+Each run has its own agent, recorded and replayed with the commands that a user calls. Times are from the start of the
+run to its end, as stated in the verdict, without Python's start-up.
 
 Run: python -m bench.pools
 """
@@ -23,7 +23,7 @@ from bench.figures import Figure, main
 ITEMS = 30
 WORKERS = 2
 INSTRUMENTORS = ",".join(sorted({each.name for each in entry_points(group="opentelemetry_instrumentor")}))
-"""Left out: to load them takes longer than the items do."""
+"""Disabled, because loading them takes longer than the items."""
 CALL_S = 0.01
 ROUNDS = 3
 AGENT = """
@@ -63,7 +63,7 @@ def _run(folder: Path, *command: str) -> str:
 
 
 def _measure_once(kind: str, folder: Path) -> tuple[float, float]:
-    """Seconds of a replay, and of the run."""
+    """Return the seconds of a replay and of the run."""
     folder.mkdir()
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     agent = [sys.executable, "agent.py", kind, str(WORKERS), str(ITEMS), str(CALL_S)]
@@ -83,7 +83,7 @@ def _measure(kind: str, folder: Path) -> Figure:
 
 
 def measure() -> Sequence[Figure]:
-    """Both kinds of pools."""
+    """Measure both kinds of pools."""
     with tempfile.TemporaryDirectory() as folder:
         return [_measure(kind, Path(folder)) for kind in ("Pool", "ProcessPoolExecutor")]
 

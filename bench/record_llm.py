@@ -1,6 +1,6 @@
-"""What recording an LLM call costs its caller, beside the OpenInference instrumentor on the same calls.
+"""Cost of recording an LLM call for its caller, beside the OpenInference instrumentor on the same calls.
 
-A conversation grows by 3 KB a turn to 40 KB and beyond; the OpenAI SDK talks to a transport in memory.
+A conversation grows by 3 KB per turn to 40 KB and beyond; the OpenAI SDK uses an in-memory transport.
 
 Run: python -m bench.record_llm
 """
@@ -28,7 +28,7 @@ ANSWER_CHARACTERS = 600
 
 
 def make_client() -> Any:
-    """The SDK on a transport that answers at once."""
+    """Return an SDK client on a transport that answers immediately."""
     import httpx2
     import openai
 
@@ -52,7 +52,7 @@ def make_client() -> Any:
 
 
 def make_tool(rng: random.Random, number: int) -> dict[str, Any]:
-    """A tool definition of about 700 bytes."""
+    """Return a tool definition of about 700 bytes."""
     properties = {f"argument_{n}": {"type": "string", "description": make_text(rng, 60)} for n in range(4)}
     schema = {"type": "object", "properties": properties, "required": ["argument_0"]}
     function = {"name": f"tool_{number}", "description": make_text(rng, 200), "parameters": schema}
@@ -60,7 +60,7 @@ def make_tool(rng: random.Random, number: int) -> dict[str, Any]:
 
 
 def make_turn(rng: random.Random, number: int) -> list[dict[str, Any]]:
-    """What one turn adds: a tool call, its result, and the next question; about 3 KB."""
+    """Return the messages of one turn: a tool call, its result and the next question; about 3 KB."""
     call_id = f"call_{number}_{rng.getrandbits(40):x}"
     arguments = json.dumps({"argument_0": make_text(rng, 200)})
     call = {"id": call_id, "type": "function", "function": {"name": "tool_1", "arguments": arguments}}
@@ -72,7 +72,7 @@ def make_turn(rng: random.Random, number: int) -> list[dict[str, Any]]:
 
 
 class Conversation:
-    """The requests of one conversation, never seen before."""
+    """The requests of one new conversation."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)  # noqa: S311 - a corpus, no key
@@ -87,12 +87,12 @@ class Conversation:
         self.messages = self.messages + make_turn(self._rng, len(self.messages))
 
     def size(self) -> int:
-        """Bytes of the request."""
+        """Return the bytes of the request."""
         return len(json.dumps({"messages": self.messages, "tools": self.tools}))
 
 
 def time_turn(client: Any, conversation: Conversation) -> float:
-    """Thread CPU time of one turn, in microseconds."""
+    """Return the thread CPU time of one turn, in microseconds."""
     start = thread_time_ns()
     client.chat.completions.create(
         model="gpt-x", messages=conversation.messages, tools=conversation.tools, temperature=0.2
@@ -103,7 +103,7 @@ def time_turn(client: Any, conversation: Conversation) -> float:
 
 
 def time_conversation(client: Any, cases: dict[str, Callable[[], Any]], seed: int) -> Iterator[dict[str, float]]:
-    """Each turn in every case, one right after the other, in an order of its own; not the first, without history."""
+    """Yield the times of each turn in every case, back to back in rotating order; skips the first turn."""
     conversations = {name: Conversation(seed) for name in cases}
     order = list(cases)
     for turn in range(TURNS + 1):
@@ -118,7 +118,7 @@ def time_conversation(client: Any, cases: dict[str, Callable[[], Any]], seed: in
 
 @contextmanager
 def instrumented_by_openinference() -> Iterator[None]:
-    """OpenInference's instrumentor with a batch processor that throws away; undone afterwards."""
+    """Use OpenInference's instrumentor with a batch processor whose exporter discards spans; undone on exit."""
     from openinference.instrumentation.openai import OpenAIInstrumentor
 
     OpenAIInstrumentor().instrument(tracer_provider=_provider(), skip_dep_check=True)
@@ -151,7 +151,7 @@ def _provider() -> Any:
 
 @contextmanager
 def recorded_by_us(run: Any) -> Iterator[None]:
-    """Our seam in place and the run active; undone afterwards."""
+    """Install our seam and activate the run; undone on exit."""
     import httpx2
 
     from spanreplay.runtime.run import set_process_run
@@ -168,11 +168,11 @@ def recorded_by_us(run: Any) -> Iterator[None]:
 
 
 def measure() -> Sequence[Figure]:
-    """Our overhead over OpenInference's."""
-    # Its spans run into the SDK's attribute limit; the log lines about that would count against it
+    """Measure our overhead over OpenInference's."""
+    # OpenInference's spans exceed the SDK's attribute limit; logging that would count against it
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
     with recording() as installed:
-        installed.seams.uninstall()  # the cases install and remove what they measure
+        installed.seams.uninstall()  # each case installs and removes its own
         run = installed.run
         cases: dict[str, Callable[[], Any]] = {
             "plain": nullcontext,

@@ -1,4 +1,4 @@
-"""What recording a tool call costs its caller, in bare SDK spans.
+"""Cost of recording a tool call for its caller, in bare SDK spans.
 
 Run: python -m bench.record_tool
 """
@@ -18,7 +18,7 @@ CALLS = 200
 
 
 def make_bare_span() -> Callable[[], object]:
-    """A span of the SDK: no attributes, batch processor, an exporter that throws it away."""
+    """Return a function that makes a bare SDK span: no attributes, a batch processor, an exporter that discards it."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
@@ -33,7 +33,7 @@ def make_bare_span() -> Callable[[], object]:
 
 
 def make_tools(installed: Any) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """Name → (recorded call, the same call bare)."""
+    """Return name → (recorded call, the same call bare)."""
     import spanreplay
 
     numbers = itertools.count()
@@ -72,7 +72,7 @@ def make_tools(installed: Any) -> dict[str, tuple[Callable[[], object], Callable
 
 
 def make_span_between(tools: dict[str, Any], span: Callable[[], object]) -> Callable[[], object]:
-    """A bare span after each bare LangChain call."""
+    """Return a function that makes a bare span after a bare LangChain call."""
     _, bare = tools[_LANGCHAIN]
 
     def call() -> None:
@@ -83,7 +83,7 @@ def make_span_between(tools: dict[str, Any], span: Callable[[], object]) -> Call
 
 
 def measure() -> Sequence[Figure]:
-    """Boundary record over bare span, the bare call subtracted."""
+    """Measure the cost of recording minus the bare call, over a bare span."""
     with recording() as installed:
         tools = make_tools(installed)
         span = make_bare_span()

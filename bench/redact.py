@@ -1,4 +1,4 @@
-"""Prints what redaction costs: new text, history seen before, one small body, one span.
+"""Prints the cost of redaction: new text, history seen before, one small body, one span.
 
 python bench/redact.py [--rounds 20]
 """
@@ -35,7 +35,7 @@ _SECRET = "password=hunter2secret Bearer "  # noqa: S105 - made up
 
 
 def make_prose(rng: random.Random, size: int) -> str:
-    """Text as an agent's prompts and tool results have it, without secrets."""
+    """Return text like an agent's prompts and tool results, without secrets."""
     words: list[str] = []
     length = 0
     while length < size:
@@ -45,7 +45,7 @@ def make_prose(rng: random.Random, size: int) -> str:
 
 
 def make_chat(rng: random.Random, messages: int, size: int) -> dict[str, Any]:
-    """A chat request."""
+    """Return a chat request."""
     roles = ("user", "assistant", "tool")
     return {
         "model": "gpt-4o",
@@ -55,7 +55,7 @@ def make_chat(rng: random.Random, messages: int, size: int) -> dict[str, Any]:
 
 
 def measure(work: Callable[[], object], rounds: int) -> float:
-    """Median thread CPU time of one call, in microseconds."""
+    """Return the median thread CPU time of one call, in microseconds."""
     times = []
     for _ in range(rounds):
         start = thread_time_ns()
@@ -65,12 +65,12 @@ def measure(work: Callable[[], object], rounds: int) -> float:
 
 
 def say(what: str, size: int, micros: float) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     sys.stdout.write(f"{what:<58}{size / 1000:>9.1f} KB{micros:>11.0f} µs{size / micros:>9.0f} MB/s\n")
 
 
 def measure_text(fresh: Callable[[], RunRedactor], rng: random.Random, rounds: int) -> None:
-    """Texts and documents, new and seen before."""
+    """Measure texts and documents, new and seen before."""
     clean = make_prose(rng, 1_000_000)
     say("new text, 1 MB, clean", len(clean), measure(lambda: fresh().text(clean), rounds))
     small = make_prose(rng, 4_000)
@@ -102,7 +102,7 @@ def measure_text(fresh: Callable[[], RunRedactor], rng: random.Random, rounds: i
 
 
 def measure_span(run: RunRedactor, rng: random.Random, rounds: int) -> None:
-    """A foreign span with ten small attributes and a 4 KB body, from start to end."""
+    """Measure a foreign span with ten small attributes and a 4 KB body, from start to end."""
     body = json.dumps(make_chat(rng, 2, 2_000))
     for what, processor in (
         ("span with a 4 KB body, no processor", None),

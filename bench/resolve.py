@@ -1,4 +1,4 @@
-"""What resolving one call of a replay costs, and whether that grows with the run.
+"""Cost of resolving one call of a replay, and its growth with the length of the run.
 
 Run: python -m bench.resolve
 """
@@ -28,7 +28,7 @@ def quote(symbol: str, amount: int) -> dict[str, Any]:
 
 
 class _Kept:
-    """A span processor that keeps nothing."""
+    """A span processor that keeps only the spans' attributes."""
 
     dropped = 0
 
@@ -40,7 +40,7 @@ class _Kept:
 
 
 def record(calls: int) -> Any:
-    """A recording of so many calls of one declared boundary in one lane."""
+    """Make a recording of `calls` calls of one declared boundary in one lane."""
     from spanreplay.model import attributes as names
     from spanreplay.model.call import CallRecord, Recording, RootRecord
 
@@ -80,7 +80,7 @@ def _make_run(processors: Sequence[Any], session: Any) -> Any:
 
 
 def _call_all(run: Any, calls: int) -> Iterator[float]:
-    """Make the calls; yields thread CPU time per call in microseconds, by hundreds."""
+    """Make the calls; yield thread CPU time per call in microseconds, one value per hundred calls."""
     import spanreplay
     from spanreplay.runtime.run import set_process_run
 
@@ -98,7 +98,7 @@ def _call_all(run: Any, calls: int) -> Iterator[float]:
 
 
 def _replay(recording: Any, calls: int, folder: Path | None) -> Iterator[float]:
-    """Times per call of a replay, through the whole crossing, into a real spool, or into none."""
+    """Yield times per call of a replay, through the whole crossing, with a real spool or none."""
     from spanreplay.recording.spool import SpoolWriter
     from spanreplay.recording.spool.processor import SpoolSpanProcessor
     from spanreplay.replayer.resolve.plan import read_plan
@@ -113,7 +113,7 @@ def _replay(recording: Any, calls: int, folder: Path | None) -> Iterator[float]:
 
 
 def _take_turns(many: Iterator[float], few: Callable[[], Iterator[float]]) -> tuple[list[float], list[float]]:
-    """The times of the second half of a long run, where growth shows, and of short runs in between."""
+    """Return the times of a long run's second half, where growth shows, and of short runs in between."""
     found_many: list[float] = []
     found_few: list[float] = []
     for number, micros in enumerate(many):
@@ -130,11 +130,11 @@ def _run_id() -> str:
 
 
 class _Asked:
-    """As much of a crossing as the session looks at; it may set what it likes."""
+    """A stand-in for a crossing with the attributes that the session reads; it may set any."""
 
 
 def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
-    """Times of `Session.resolve` alone, by hundreds."""
+    """Return a function that yields the times of `Session.resolve` alone, one value per hundred calls."""
     from spanreplay.replayer.resolve.plan import read_plan
     from spanreplay.replayer.resolve.session import Session
     from spanreplay.runtime.calls.spec import Spec
@@ -162,7 +162,7 @@ def _time_resolve(recording: Any) -> Callable[[], Iterator[float]]:
 
 
 def measure(calls: int = MANY) -> Sequence[Figure]:
-    """Cost of a resolved call, and its growth from 100 to `calls` calls."""
+    """Measure the cost of a resolved call, and its growth from 100 to `calls` calls."""
     os.environ.pop("SPANREPLAY_MODE", None)
     few, many = record(FEW), record(calls)
     with tempfile.TemporaryDirectory() as folder:

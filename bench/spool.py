@@ -1,4 +1,4 @@
-"""Prints what recording a span costs: encode, append, both, and the shares of it.
+"""Prints the cost of recording a span: encoding, appending, and both together.
 
 python bench/spool.py [--spans 20000]
 """
@@ -26,7 +26,7 @@ RUN = "0192f0000000700080000000000000aa"
 
 
 def make_span(body_bytes: int) -> ReadableSpan:
-    """A boundary span with 16 attributes, two of them bodies."""
+    """Return a boundary span with 16 attributes, two of them bodies."""
     provider = TracerProvider(resource=Resource({"service.name": "trader", "spanreplay.run_id": RUN}))
     with provider.get_tracer("spanreplay").start_as_current_span("call") as span:
         for n in range(9):
@@ -41,7 +41,7 @@ def make_span(body_bytes: int) -> ReadableSpan:
 
 
 def measure(work: Callable[[], object], spans: int) -> tuple[float, float]:
-    """Median and 99th percentile in microseconds."""
+    """Return the median and 99th percentile in microseconds."""
     times = []
     for _ in range(spans):
         start = perf_counter_ns()
@@ -52,12 +52,12 @@ def measure(work: Callable[[], object], spans: int) -> tuple[float, float]:
 
 
 def say(text: str) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     sys.stdout.write(text + "\n")
 
 
 def measure_body(body_bytes: int, spans: int, folder: Path) -> None:
-    """Print the lines of one size of bodies."""
+    """Print the lines for one body size."""
     span = make_span(body_bytes)
     payload = encode_span(span)
     count = max(200, min(spans, 200_000_000 // body_bytes))

@@ -1,8 +1,8 @@
-"""What our entry points add to the start of a process.
+"""Start-up time that our entry points add to a process.
 
-`opentelemetry-instrument python -c pass`, three ways in turn: with us recording, with SPANREPLAY_MODE=off, and
-with an SDK tracer provider but without us. In the last one a distribution of the same name, first on the path,
-hides our entry points. The OpenInference instrumentors are disabled in all of them.
+Runs `opentelemetry-instrument python -c pass` in three ways in turn: recording, with SPANREPLAY_MODE=off, and
+with an SDK tracer provider but without spanreplay. In the last case a distribution of the same name, first on the
+path, hides our entry points. The OpenInference instrumentors are disabled in all of them.
 
 Run: python -m bench.startup
 """
@@ -33,7 +33,7 @@ def pre():
 
 
 def make_bare(folder: Path) -> dict[str, str]:
-    """An environment in which an SDK provider is installed instead of spanreplay."""
+    """Return an environment in which an SDK provider is installed instead of spanreplay."""
     (folder / "bench_bare.py").write_text(_SDK, encoding="utf-8")
     info = folder / "spanreplay-0.0.0.dist-info"
     info.mkdir()
@@ -44,7 +44,7 @@ def make_bare(folder: Path) -> dict[str, str]:
 
 
 def time_start(environ: dict[str, str], folder: Path, program: str = "pass") -> tuple[float, float]:
-    """Wall and CPU milliseconds of one process."""
+    """Return the wall and CPU milliseconds of one process."""
     command = [str(Path(sys.executable).parent / "opentelemetry-instrument"), sys.executable, "-c", program]
     start = perf_counter_ns()
     process = subprocess.Popen(command, env=environ, cwd=folder)
@@ -57,7 +57,7 @@ def time_start(environ: dict[str, str], folder: Path, program: str = "pass") -> 
 
 
 def check_modes(cases: dict[str, dict[str, str]], folder: Path) -> None:
-    """Each case is what its name says: recording installs us, the others do not."""
+    """Check that each case is set up as named: only recording installs spanreplay."""
     question = (
         "import sys; is_ours = 'spanreplay.activate.install' in sys.modules; "
         "sys.exit(is_ours * 2 + ('opentelemetry.sdk.trace' in sys.modules))"
@@ -71,7 +71,7 @@ def check_modes(cases: dict[str, dict[str, str]], folder: Path) -> None:
 
 
 def measure() -> Sequence[Figure]:
-    """Ratios to the bare case."""
+    """Measure ratios to the bare case."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SPANREPLAY_", "PYTHON"))}
     common = {**kept, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": _INSTRUMENTORS}
     with tempfile.TemporaryDirectory() as name:

@@ -1,6 +1,6 @@
-"""How long a replay of calls in threads takes, over the run that was recorded: nothing may stand still in it.
+"""Duration of a replay of calls in threads, relative to the recorded run; the replay must never stall.
 
-A replay lets one thread go on after the other, in the recorded order, so that its time is that of handing over.
+A replay resumes one thread after another in the recorded order, so its time is that of the handovers.
 
 Run: python -m bench.threads
 """
@@ -85,7 +85,7 @@ def _measure(name: str, way: Callable[[], None], folder: Path) -> Figure:
 
 
 def measure() -> Sequence[Figure]:
-    """Each way of using threads, recorded and replayed in this process."""
+    """Record and replay each way of using threads in this process."""
     with tempfile.TemporaryDirectory() as folder:
         return [_measure(name, way, Path(folder)) for name, way in WAYS.items()]
 

@@ -1,7 +1,7 @@
-"""How fast a run of 1,000 model calls is replayed, beside vcrpy with body matching on the same calls.
+"""Speed of replaying a run of 1,000 model calls, beside vcrpy with body matching on the same calls.
 
-Both replay `chat.completions.create` of the OpenAI SDK. vcrpy compares each request with every one before it, so that a
-whole replay takes minutes: of its calls, some that are spread evenly over the run are timed.
+Both replay `chat.completions.create` of the OpenAI SDK. vcrpy compares each request with every earlier one, so a whole
+replay would take minutes; only some calls, spread evenly over the run, are timed.
 
 Run: python -m bench.vcr
 """
@@ -35,11 +35,11 @@ def _ask(client: Any, number: int) -> str:
 
 
 def _time_vcr(client: Any, folder: Path) -> list[float]:
-    """Microseconds of calls spread over a replay by vcrpy."""
+    """Return the microseconds of calls spread over a replay by vcrpy."""
     import vcr
 
     path = str(folder / "cassette.yaml")
-    # Recording searches too, and by what it matches on: with every request alike it does not take minutes
+    # Recording searches too; matching on the method alone, where all requests are alike, avoids taking minutes
     with vcr.use_cassette(path, record_mode="all", match_on=("method",)):
         for number in range(CALLS):
             _ask(client, number)
@@ -50,7 +50,7 @@ def _time_vcr(client: Any, folder: Path) -> list[float]:
         step = CALLS // SAMPLES
         for position in range(CALLS):
             if position % step != step // 2:
-                cassette.play_counts[position] += 1  # as if it had been played
+                cassette.play_counts[position] += 1  # mark as played
                 continue
             start = thread_time_ns()
             _ask(client, position)
@@ -61,7 +61,7 @@ def _time_vcr(client: Any, folder: Path) -> list[float]:
 
 
 def _time_ours(client: Any, folder: Path) -> Iterator[float]:
-    """Microseconds of every call of a replay."""
+    """Yield the microseconds of every call of a replay."""
     import spanreplay
 
     with spanreplay.record(name="bench", directory=folder) as block:
@@ -78,7 +78,7 @@ def _time_ours(client: Any, folder: Path) -> Iterator[float]:
 
 
 def measure() -> Sequence[Figure]:
-    """vcrpy's mean over ours, in one process, on one client."""
+    """Measure vcrpy's mean over ours, in one process, with one client."""
     client = make_client()
     with tempfile.TemporaryDirectory() as folder:
         ours = list(_time_ours(client, Path(folder)))

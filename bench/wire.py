@@ -1,4 +1,4 @@
-"""How many bytes a recorded run takes on its way to the collector, before gzip.
+"""Bytes of a recorded run on the wire to the collector, before gzip.
 
 Run: python -m bench.wire
 """
@@ -37,7 +37,7 @@ for number in range({WRITES}):
 
 
 def measure() -> Sequence[Figure]:
-    """Twelve tool calls of an instrumented process: as they lie in the spool, and as they are sent."""
+    """Measure twelve tool calls of an instrumented process, as stored in the spool and as sent."""
     from spanreplay.recording.spool.directory import iter_spool_files
     from spanreplay.recording.spool.frames import scan_file
     from spanreplay.recording.spool.merge import merge_requests

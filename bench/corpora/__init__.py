@@ -1,7 +1,7 @@
-"""What redaction finds, and what it leaves alone, in material that nobody here wrote.
+"""Measures what redaction finds and what it leaves unchanged in material written by others.
 
-`make corpora` gets the packages (tools/corpora.txt). Rules are tuned on the samples whose SHA-256 begins with an even
-byte; the figures are those of the other half. Nothing of a package is imported or run.
+`make corpora` downloads the packages (tools/corpora.txt). Rules are tuned on the samples whose SHA-256 begins with an
+even byte; the figures are those of the other half. Nothing from a package is imported or run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["FOLDER", "is_held_out", "measure"]
 
 FOLDER: Final = Path(__file__).resolve().parent.parent.parent / ".corpora"
 PIECE_CHARS: Final = 8
-"""So much of the second half of a key in a row is a part of it that stayed."""
+"""If this many consecutive characters of a key's second half remain, the key counts as missed."""
 SMALL_CHARS: Final = 4_000
 SMALL_TEXTS: Final = 400
 _READERS: Final = {
@@ -39,7 +39,7 @@ _READERS: Final = {
 
 
 def measure() -> list[Figure]:
-    """Keys and persons in 25 places, edits of clean text by rule, and the time for small texts."""
+    """Measure keys and personal data in 25 places, edits of clean text by rule, and the time for small texts."""
     if not (FOLDER / "unpacked").is_dir():
         raise SystemExit("there are no corpora here; make corpora gets them")
     redactor = Redactor(bytes(range(32)), "b")
@@ -52,7 +52,7 @@ def measure() -> list[Figure]:
 
 
 def is_held_out(sample: str) -> bool:
-    """Whether a sample is one that no rule was tuned on."""
+    """Whether a sample belongs to the half that no rule was tuned on."""
     return bool(hashlib.sha256(sample.encode("utf-8", "surrogatepass")).digest()[0] & 1)
 
 
@@ -63,7 +63,7 @@ def _stays(secret: str, text: str) -> bool:
 
 
 def _redact_at(redactor: Redactor, place: str, sample: str) -> str:
-    """What is left to read at a place, with its encoding taken away."""
+    """Return the redacted text at a place, decoded."""
     redacted = redactor.run().text(PLACES[place](sample))
     return _READERS.get(place, str)(redacted)
 
@@ -113,7 +113,7 @@ def _measure_personal(redactor: Redactor) -> list[Figure]:
 
 
 def _measure_clean(redactor: Redactor) -> list[Figure]:
-    """Both sets: nobody has read the held-out half of the newer one."""
+    """Measure both sets; nobody has read the held-out half of the newer one."""
     return [_count_edits(redactor, "fresh", 1), _count_edits(redactor, "archives", None)]
 
 

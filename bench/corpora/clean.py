@@ -17,21 +17,21 @@ SUFFIXES: Final = frozenset(
     }
 )
 TEST_FOLDERS: Final = frozenset({"test", "tests", "testing", "test-data", "fixtures", "__tests__", "t", "unit"})
-"""Where projects keep made-up passwords and keys."""
+"""Folders in which projects keep made-up passwords and keys."""
 ARCHIVE_BYTES_MAX: Final = 12_000_000
-"""No package says more than all others together."""
+"""A limit per package, so that none outweighs all others together."""
 PIECE_CHARS: Final = 64_000
 
 
 class CleanText(NamedTuple):
-    """A piece of one file, as a tool would hand it to a model."""
+    """A piece of one file, like a tool result that a model would get."""
 
     name: str
     text: str
 
 
 def iter_clean(folder: Path) -> Iterator[CleanText]:
-    """Every text of every archive in pieces, up to a limit for each archive; not of those that ship secrets."""
+    """Yield the texts of every archive in pieces, up to a limit per archive; folders of tests are skipped."""
     for archive in sorted(path for path in folder.iterdir() if path.suffix in (".gz", ".tgz", ".whl")):
         left = ARCHIVE_BYTES_MAX
         for name, raw in _iter_files(archive):

@@ -1,4 +1,4 @@
-"""Strings that a foreign regular expression matches: samples of a format that somebody else wrote down."""
+"""Generates strings that a foreign regular expression matches: samples of a format that others have described."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FLAGS: Final = re.compile(r"\(\?([a-zA-Z-]+)\)")
 
 
 def compile_go(expression: str) -> re.Pattern[str] | None:
-    """A Go expression as one of Python's; None if it has none."""
+    """Compile a Go expression in Python; return None if that's impossible."""
     for theirs, ours in _CLASSES.items():
         expression = expression.replace(theirs, ours)
     try:
@@ -46,7 +46,7 @@ def compile_go(expression: str) -> re.Pattern[str] | None:
 
 
 def _scope_flags(expression: str) -> str:
-    """`(?i)` holds up to the end of its group in Go; Python wants that group written out."""
+    """Rewrite flags: in Go `(?i)` applies up to the end of its group; Python needs an explicit group."""
     made: list[str] = []
     opened = [0]
     at = 0
@@ -77,7 +77,7 @@ def _scope_flags(expression: str) -> str:
 
 
 def make_strings(pattern: re.Pattern[str], rng: random.Random, count: int) -> Iterator[str]:
-    """Strings for the first group of an expression, or for all of it if there is none."""
+    """Yield strings for the first group of an expression, or for the whole expression if it has none."""
     tree = parser.parse(pattern.pattern, pattern.flags)
     part = _find_group(tree, 1) or tree
     for _ in range(count):
@@ -111,7 +111,7 @@ def _write_one(code: Any, value: Any, rng: random.Random, groups: dict[int, str]
     if code is sre.NOT_LITERAL:
         return rng.choice(_LETTERS.replace(chr(value), ""))
     if code is sre.ANY:
-        return "."  # who writes one outside of a class forgot to escape it
+        return "."  # outside of a class, it is usually an unescaped dot
     if code is sre.IN:
         return chr(rng.choice(_members(value)))
     if code is sre.BRANCH:
@@ -127,7 +127,7 @@ def _write_one(code: Any, value: Any, rng: random.Random, groups: dict[int, str]
         return "".join(_write(part, rng, groups) for _ in range(times))
     if code is sre.GROUPREF:
         return groups.get(value, "")
-    return ""  # what has no width: anchors and looks around
+    return ""  # zero-width: anchors and lookarounds
 
 
 def _members(items: Any) -> list[int]:

@@ -23,21 +23,21 @@ _ADDRESS: Final = re.compile(r"://[^\s:@/]*:([^\s@/]+)@")
 _BLOCK: Final = re.compile(r"PRIVATE KEY-----([^-]{16,})")
 _NAMED: Final = re.compile(r"[A-Za-z_]{4,}[=:]")
 _KEY_CHARS: Final = re.compile(r"[A-Za-z0-9_.:/+=~$%|@!?;&{},\"#*-]+")
-"""What keys are made of; a range that somebody wrote by mistake has brackets in it."""
+"""Characters of keys; brackets are excluded, since they come from mistaken ranges such as A-z."""
 
 
 class Sample(NamedTuple):
-    """A key, the rule that calls it one, and the text in which it was found; '' for one made from the rule."""
+    """A key, its rule, and the text in which it was found; the text is '' if the key was generated from the rule."""
 
     rule: str
     key: str
     text: str
     is_fixed: bool
-    """The rule knows the key without a word beside it."""
+    """Whether the rule recognises the key without a word beside it."""
 
     @property
     def secret(self) -> str:
-        """What must not stay of the key: of an address its password, of several members the longest."""
+        """The part that must be removed: an address's password, or the longest of several members."""
         part = _ADDRESS.search(self.key) or _BLOCK.search(self.key)
         if part is not None:
             return part[1]
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 def read_keys(folder: Path) -> list[Sample]:
-    """All keys of the unpacked packages, each once."""
+    """Return all keys of the unpacked packages, without duplicates."""
     found: dict[str, Sample] = {}
     for sample in (*_read_betterleaks(folder), *_read_agentsweep(folder), *_read_plain_rules(folder)):
         found.setdefault(sample.key, sample)
@@ -53,7 +53,7 @@ def read_keys(folder: Path) -> list[Sample]:
 
 
 def is_fixed(pattern: re.Pattern[str], key: str) -> bool:
-    """Whether the rule knows the key without a word beside it."""
+    """Whether the rule recognises the key without a word beside it."""
     match = pattern.search(key)
     return match is not None and (match[match.lastindex or 0] or match[0]) == key
 
@@ -71,7 +71,7 @@ def _read_betterleaks(folder: Path) -> Iterator[Sample]:
         patterns: dict[str, re.Pattern[str]] = {}
         for rule in rules:
             pattern = compile_go(rule.get("regex", ""))
-            # What it reports only beside something else is a name: of an account, of a host
+            # Values reported only together with another finding are names of accounts or hosts
             if pattern is not None and pattern.pattern and not rule.get("skipReport"):
                 patterns[rule["id"]] = pattern
         for source in sorted((root / "cmd/generate/config/rules").glob("*.go")):
@@ -107,7 +107,7 @@ def _unquote(text: str) -> str:
 
 
 def _make_keys(name: str, pattern: re.Pattern[str]) -> Iterator[Sample]:
-    """Keys as the expression describes them, where it says how they begin."""
+    """Yield keys generated from the expression, if it fixes how they begin."""
     rng = random.Random(name)  # noqa: S311 - samples, no keys
     made = list(make_strings(pattern, rng, MADE_PER_RULE))
     if len({key[:3] for key in made}) > MADE_PER_RULE // 2:
@@ -141,7 +141,7 @@ def _read_plain_rules(folder: Path) -> Iterator[Sample]:
 
 
 def _read_agentsweep(folder: Path) -> Iterator[Sample]:
-    """A table of one sample for each rule, written as pieces so that no scanner finds it."""
+    """Yield one sample per rule from a table whose values are split into pieces so that no scanner finds them."""
     for source in sorted(folder.glob("agentsweep-*/tests/test_ported_rules.py")):
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.AnnAssign) or getattr(node.target, "id", "") != "FIXTURES":
@@ -154,7 +154,7 @@ def _read_agentsweep(folder: Path) -> Iterator[Sample]:
 
 
 def _join(node: ast.expr) -> str:
-    """The text that constants make when they are added and repeated; nothing is run."""
+    """Evaluate constants that are added and repeated, without running any code."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

@@ -1,4 +1,4 @@
-"""Addresses and numbers of persons, from tests and tables of packages that check them; read as text, never run."""
+"""Personal addresses and numbers, from tests and tables of packages that validate them; read as text, never run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Personal", "read_personal"]
 
 
 class Personal(NamedTuple):
-    """Something that identifies a person, and what must not stay of it: of an e-mail address the part before the @."""
+    """Personal data and its part that must be removed: for an e-mail address, everything up to the @."""
 
     kind: str
     written: str
@@ -28,7 +28,7 @@ _EXAMPLE: Final = re.compile(r"(?:fixed_line|mobile)=PhoneNumberDesc\(.*?example
 
 
 def read_personal(folder: Path) -> list[Personal]:
-    """All samples of the unpacked packages, each once."""
+    """Return all samples of the unpacked packages, without duplicates."""
     found: dict[str, Personal] = {}
     for sample in (
         *_read_emails(folder),
@@ -48,7 +48,7 @@ def _read_texts(folder: Path, pattern: str) -> Iterator[str]:
 
 
 def _read_emails(folder: Path) -> Iterator[Personal]:
-    """The translators of a framework, as they signed."""
+    """Yield the signatures of a framework's translators."""
     for text in _read_texts(folder, "django-*/django/contrib/a*/locale/*/LC_MESSAGES/*.po"):
         for address in _ADDRESS.findall(text):
             yield Personal("email", address, address[: address.index("@") + 1])
@@ -91,7 +91,7 @@ def _read_ssns(folder: Path) -> Iterator[Personal]:
 
 
 def _read_phones(folder: Path) -> Iterator[Personal]:
-    """The example that a numbering plan gives for each country, as it is dialled and in two groups."""
+    """Yield the numbering plan's example for each country, as dialled and in two groups."""
     for text in _read_texts(folder, "phonenumbers-*/phonenumbers/data/region_??.py"):
         code = _REGION.search(text)
         for number in _EXAMPLE.findall(text) if code is not None else ():

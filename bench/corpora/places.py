@@ -1,4 +1,4 @@
-"""The 25 places in which a key or a number is looked for."""
+"""The 25 places in which keys and numbers are tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others offer for the same, where it can be imported: their best, and their batch-invariant kernels."""
+"""Other libraries' kernels for the same operations, if installed: their fastest and their batch-invariant ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SDPA", "decode_anchors", "norm_anchors", "product_anchors", "row_anc
 
 Calls = dict[str, Callable[[], object]]
 _VLLM: Final = ("vllm.model_executor.determinism.batch_invariant", "vllm.model_executor.layers.batch_invariant")
-"""Where it stands since 0.27, and where it stood."""
+"""The module since 0.27, and the one before."""
 SDPA: Final = {
     "sdpa flash": SDPBackend.FLASH_ATTENTION,
     "sdpa cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -28,17 +28,17 @@ _OFFSETS_MAX: Final = 2**31 - 1
 
 
 def _import(*names: str) -> Any:
-    """The first of the modules that can be imported; None if none can."""
+    """Import the first of the modules that can be imported; return None if none can."""
     for name in names:
         try:
             return importlib.import_module(name)
-        except Exception:  # noqa: BLE001, S112 -- another's module may fail in any way where its parts are missing
+        except Exception:  # noqa: BLE001, S112 -- a foreign module may fail in any way if parts are missing
             continue
     return None
 
 
 def product_anchors(x: Tensor, w: Tensor) -> Calls:
-    """x · wᵀ by batch-invariant kernels of others; of a GPU's operands alone."""
+    """Return calls for x · wᵀ with others' batch-invariant kernels; only for operands on a GPU."""
     if x.device.type != "cuda":
         return {}
     calls: Calls = {}
@@ -55,19 +55,19 @@ def product_anchors(x: Tensor, w: Tensor) -> Calls:
 
 
 def norm_anchors(x: Tensor, weight: Tensor, residual: Tensor | None, eps: float) -> Calls:
-    """RMSNorm, of the sum with a residual where there is one, by a batch-invariant kernel of others."""
+    """Return a call for RMSNorm, with a residual sum if given, with vLLM's batch-invariant kernel."""
     norm = getattr(_import(*_VLLM), "rms_norm_batch_invariant", None) if x.device.type == "cuda" else None
     return {} if norm is None else {"vLLM batch invariant": partial(norm, x, weight, eps, residual=residual)}
 
 
 def row_anchors(op: str, x: Tensor) -> Calls:
-    """`softmax`, `log_softmax` or `mean` over the last dimension, by batch-invariant kernels of others."""
+    """Return calls for `softmax`, `log_softmax` or `mean` over the last dimension, with others' invariant kernels."""
     if x.device.type != "cuda":
         return {}
     name = {"mean": "mean_dim"}.get(op, op)
     owners = {"batch_invariant_ops": _import("batch_invariant_ops"), "vLLM batch invariant": _import(*_VLLM)}
     if x.numel() > _OFFSETS_MAX:
-        del owners["batch_invariant_ops"]  # its mean ends all work on the GPU by an illegal access
+        del owners["batch_invariant_ops"]  # its mean makes an illegal access, which ends all work on the GPU
     found = {owner: getattr(module, name, None) for owner, module in owners.items()}
     return {owner: partial(function, x, -1) for owner, function in found.items() if function is not None}
 
@@ -76,7 +76,7 @@ _compiled: dict[str, Any] = {}
 
 
 def _inductor_linear() -> Callable[..., Tensor] | None:
-    """`linear` by torch.compile in its batch-invariant mode, which PyTorch has from 2.14 on."""
+    """Return `linear` from torch.compile's batch-invariant mode, which exists since PyTorch 2.14; else None."""
     from torch._inductor import config
 
     if not hasattr(config, "batch_invariant"):
@@ -88,7 +88,7 @@ def _inductor_linear() -> Callable[..., Tensor] | None:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, backend: SDPBackend | None = None) -> Tensor:
-    """Torch's attention, by the kernel that it chooses or by a named one."""
+    """Compute torch's attention with the kernel that it chooses or with a given one."""
     if backend is None:
         chosen: Tensor = functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
         return chosen
@@ -97,7 +97,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, backend: SDPBacken
 
 
 def sdpa_calls(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Calls:
-    """Torch's own choice; on a GPU each of its kernels too, one that takes no such operands among them."""
+    """Return calls for torch's own choice and, on a GPU, each of its kernels, even those that refuse the operands."""
     calls: Calls = {"sdpa": partial(sdpa, q, k, v, is_causal=is_causal)}
     if q.device.type == "cuda":
         calls |= {name: partial(sdpa, q, k, v, is_causal=is_causal, backend=each) for name, each in SDPA.items()}
@@ -105,7 +105,7 @@ def sdpa_calls(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Calls:
 
 
 def decode_anchors(q: Tensor, cache: tuple[Tensor, Tensor], table: Tensor, lengths: Tensor, L: int) -> Calls:
-    """One query (B, H, D) a sequence against pages of keys, by FlashAttention-3 and FlashInfer."""
+    """Return FlashAttention-3's and FlashInfer's calls for one query (B, H, D) per sequence against pages of keys."""
     if q.device.type != "cuda":
         return {}
     calls: Calls = {}
@@ -119,7 +119,7 @@ def decode_anchors(q: Tensor, cache: tuple[Tensor, Tensor], table: Tensor, lengt
 
 
 def _flashinfer(module: Any, q: Tensor, keys: Tensor, table: Tensor, L: int) -> Any:
-    """Its plan is made once for a batch, as engines do, and is no part of the time."""
+    """Make FlashInfer's wrapper; its plan is made once per batch, as in engines, and is not timed."""
     B, page = q.shape[0], keys.shape[1]
     wrapper = module.BatchDecodeWithPagedKVCacheWrapper(
         torch.empty(128 * 2**20, dtype=torch.uint8, device=q.device), "NHD", use_tensor_cores=True

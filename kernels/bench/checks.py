@@ -1,4 +1,4 @@
-"""What has to hold on a GPU before any of its times means something: the invariants that no other machine can show."""
+"""Invariants that only a GPU can show; its times mean nothing unless they hold."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Finding(NamedTuple):
 
     what: str
     holds: Callable[[], bool]
-    """Compares what has been computed."""
+    """Compares the computed results."""
 
 
 class Certificate(NamedTuple):
-    """One to be made."""
+    """A certificate to make."""
 
     op: str
     shape: str
@@ -38,12 +38,12 @@ class Certificate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its own within the section."""
+        """The name, unique within the section."""
         return f"{self.op} {self.shape} {str(self.dtype).removeprefix('torch.')}"
 
 
 def certificates(place: Place) -> Iterator[Certificate]:
-    """One after the other, the shapes of the 8B models first."""
+    """Yield the certificates to make, the shapes of 8B models first."""
     subjects = (
         ("matmul", "4096x4096", torch.bfloat16),
         ("matmul", "1024x4096", torch.bfloat16),
@@ -71,13 +71,13 @@ def certificates(place: Place) -> Iterator[Certificate]:
     small = (("matmul", "24x96", torch.float32), ("attention", "4x2x16x96", torch.bfloat16))
     for op, shape, dtype in () if place.is_quick else subjects:
         yield Certificate(op, shape, dtype, FULL)
-    # A run has minutes on a GPU: of these few sizes; `certify` tries them all
+    # A run has only minutes on a GPU, so these try few sizes; `certify` tries all
     for op, shape, dtype in small if place.is_quick else some:
         yield Certificate(op, shape, dtype, QUICK)
 
 
 def reading_agrees(place: Place) -> Iterator[Finding]:
-    """Weights read by the copy engine and by pointers, and every class of tiles, give the same bits."""
+    """Check that loading by TMA and by pointers, and every class of tiles, give the same bits."""
     arch = place.arch
     if arch is None:
         return
@@ -96,7 +96,7 @@ def reading_agrees(place: Place) -> Iterator[Finding]:
 
 
 def plan_is_followed(place: Place) -> Iterator[Finding]:
-    """The product is that of its definition, within the roundings of one instruction."""
+    """Check that products match their definition, within the rounding of one instruction."""
     for N, K in ((24, 96),) if place.is_quick else ((1024, 4096), (4096, 4096)):
         for dtype in (torch.bfloat16, torch.float32):
             x, w = place.normal(70, K, dtype=dtype), place.normal(N, K, dtype=dtype)
@@ -110,7 +110,7 @@ def _is_near(found: Tensor, expected: Tensor) -> bool:
 
 
 def groups_agree(place: Place) -> Iterator[Finding]:
-    """A row of a group has the bits of the product with its group's weight."""
+    """Check that a row of a group has the bits of the product with its group's weight."""
     from spanreplay_kernels.ops.grouped import grouped_mm
 
     E, N, K, T = (3, 16, 32, 9) if place.is_quick else (16, 1536, 2048, 300)
@@ -124,7 +124,7 @@ def groups_agree(place: Place) -> Iterator[Finding]:
 
 
 def decode_agrees(place: Place) -> Iterator[Finding]:
-    """A sequence's last query has the same bits in a prefill, and alone."""
+    """Check that a sequence's last query has the same bits in a prefill and alone."""
     from spanreplay_kernels.ops.attention import attention
 
     heads, kv_heads, D, L = (4, 2, 16, 40) if place.is_quick else (32, 8, 128, 3000)

@@ -1,4 +1,4 @@
-"""K8: a token of an 8B model by our kernels and by torch's, and how many answers identical requests have."""
+"""K8: one decoded token of an 8B model with our kernels and torch's, and distinct answers to identical requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGE: Final = 16
 
 
 class Shape(NamedTuple):
-    """Of a model of the Llama kind."""
+    """The sizes of a Llama-like model."""
 
     hidden: int
     inner: int
@@ -30,7 +30,7 @@ class Shape(NamedTuple):
     head_dim: int
     vocabulary: int
     layers: int
-    """Whose weights fit into no cache; a step of all layers takes in proportion."""
+    """Enough layers that their weights don't fit into a cache; the time of all layers is proportional."""
 
 
 LLAMA_8B: Final = Shape(4096, 14_336, 32, 8, 128, 128_256, 8)
@@ -38,7 +38,7 @@ TINY: Final = Shape(64, 96, 4, 2, 16, 128, 2)
 
 
 class Layer(NamedTuple):
-    """Weights (out, in) as `linear` takes them, and one token's place in the cache for each sequence."""
+    """Weights (out, in) as `linear` takes them, and the cache of each sequence."""
 
     norm: Tensor
     qkv: Tensor
@@ -63,14 +63,14 @@ class Step(NamedTuple):
     head: Tensor
 
     def split(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        """q (B, Hq, 1, D), k and v (B, Hkv, 1, D)."""
+        """Return q (B, Hq, 1, D), k and v (B, Hkv, 1, D)."""
         shape = self.shape
         parts = qkv.split([shape.heads * shape.head_dim, *[shape.kv_heads * shape.head_dim] * 2], -1)
         return tuple(part.view(part.shape[0], -1, 1, shape.head_dim) for part in parts)
 
 
 def decode_steps(place: Place) -> Iterator[Case]:
-    """A step of continuous batching once all prompts are read."""
+    """Yield steps of continuous batching after all prompts are processed."""
     shape = TINY if place.is_quick else LLAMA_8B
     for B, L in ((2, 48),) if place.is_quick else ((1, 1024), (1, 8192), (16, 1024), (64, 1024), (64, 4096)):
         what = f"B={B} L={L} layers={shape.layers} hidden={shape.hidden}"
@@ -78,7 +78,7 @@ def decode_steps(place: Place) -> Iterator[Case]:
 
 
 def _build(place: Place, shape: Shape, B: int, L: int) -> Calls:
-    """Ours, torch's operations and what torch's compiler makes of them, all in the same caches."""
+    """Return our step, torch's step and its compiled version, all on the same caches."""
     step = _step(place, shape, B, L)
     return {
         "ours": partial(ours, step),
@@ -89,7 +89,7 @@ def _build(place: Place, shape: Shape, B: int, L: int) -> Calls:
 
 @functools.cache
 def _compiled(place: Place) -> Callable[[Step], Tensor]:
-    """Of a GPU by Inductor; elsewhere its times say nothing, and it is traced alone."""
+    """Compile torch's step: with Inductor on a GPU; elsewhere it is only traced, since its times mean nothing."""
     backend = "inductor" if place.device.type == "cuda" else "aot_eager"
     found: Callable[[Step], Tensor] = torch.compile(stock, fullgraph=True, dynamic=False, backend=backend)
     return found
@@ -116,7 +116,7 @@ def _step(place: Place, shape: Shape, B: int, L: int) -> Step:
 
 
 def ours(step: Step) -> Tensor:
-    """Logits (B, V) by our kernels, keys in pages."""
+    """Return logits (B, V) from our kernels, with keys in pages."""
     from spanreplay_kernels.ops.activation import silu_mul
     from spanreplay_kernels.ops.attention import paged_attention
     from spanreplay_kernels.ops.matmul import linear
@@ -142,7 +142,7 @@ def ours(step: Step) -> Tensor:
 
 
 def stock(step: Step) -> Tensor:
-    """The same by torch's own, keys dense."""
+    """Return the same from torch's own operations, with contiguous keys."""
     x = step.x
     for layer in step.layers:
         h = functional.rms_norm(x, layer.norm.shape, layer.norm, _EPS)
@@ -166,10 +166,10 @@ def _rotated(x: Tensor, step: Step) -> Tensor:
 
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────────
 def answers_of(place: Place, name: str) -> dict[str, Any]:
-    """Distinct answers to 1,000 identical requests among random neighbours, of `ours` or of `torch`'s kernels.
+    """Count distinct answers to 1,000 identical requests among random neighbours, with `ours` or `torch`'s kernels.
 
-    Greedy, transformers' continuous batching; random weights in the shape of an 8B model, fewer layers. An answer is
-    its tokens and the probability of each, bit by bit.
+    Greedy, with transformers' continuous batching; random weights with the sizes of an 8B model but fewer layers. An
+    answer is its tokens and their probabilities, bit by bit.
     """
     from spanreplay_kernels.demo import KINDS, answers, crowd_of, tiny_model
     from spanreplay_kernels.engines.transformers import enable

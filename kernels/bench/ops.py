@@ -1,4 +1,4 @@
-"""What is measured: each requirement's operations at their shapes, beside what torch and others offer for the same."""
+"""The measured cases: each requirement's operations at their shapes, beside those of torch and others."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ Calls = dict[str, Call]
 
 
 _ROWS_BYTES_MAX: Final = 6 * 2**30
-"""Of a case's input; its results take twice that."""
+"""The most bytes of a case's input; its results take twice that."""
 
 
 class Case(NamedTuple):
     """One operation at one shape."""
 
     row: str
-    """Of the requirements: `K1`."""
+    """The requirement: `K1`."""
     op: str
     shape: str
     build: Callable[[], Calls]
-    """Makes operands, anew each time, and gives `ours` and the same by others; nothing is made before it is called."""
+    """Makes new operands and returns `ours` and the others' calls; allocates nothing before it is called."""
     rivals: tuple[str, ...]
-    """Of the others, those whose fastest the requirement compares with."""
+    """The others of which the requirement compares with the fastest."""
     bytes: int = 0
-    """That have to be moved, where that is what limits."""
+    """The bytes that must be moved, if bandwidth is the limit."""
     flops: int = 0
 
     @property
     def name(self) -> str:
-        """Its own within its section."""
+        """The name, unique within its section."""
         return f"{self.op} {self.shape}"
 
 
 class Place(NamedTuple):
-    """Where it is measured, and how much."""
+    """The device to measure on, and whether the run is quick."""
 
     device: torch.device
     is_quick: bool
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        """Normally distributed operands."""
+        """Return a normally distributed operand."""
         return torch.randn(shape, device=self.device, dtype=torch.float32).to(dtype)
 
     @property
     def arch(self) -> Arch | None:
-        """Of the GPU; one that has all where kernels are interpreted; None where none can run."""
+        """The GPU's architecture; sm_90 if kernels are interpreted; None if none can run."""
         if self.device.type in ("cuda", "meta"):
             return arch_of(self.device)
         return ARCHS["sm_90"] if IS_INTERPRETED else None
@@ -82,17 +82,17 @@ def _product(place: Place, M: int, N: int, K: int) -> Calls:
 
 
 def many_rows(place: Place) -> Iterator[Case]:
-    """K1: products that are limited by arithmetic."""
+    """K1: products limited by arithmetic."""
     yield from _products("K1", place, (40,) if place.is_quick else (1024, 2048, 4096, 8192))
 
 
 def few_rows(place: Place) -> Iterator[Case]:
-    """K2: products that are limited by the weight's bytes."""
+    """K2: products limited by the weight's bytes."""
     yield from _products("K2", place, (1, 5) if place.is_quick else (1, 4, 16, 32, 64, 128, 256))
 
 
 def norms(place: Place) -> Iterator[Case]:
-    """K3: the norm, with its residual sum and without."""
+    """K3: the norm, with and without the residual sum."""
     for width in (64,) if place.is_quick else (2048, 4096, 8192, 16_384):
         for M in (3,) if place.is_quick else (16, 512, 4096, 16_384):
             at = f"M={M} width={width}"
@@ -156,7 +156,7 @@ def _gather(x: Tensor, ids: Tensor) -> Tensor:
 
 
 def decode(place: Place) -> Iterator[Case]:
-    """K5: one query a sequence against pages of keys."""
+    """K5: one query per sequence against pages of keys."""
     heads, kv_heads, D = (4, 2, 16) if place.is_quick else (32, 8, 128)
     for B in (1, 2) if place.is_quick else (1, 8, 64):
         for L in (40,) if place.is_quick else (4096, 16_384):
@@ -221,7 +221,7 @@ def _experts(place: Place, tokens: int, E: int, N: int, K: int, top_k: int) -> C
 
 
 def fp8(place: Place) -> Iterator[Case]:
-    """Products of fp8 with a scale for each row, few and many; of no requirement of their own."""
+    """fp8 products with a scale per row, with few and many rows; they have no requirement of their own."""
     if place.arch is not None and place.arch.capability < 89:
         return
     N, K = (32, 256) if place.is_quick else (4096, 4096)
@@ -252,4 +252,4 @@ SECTIONS: Final = MappingProxyType(
         "fp8": fp8,
     }
 )
-"""In the order in which they are measured: what is hardest to reach comes first."""
+"""In the order of measurement: the requirements that are hardest to meet come first."""

@@ -1,4 +1,4 @@
-"""The benchmark cut into calls that a borrowed GPU has time for, each of which may be killed and continued."""
+"""The benchmark split into calls short enough for a borrowed GPU; each may be killed and resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PARTS", "Part", "commands"]
 CALL_SECONDS_MAX: Final = 540
 ALL_SECONDS_MAX: Final = 1800
 _MARGIN_SECONDS: Final = 40
-"""Between the last case that is begun and the end: a case takes less."""
+"""The time between the last start of a case and the end of the call: a case takes less."""
 
 
 class Part(NamedTuple):
@@ -22,7 +22,7 @@ class Part(NamedTuple):
     what: str
     sections: tuple[str, ...]
     seconds: int
-    """After which it is killed."""
+    """The time after which it is killed."""
 
 
 PARTS: Final = (
@@ -32,11 +32,11 @@ PARTS: Final = (
     Part("certificates", ("certificates",), 330),
     Part("tiles", ("tiles",), 180),
 )
-"""In the order of what they are worth, if there is time for some only."""
+"""The most valuable parts first, in case there isn't time for all."""
 
 
 def commands(commit: str, results: Path | None = None) -> list[str]:
-    """A comment and a command for each part, for a shell in the repository's root."""
+    """Return a comment and a command for each part, for a shell in the repository's root."""
     where = f" --results {shlex.quote(str(results))}" if results else ""
     lines = []
     for number, part in enumerate(PARTS, 1):

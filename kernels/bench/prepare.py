@@ -1,4 +1,4 @@
-"""Compiles what a call will start, in all processors at once, before it measures: one at a time takes minutes."""
+"""Compiles a call's kernels in parallel before it measures; one after another would take minutes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from spanreplay_kernels.proof.aot import specialisation, targeting
 __all__ = ["prepare"]
 
 _ROWS: Final = (1, 16, 17, 32, 33, 64, 65, 128, 129, 512, 1024)
-"""Sizes of certificates' batches, around which another tile is taken."""
+"""Batch sizes of certificates at which the tile changes."""
 
 
 class Job(NamedTuple):
-    """A kernel to compile: the n-th start of a section; by name, so that it travels to a process."""
+    """A kernel to compile, given as the n-th launch of a section so that it can be sent to a process."""
 
     section: str
     arch: str
@@ -36,15 +36,15 @@ class Job(NamedTuple):
 
 
 def prepare(names: list[str], arch: str, *, is_quick: bool, processes: int) -> dict[str, Any]:
-    """Compile every kernel that the sections start into Triton's cache on disk; how many, how long, what failed.
+    """Compile every kernel that the sections launch into Triton's disk cache; return count, seconds and failures.
 
-    Nothing is computed: what is started is found on tensors of device `meta`. `later`: cases that look at values, whose
-    kernels are compiled where they run.
+    Nothing is computed: launches are collected on tensors of device `meta`. `later`: cases that read values; their
+    kernels are compiled when they run.
     """
     started = time.monotonic()
     failed: dict[str, str] = {}
     later: dict[str, str] = {}
-    # Spawned, not forked: neither torch's threads nor a GPU's context survive a fork
+    # Spawned, not forked: neither torch's threads nor a GPU context survive a fork
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         jobs: dict[str, Job] = {}
         for found, problems in pool.map(find, [Job(name, arch, is_quick) for name in names]):
@@ -57,32 +57,32 @@ def prepare(names: list[str], arch: str, *, is_quick: bool, processes: int) -> d
 
 
 def find(job: Job) -> tuple[list[tuple[str, Job]], dict[str, str]]:
-    """(specialisation, job) of every start of a section, and the cases that cannot be begun on `meta`."""
+    """Return (specialisation, job) of every launch of a section, and the cases that can't run on `meta`."""
     starts, failed = _starts(job.section, job.arch, job.is_quick)
     arch = ARCHS[job.arch]
     return [(specialisation(each, arch), job._replace(n=n)) for n, each in enumerate(starts)], failed
 
 
 def build(job: Job) -> dict[str, str]:
-    """Compile one kernel; what the compiler raised, under the kernel's name."""
+    """Compile one kernel; return the compiler's error, if any, under the kernel's name."""
     each = _starts(job.section, job.arch, job.is_quick)[0][job.n]
     try:
         with targeting(ARCHS[job.arch]):
             each.kernel.warmup(*each.args, grid=each.grid, **each.options)
-    except Exception as exc:  # noqa: BLE001 -- the section that starts it says so again
+    except Exception as exc:  # noqa: BLE001 -- the section that launches it will report it again
         return {f"{job.section}: {each.kernel.fn.__name__}": f"{type(exc).__name__}: {exc}"[:300]}
     return {}
 
 
 @lru_cache(maxsize=32)
 def _starts(section: str, arch: str, is_quick: bool) -> tuple[list[Launch], dict[str, str]]:
-    """All that a section starts, the same in every process."""
+    """Return all launches of a section, the same in every process."""
     failed: dict[str, str] = {}
     with captured() as starts, pretended(ARCHS[arch]):
         for n, call in enumerate(_calls(section, Place(torch.device("meta"), is_quick))):
             try:
                 call()
-            except Exception as exc:  # noqa: BLE001 -- what looks at values cannot be begun here, and is compiled later
+            except Exception as exc:  # noqa: BLE001 -- cases that read values can't run on meta; compiled later
                 failed[f"{section}: case {n}"] = f"{type(exc).__name__}: {exc}"[:300]
     return starts, failed
 

@@ -1,4 +1,4 @@
-"""The report of one GPU at one commit: on disk after every case, so that a call that is killed loses one at most."""
+"""The report of one GPU at one commit, saved after every case, so that a killed call loses at most one case."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["FORMAT", "Fill", "OutOfTime", "Report", "is_broken", "load_report", 
 
 FORMAT: Final = 2
 TRIES_MAX: Final = 2
-"""A case that ended its process so often is given up, so that a later call gets past it."""
+"""After ending its process this many times, a case is skipped, so that later calls get past it."""
 _TRACE_LINES: Final = 12
 Part = dict[str, Any]
 Fill = Callable[[Part], None]
-"""Fills a section's part of the report, so that what it found before an error is in it."""
+"""Fills a section's part of the report in place, so that results before an error are kept."""
 T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The call's time is over; what is left is for the next one."""
+    """The call's time is over; the next call measures the rest."""
 
 
 class Report:
-    """What was found so far. Of one process."""
+    """The results so far; used by one process."""
 
     def __init__(self, path: Path, head: dict[str, Any], seconds_max: float, earlier: dict[str, Any] | None = None):
-        """earlier: the report that is continued, of the same head."""
+        """earlier: the report to continue, with the same head."""
         self.path = path
         self.content: dict[str, Any] = {"format": FORMAT, **head, "sections": (earlier or {}).get("sections", {})}
         self._started = time.monotonic()
@@ -41,11 +41,11 @@ class Report:
 
     @property
     def seconds_left(self) -> float:
-        """Of those that the call may take."""
+        """The seconds that this call has left."""
         return self._seconds_max - (time.monotonic() - self._started)
 
     def section(self, name: str, fill: Fill) -> None:
-        """Run one section, or what is left of it; its error is part of the report, and so is that time ran out."""
+        """Run one section, or the rest of it; an error or running out of time is recorded in the report."""
         part: Part = self.content["sections"].setdefault(name, {})
         if part.get("is_whole"):
             sys.stderr.write(f"{name}: measured before\n")
@@ -60,7 +60,7 @@ class Report:
             part["is_whole"] = True
         except OutOfTime:
             part["error"] = "out of time; --resume measures what is left"
-        except Exception as exc:  # noqa: BLE001 -- a GPU's minutes are not lost to one section
+        except Exception as exc:  # noqa: BLE001 -- one failing section must not waste GPU time
             part["error"] = f"{type(exc).__name__}: {exc}"[:2000]
             part["trace"] = traceback.format_exc().splitlines()[-_TRACE_LINES:]
         part["seconds"] = round(part.get("seconds", 0) + time.monotonic() - started, 1)
@@ -68,9 +68,9 @@ class Report:
         sys.stderr.write(f"{name}: {part['seconds']} s{', ' + part['error'] if 'error' in part else ''}\n")
 
     def left(self, part: Part, cases: Iterable[T], name_of: Callable[[T], str]) -> Iterator[T]:
-        """The cases that the part does not hold yet; the report is written before and after each.
+        """Yield the cases that the part doesn't hold yet; the report is written before and after each.
 
-        Raises: OutOfTime before a case that there is no time for.
+        Raises: OutOfTime before a case for which no time is left.
         """
         done, begun = part.setdefault("done", []), part.setdefault("begun", {})
         for case in cases:
@@ -92,12 +92,12 @@ class Report:
 
     @staticmethod
     def done(part: Part, name: str) -> None:
-        """A case of the part is not begun again."""
+        """Mark a case as done, so that it isn't run again."""
         del part["begun"][name]
         part["done"].append(name)
 
     def write(self) -> None:
-        """The whole file, anew; whoever reads it meanwhile, or after a kill, finds one that is whole."""
+        """Replace the whole file atomically: a reader always finds a complete one, even after a kill."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f".{self.path.name}.draft")
         draft.write_text(json.dumps(self.content, indent=1, ensure_ascii=False) + "\n")
@@ -105,7 +105,7 @@ class Report:
 
 
 def _forget_failures(part: Part) -> None:
-    """Rows without a time of ours are measured again."""
+    """Remove rows without a time of ours, so that they are measured again."""
     failed = [row for row in part.get("rows", []) if "ours" in row.get("errors", {})]
     if not failed:
         return
@@ -115,9 +115,9 @@ def _forget_failures(part: Part) -> None:
 
 
 def load_report(path: Path, head: dict[str, Any]) -> dict[str, Any]:
-    """The report that a call continues.
+    """Load the report to continue.
 
-    Raises: ValueError for one of another device, commit or version.
+    Raises: ValueError if it is from another device, commit or version.
     """
     found: dict[str, Any] = json.loads(path.read_text())
     other = {name: (found.get(name), value) for name, value in head.items() if found.get(name) != value}
@@ -128,7 +128,7 @@ def load_report(path: Path, head: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_broken(sections: dict[str, Part]) -> bool:
-    """Whether a section did not end, an invariant does not hold, or a certificate failed."""
+    """Whether a section didn't finish, an invariant doesn't hold, or a certificate failed."""
     return any(
         not part.get("is_whole")
         or part.get("given_up")
@@ -139,5 +139,5 @@ def is_broken(sections: dict[str, Part]) -> bool:
 
 
 def now() -> str:
-    """The time, in UTC."""
+    """Return the time, in UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,11 +1,11 @@
-"""One run on one GPU: checks what only a GPU can show, then measures K1–K8 beside torch and others.
+"""One run on one GPU: checks the invariants that need a GPU, then measures K1–K8 beside torch and others.
 
-    python kernels/bench/run.py --plan                 # five commands of at most nine minutes, for a GPU that is lent
-    python kernels/bench/run.py                        # all of it; writes results/GPU-COMMIT-TIME.json
-    python kernels/bench/run.py --resume               # what the newest report of this GPU and commit does not hold
-    python kernels/bench/run.py --device cpu --quick   # a minute anywhere: whether all of it runs
+    python kernels/bench/run.py --plan                 # print five commands of at most nine minutes, for a lent GPU
+    python kernels/bench/run.py                        # run everything; writes results/GPU-COMMIT-TIME.json
+    python kernels/bench/run.py --resume               # measure what the newest report of this GPU and commit lacks
+    python kernels/bench/run.py --device cpu --quick   # smoke test on any machine, about a minute
 
-Nothing stops the run: what fails is recorded where it failed, and the file is written again before and after each case.
+The run continues after failures: they are recorded in the report, which is saved before and after each case.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
-# The kernels beside this file, and not those that may be installed
+# Import the kernels beside this file rather than installed ones
 sys.path.insert(0, str(HERE.parent))
 
 import torch  # noqa: E402 -- after the path
@@ -43,14 +43,14 @@ RATIO_DIGITS = 3
 
 
 def certify_all(report: Report, place: Place, part: dict[str, Any]) -> None:
-    """Certificates, the most useful first."""
+    """Make certificates, the most useful first."""
     made = part.setdefault("certificates", [])
     for each in report.left(part, certificates(place), lambda each: each.name):
         made.append(certify(each.op, each.shape, each.dtype, str(place.device), each.extent))
 
 
 def check(report: Report, name: str, place: Place, part: dict[str, Any]) -> None:
-    """One family of invariants: how many were tried, and those that do not hold."""
+    """Check one family of invariants; record how many were tried and which don't hold."""
     broken = part.setdefault("broken", [])
     for each in report.left(part, CHECKS[name](place), lambda each: each.what):
         if not each.holds():
@@ -59,19 +59,19 @@ def check(report: Report, name: str, place: Place, part: dict[str, Any]) -> None
 
 
 def measure(report: Report, name: str, place: Place, clock: Clock, copy_gb_s: float, part: dict[str, Any]) -> None:
-    """The cases of one requirement; a case that fails does not end its section."""
+    """Measure the cases of one requirement; a failing case doesn't end its section."""
     rows = part.setdefault("rows", [])
     for case in report.left(part, _MEASURED[name](place), lambda case: case.name):
         rows.append(_measure(case, clock, copy_gb_s))
         if "errors" in rows[-1] and clock.is_lost():
             if "ours" in rows[-1]["us"]:
-                report.done(part, case.name)  # another's call broke: the next one would again
+                report.done(part, case.name)  # a rival's call failed, and would fail again
             report.write()
             raise SystemExit(f"{case.name}: its error ended this process's work on the GPU; --resume goes on")
 
 
 def count_answers(report: Report, place: Place, part: dict[str, Any]) -> None:
-    """How many answers identical requests have; ours are one."""
+    """Count the distinct answers to identical requests; with our kernels there must be one."""
     found = part.setdefault("found", {})
     for name in report.left(part, ("ours", "torch"), str):
         found[name] = answers_of(place, name)
@@ -80,7 +80,7 @@ def count_answers(report: Report, place: Place, part: dict[str, Any]) -> None:
 
 
 def try_tiles(report: Report, place: Place, clock: Clock, part: dict[str, Any]) -> None:
-    """The last section: what other tiles would take."""
+    """Measure the times of other tiles; the last section."""
     tiles = part.setdefault("tiles", [])
     for each in report.left(part, trials(place), lambda each: each.name):
         tiles.append(try_tile(each, clock))
@@ -107,7 +107,7 @@ def _measure(case: Case, clock: Clock, copy_gb_s: float) -> dict[str, Any]:
 
 
 def _times(case: Case, clock: Clock, row: dict[str, Any]) -> dict[str, Timing]:
-    """Of each call alone; of all that can be, `TOGETHER` if one is short."""
+    """Time each call by itself; if one of them is short, time `TOGETHER` copies of each."""
     calls = case.build()
     times: dict[str, Timing] = {}
 
@@ -127,7 +127,7 @@ def _times(case: Case, clock: Clock, row: dict[str, Any]) -> dict[str, Timing]:
 
 
 def _commit() -> str:
-    """Of the sources; `…-dirty` where files differ from it, empty where there is no git to ask."""
+    """Return the commit of the sources; `…-dirty` if files differ from it, empty if git isn't available."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _place_of(options: argparse.Namespace, head: dict[str, Any]) -> Path:
-    """Where the report is written: a new file, or the one that is continued."""
+    """Return the path of the report: a new file, or the one to continue."""
     if options.out:
         found: Path = options.out
         return found
@@ -196,7 +196,7 @@ def _place_of(options: argparse.Namespace, head: dict[str, Any]) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """0 if every section ran, and nothing that has to hold is broken; the report says the rest. 2 for a refusal."""
+    """Return 0 if every section ran and no invariant is broken, 1 if not, 2 if the run is refused; see the report."""
     options = _parser().parse_args(arguments)
     commit = options.commit or _commit()
     wanted = {*options.only, *(PARTS[options.part - 1].sections if options.part else ())}
@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _fill(report: Report, place: Place, names: list[str]) -> None:
-    """Compile, then run the sections in the order of their names."""
+    """Compile, then run the sections in the order of `names`."""
     if place.device.type == "cuda" and place.arch is not None:
         made = prepare(names, place.arch.name, is_quick=place.is_quick, processes=os.cpu_count() or 1)
         report.content["compiled"] = made

@@ -1,7 +1,7 @@
-"""The table of K1–K8 for the README and the docs, from the results of GPUs; blank where none has measured.
+"""Makes the table of K1–K8 for the README and the docs from GPU results; cells without a measurement are blank.
 
-python kernels/bench/table.py                    # prints it
-python kernels/bench/table.py --into README.md   # between <!-- kernels --> and <!-- /kernels -->
+python kernels/bench/table.py                    # print it
+python kernels/bench/table.py --into README.md   # replace it between <!-- kernels --> and <!-- /kernels -->
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 BEGIN, END = "<!-- kernels -->", "<!-- /kernels -->"
 LARGE_BYTES: Final = 256 * 2**20
-"""That a case has to move before its part of copy bandwidth counts: less is in caches, or over before it has begun."""
+"""Cases count towards copy bandwidth from this many bytes on: smaller ones fit into caches or are over too soon."""
 Row = dict[str, Any]
 Run = dict[str, Any]
 
 
 class NoCommit(ValueError):
-    """A report of no commit."""
+    """A report without a usable commit."""
 
 
 class Line(NamedTuple):
@@ -33,11 +33,11 @@ class Line(NamedTuple):
     what: str
     figure: str
     value: Callable[[Row], float | None]
-    """Of one measurement; None where it does not count."""
+    """The value of one measurement; None if it doesn't count."""
 
 
 def _fastest(row: Row) -> float | None:
-    """Beside the fastest of those that the requirement compares with, and that were timed in the same way."""
+    """Return the ratio to the fastest of the requirement's rivals that were timed the same way."""
     return min((row["ratio"][name] for name in row["rivals"] if name in row["ratio"]), default=None)
 
 
@@ -68,10 +68,10 @@ LINES: Final = (
 
 
 def load_runs(folder: Path) -> list[Run]:
-    """One run for each GPU, of the newest commit measured on it: for every section the newest report that has it whole.
+    """Return one run per GPU, of the newest commit measured on it; each section from its newest complete report.
 
-    A run on a CPU measures nothing of interest, nor does one of tiny shapes.
-    Raises: NoCommit for a report whose sources nobody can look up.
+    Runs on a CPU and quick runs are ignored.
+    Raises: NoCommit for a report whose sources can't be looked up.
     """
     merged: dict[tuple[str, str], Run] = {}
     for path in sorted(folder.glob("*.json")):
@@ -103,7 +103,7 @@ def _measured_at(run: Run) -> str:
 
 
 def make_table(runs: list[Run]) -> str:
-    """Geometric mean and worst of all shapes; as Markdown."""
+    """Return the table as Markdown: geometric mean and worst value of all shapes."""
     devices = [f"{run['device']} ({run['commit']})" for run in runs] or ["measured"]
     lines = [f"| | | wanted | {' | '.join(devices)} |", f"|---|---|---|{'---|' * len(devices)}"]
     for line in LINES:
@@ -134,7 +134,7 @@ def _cell(line: Line, run: Run) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table, or put it into a file between its marks; 2 if the file has none, or a report no commit."""
+    """Print the table, or write it between a file's marks; return 2 if the file has none or a report no commit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path)
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -1,4 +1,4 @@
-"""Tiles of the product that could be taken instead: none changes a bit, so that the fastest may be chosen."""
+"""Alternative tiles of the product: none changes a bit, so the fastest may be chosen."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Trial(NamedTuple):
     shape: str
     tile: Tile
     ours: Callable[[], Tensor]
-    """The product by the chosen tile."""
+    """The product with the chosen tile."""
     call: Callable[[], Tensor]
-    """By this one."""
+    """The product with this tile."""
 
     @property
     def name(self) -> str:
-        """Its own within the section."""
+        """The name, unique within the section."""
         return f"{self.shape} {self.tile._asdict()}"
 
 
 def trials(place: Place) -> Iterator[Trial]:
-    """The chosen tile, then each candidate."""
+    """Yield the chosen tile, then each candidate."""
     arch = place.arch
     if arch is None:
         return
@@ -58,7 +58,7 @@ def trials(place: Place) -> Iterator[Trial]:
 
 
 def try_tile(trial: Trial, clock: Clock) -> dict[str, Any]:
-    """Its time, or why it cannot run, and whether its bits are those of the chosen one."""
+    """Return a tile's time, or the reason it can't run, and whether its bits equal the chosen tile's."""
     found: dict[str, Any] = {"shape": trial.shape, "tile": trial.tile._asdict()}
     try:
         found["holds"] = torch.equal(trial.call(), trial.ours())
@@ -85,7 +85,7 @@ def _candidates(M: int, plan: MatmulPlan) -> Iterator[Tile]:
                 yield Tile(m, n, 4, stages, plan.segments > 1)
         return
     if M <= 1024:
-        # Between few and many: whether tiles add their own segments, and how small they are
+        # Medium numbers of rows: try split-K and smaller tiles
         for m in (32, 64, 128):
             for stages in (4, 6, 8):
                 yield Tile(m, plan.tile_n_min, 4, stages)

@@ -1,4 +1,4 @@
-"""How long a call takes on its device: the median of calls that each find an empty L2 cache."""
+"""Measures the time of a call on its device: the median of calls, each starting with a flushed L2 cache."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 __all__ = ["SHORT_US", "TOGETHER", "Clock", "Timing", "ratios"]
 
 _FLUSH_BYTES = 256 * 2**20
-"""Several times the L2 cache of any GPU in reach."""
+"""Several times the L2 cache of any supported GPU."""
 _COPY_BYTES = 2**30
 _WARM_UP = 3
 SHORT_US: Final = 50.0
-"""Below, the start of a graph is part of what two events measure: calls are timed `TOGETHER` in one."""
+"""Below this, launching a graph affects the measured time: `TOGETHER` calls are timed in one graph."""
 TOGETHER: Final = 20
 RATIO_DIGITS: Final = 3
 Call = Callable[[], object]
@@ -27,18 +27,18 @@ class Timing(NamedTuple):
     """One measurement."""
 
     microseconds: float
-    """Median, of one call."""
+    """The median time of one call."""
     spread: float
-    """From the first to the third quartile, as a part of the median."""
+    """The interquartile range, as a fraction of the median."""
     how: str
-    """`graph`: a CUDA graph of the call, no launch overhead; `eager`: as Python starts it; `cpu`. With `of 20`: so many
-    calls, each on operands of its own that no cache holds, divided by their number."""
+    """`graph`: a CUDA graph of the call, without launch overhead; `eager`: launched from Python; `cpu`. With `of 20`:
+    that many calls on different, uncached operands, divided by their number."""
 
 
 def ratios(times: dict[str, Timing]) -> dict[str, float]:
-    """How often as long as ours each other takes, of those that were timed as ours were.
+    """Return each other call's time divided by ours, for those that were timed the same way.
 
-    A call that Python starts waits for Python: its time beside a graph's says nothing of the kernels.
+    A call launched from Python waits for Python, so comparing it with a graph says nothing about the kernels.
     """
     if "ours" not in times:
         return {}
@@ -60,9 +60,10 @@ class Clock:
         self._flush = torch.empty(_FLUSH_BYTES if self.is_cuda else 1, dtype=torch.int8, device=device)
 
     def measure(self, *calls: Call) -> Timing:
-        """The median of `repeats` rounds over the calls, after some that are not counted, divided by their number.
+        """Return the median of `repeats` rounds over the calls, after a warm-up, divided by the number of calls.
 
-        Raises: what a call raises; a graph that cannot be captured is not an error, it is timed as Python starts it.
+        Calls that can't be captured in a graph are timed as launched from Python.
+        Raises: any exception of a call.
         """
         for _ in range(_WARM_UP):
             for call in calls:
@@ -77,9 +78,10 @@ class Clock:
         return self._on_gpu(graph.replay, len(calls), f"graph{together}")
 
     def copy_gb_s(self) -> float:
-        """Bytes read and written a second where nothing fits into a cache: by the fastest of two ways.
+        """Return the copy bandwidth (bytes read and written) beyond cache size, by the faster of two ways.
 
-        In a graph a copy is the copy engine's, on an H200 half as long again as a kernel that multiplies by 1.
+        In a graph, a copy uses the copy engine, which on an H200 takes 1.5 times as long as a kernel that multiplies
+        by 1.
         """
         source = torch.ones((_COPY_BYTES if self.is_cuda else 2**24) // 4, device=self.device)
         target = torch.empty_like(source)
@@ -88,7 +90,7 @@ class Clock:
         return moved / min(self.measure(way).microseconds for way in ways) / 1e3
 
     def is_lost(self) -> bool:
-        """Whether an error of a kernel has ended all work of this process on its GPU."""
+        """Whether a kernel's error has made the GPU unusable for this process."""
         if not self.is_cuda:
             return False
         try:
@@ -105,7 +107,7 @@ class Clock:
                     call()
             graph.replay()
             torch.cuda.synchronize()
-        except Exception:  # noqa: BLE001 -- whatever cannot be captured is timed without
+        except Exception:  # noqa: BLE001 -- calls that can't be captured are timed without a graph
             torch.cuda.synchronize()
             return None
         return graph

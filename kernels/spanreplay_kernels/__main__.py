@@ -1,4 +1,4 @@
-"""`python -m spanreplay_kernels COMMAND …`: what can be done with the kernels from a shell."""
+"""`python -m spanreplay_kernels COMMAND …`: the command line of the kernels."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ COMMANDS: Final = MappingProxyType(
         "serve": ("spanreplay_kernels.serve", "serve a model to OpenAI clients, its bits independent of the load"),
     }
 )
-"""Name of a command → (module whose `main(arguments)` runs it and returns the exit status, what it does)."""
+"""Name of a command → (module whose `main(arguments)` runs it and returns the exit status, description)."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command; the exit status. A module is imported only by its own command."""
+    """Run one command and return the exit status; each module is imported only by its own command."""
     if not arguments or arguments[0] not in COMMANDS:
         listed = "\n".join(f"  {name:<8} {does}" for name, (_, does) in COMMANDS.items())
         sys.stderr.write(f"usage: python -m spanreplay_kernels COMMAND …\n{listed}\n")
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("spanreplay_kernels"):
             raise
-        # serve needs what an engine's server is made of, which nothing else here does
+        # Only serve needs the packages of an engine's server
         hint = "pip install 'spanreplay[serve] @ git+https://github.com/spanreplay/spanreplay'"
         sys.stderr.write(f"{arguments[0]} needs {error.name}, which is not installed; {hint}\n")
         return 2

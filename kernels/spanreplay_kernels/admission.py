@@ -1,7 +1,7 @@
-"""What a request asks of the server, or why it is refused; pure, of JSON alone.
+"""Reads a request's settings, or refuses it; pure functions of the JSON.
 
-What a route does is listed; any other field must be absent, null or ask for nothing. So a field that nobody here has
-heard of is refused, and none is left out without the caller being told.
+Each route lists the fields it supports; any other field must be absent, null or neutral. So unknown fields are refused,
+and no field is silently ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Asked", "Refused", "read_request", "refusal"]
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 CLOSED: Final = ("/load_model", "/reset", "/v1/audio/transcriptions", "/v1/systemone")
-"""Routes that would load, unload or run what no audit has seen."""
+"""Routes that would load, unload or run models that were not audited."""
 _SAMPLED: Final = ("model", "stream", "temperature", "top_p", "seed")
 _DONE: Final = MappingProxyType(
     {
@@ -26,9 +26,9 @@ _DONE: Final = MappingProxyType(
         RESPONSES: (*_SAMPLED, "input", "instructions", "max_output_tokens", "tools"),
     }
 )
-"""Route → the fields that it acts on."""
+"""Route → the fields that it supports."""
 _LABELS: Final = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-"""Fields that describe a request and ask for nothing."""
+"""Fields that describe a request without affecting the answer."""
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "n": (1,),
@@ -53,7 +53,7 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
         "stream_options": ({}, {"include_usage": True}, {"include_usage": False}),
     }
 )
-"""Field → the values of it that change no answer; usage is always sent."""
+"""Field → its neutral values, which don't change an answer; usage is always sent."""
 _LENGTHS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
 _MANY: Final = ("n", "best_of")
@@ -61,7 +61,7 @@ _SHOWN_CHARS: Final = 60
 
 
 class Refused(KernelError, ValueError):
-    """A request that this server does not answer: which field, and why."""
+    """A request that this server refuses; names the field and the reason."""
 
     def __init__(self, param: str, problem: str) -> None:
         super().__init__(f"{param}: {problem}" if param else problem)
@@ -69,7 +69,7 @@ class Refused(KernelError, ValueError):
 
 
 class Asked(NamedTuple):
-    """How the tokens of a request are chosen, and how many it wants at most; None for the server's own limit."""
+    """A request's sampling settings, and the most tokens it wants; None for the server's own limit."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -78,15 +78,15 @@ class Asked(NamedTuple):
 
 
 def refusal(error: Exception) -> dict[str, Any]:
-    """OpenAI's body of an answer 400."""
+    """Return the body of a 400 response in OpenAI's format."""
     param = getattr(error, "param", None) or getattr(error, "op", None)
     return {"error": {"message": str(error), "type": "invalid_request_error", "param": param, "code": None}}
 
 
 def read_request(path: str, method: str, raw: bytes, *, template: str) -> Asked:
-    """What a request asks for. `template` is the chat template, which has to know what it is given.
+    """Return a request's settings. `template` is the chat template, which must use every option it is passed.
 
-    A draw's values are checked by whoever draws. Raises: Refused.
+    The ranges of sampling settings are checked later, by `Draw.check`. Raises: Refused.
     """
     if path in CLOSED:
         raise Refused(path, "it is closed on this server; use the one model that was audited")
@@ -112,14 +112,14 @@ def _check_fields(path: str, body: dict[str, Any]) -> None:
     for name, value in body.items():
         if value is None or name in _DONE[path] or name in _LABELS:
             continue
-        # As JSON: 0 is not false
+        # Compare as JSON: 0 is not false
         if all(json.dumps(value) != json.dumps(neutral) for neutral in _NEUTRAL.get(name, ())):
             hint = ", and send a request for each answer with a seed of its own" if name in _MANY else ""
             raise Refused(name, f"{_shown(value)} is not supported; leave it out{hint}")
 
 
 def _check_prompt(path: str, body: dict[str, Any]) -> None:
-    """Something to go on from, all of it text: other parts would be left out by the model's input."""
+    """Refuse an empty prompt, and parts that aren't text: the model's input would drop them."""
     if path == COMPLETIONS:
         if not isinstance(body.get("prompt"), str) or not body["prompt"]:
             raise Refused("prompt", "a text that is not empty is wanted")
@@ -147,7 +147,7 @@ def _check_content(place: str, content: Any) -> None:
 
 
 def _check_template(body: dict[str, Any], template: str) -> None:
-    """A template gets what is not in it without a word, and the model would answer as if it had not been sent."""
+    """Refuse options that the template doesn't use: it would ignore them silently."""
     options = body.get("chat_template_kwargs") or {}
     if not isinstance(options, dict):
         raise Refused("chat_template_kwargs", "a JSON object is wanted")
@@ -165,14 +165,14 @@ def _length(body: dict[str, Any]) -> int | None:
 
 
 def _number(value: Any, default: float) -> Any:
-    """JSON has one kind of numbers; anything else stays, to be refused."""
+    """Return an integer as a float, since JSON doesn't distinguish them; other values stay, to be refused later."""
     if type(value) is int:
-        return float(str(value))  # of a huge one infinite, where float(value) would raise
+        return float(str(value))  # inf if huge, where float(value) would raise
     return default if value is None else value
 
 
 def _shown(value: Any) -> str:
-    """A value in brief; of a text, which may be anybody's, its length."""
+    """Return a short form of a value; for a longer text, which may be confidential, only its length."""
     if isinstance(value, str) and len(value) > _SHOWN_CHARS // 2:
         return f"a text of {len(value)} characters"
     return repr(value)[:_SHOWN_CHARS]

@@ -1,4 +1,4 @@
-"""What transformers' handlers answer, made into what OpenAI's clients read: fingerprint, errors, defaults."""
+"""Adapts the responses of transformers' handlers to OpenAI's clients: fingerprint, errors, defaults."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["answer_errors", "fingerprinted"]
 
 _PROBLEM_CHARS: Final = 300
 _is_read: ContextVar[bool] = ContextVar("is_read")
-"""Whether the request that is being answered has become tokens: what fails before is the request's fault."""
+"""Whether the current request has been tokenised; an error before that is the request's fault."""
 
 
 def fingerprinted(handler: Any, line: str) -> Any:
-    """A subclass of one of transformers' handlers whose answers state `system_fingerprint`, each chunk as well."""
+    """Return a subclass of a transformers handler that adds `system_fingerprint` to responses and to each chunk."""
     stated = system_fingerprint(line)
 
     class Fingerprinted(handler):
         async def handle_request(self, body: dict[str, Any], request_id: str) -> Response:
             if body.get("stream") is None:
-                body["stream"] = False  # OpenAI's default; transformers' of /v1/responses is another
+                body["stream"] = False  # OpenAI's default; transformers' /v1/responses has another
             _is_read.set(False)
             try:
                 response: Response = await super().handle_request(body, request_id)
@@ -48,7 +48,7 @@ def fingerprinted(handler: Any, line: str) -> Any:
             return response
 
         def _build_generation_config(self, *args: Any, **kwargs: Any) -> Any:
-            _is_read.set(True)  # handlers ask for it as soon as a request has become tokens
+            _is_read.set(True)  # handlers call this as soon as a request is tokenised
             return super()._build_generation_config(*args, **kwargs)
 
         def chunk_to_sse(self, chunk: Any) -> str:
@@ -60,7 +60,7 @@ def fingerprinted(handler: Any, line: str) -> Any:
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Errors in OpenAI's shape: what a request is to blame for is 400, whatever transformers says."""
+    """Return errors in OpenAI's format: a faulty request gets 400, whatever status transformers uses."""
 
     @app.exception_handler(HTTPException)
     async def of_route(_request: Request, error: HTTPException) -> JSONResponse:

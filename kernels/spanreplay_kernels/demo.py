@@ -1,10 +1,10 @@
 """`make demo-kernels`: identical requests among random neighbours, with torch's kernels and with ours.
 
-A tiny model with random weights, dense and as a mixture of experts, in fp32 on this machine's processor, under
-transformers' continuous batching. What is counted is distinct answers to one prompt: its tokens and the probability of
-each, bit by bit, and texts: its tokens alone. A large model's text changes where two tokens are nearly equally likely,
-once in some thousand tokens. So that a few tokens of a tiny model show it, every second token of its head is nearly the
-one before: each weight differs by a part in four million.
+A tiny model with random weights, dense and as a mixture of experts, runs in fp32 on this machine's CPU, under
+transformers' continuous batching. The demo counts distinct answers to one prompt (tokens and their probabilities, bit
+by bit) and distinct texts (tokens only). A large model's text changes where two tokens are almost equally likely, once
+in some thousand tokens. To show this with a few tokens of a tiny model, every second row of its head almost equals the
+one before: each weight differs by one part in four million.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _NEARLY: Final = 2.0**-22
 
 
 class Answer(NamedTuple):
-    """What a request got; equal if every bit is."""
+    """The answer to a request; two are equal if every bit is."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
 
 
 def tiny_model(kind: str, *, seed: int = 0, has_near_ties: bool = False) -> PreTrainedModel:
-    """A Qwen3 of two layers with random weights; `kind` one of `KINDS`.
+    """Return a two-layer Qwen3 with random weights; `kind` is one of `KINDS`.
 
-    has_near_ties: the head's rows come in pairs whose weights differ by a part in four million.
+    has_near_ties: the head's rows come in pairs whose weights differ by one part in four million.
     """
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
@@ -75,14 +75,14 @@ def answers(
     model: PreTrainedModel, prompts: list[list[int]], wanted: list[int], *, new_tokens: int, batch_tokens: int = 128,
     blocks: int = 0,
 ) -> list[Answer]:  # fmt: skip
-    """The answers to the prompts that equal `wanted`, of a server's work over all prompts together.
+    """Run all prompts together, as a server does, and return the answers to those that equal `wanted`.
 
-    batch_tokens: what one step computes at most; longer prompts are cut. blocks: of 256 tokens that the cache holds;
-    0 for as many as there are prompts.
+    batch_tokens: the most tokens per step; longer prompts are split. blocks: cache blocks of 256 tokens; 0 for two
+    more than there are prompts.
     """
     options = {"return_logprobs": True, "num_blocks": blocks or len(prompts) + 2, "max_batch_tokens": batch_tokens}
     if "auto_switch_to_flash" in inspect.signature(ContinuousBatchingConfig).parameters:
-        options["auto_switch_to_flash"] = False  # of transformers 5.18 and later; before, nothing switches
+        options["auto_switch_to_flash"] = False  # transformers 5.18 and later; earlier ones never switch
     batching = ContinuousBatchingConfig(**options)
     greedy = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
     outputs = model.generate_batch(
@@ -93,12 +93,12 @@ def answers(
 
 
 def distinct_so_far(found: list[Answer]) -> list[int]:
-    """For each answer, how many distinct ones there are up to it."""
+    """Return for each answer the number of distinct answers up to it."""
     return [len(set(found[: at + 1])) for at in range(len(found))]
 
 
 def crowd_of(copies: int, neighbours: int, prompt_tokens: int = _PROMPT_TOKENS) -> tuple[list[int], list[list[int]]]:
-    """One prompt, and a shuffled crowd of its copies and of random prompts of random lengths."""
+    """Return one prompt, and a shuffled crowd of its copies and random prompts of random lengths."""
     source = random.Random(0)  # noqa: S311 -- a demonstration is the same each time
 
     def draw(tokens: int) -> list[int]:
@@ -112,7 +112,7 @@ def crowd_of(copies: int, neighbours: int, prompt_tokens: int = _PROMPT_TOKENS) 
 
 
 def main(arguments: list[str]) -> int:
-    """Count, print and draw; the exit status: 1 unless ours gave exactly one answer."""
+    """Run the demo; return 1 unless our kernels gave exactly one answer."""
     parser = argparse.ArgumentParser(prog="make demo-kernels", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--copies", type=int, default=_COPIES, help="of the one prompt")
     parser.add_argument("--neighbours", type=int, default=_NEIGHBOURS, help="random prompts beside it")

@@ -1,7 +1,7 @@
 """`python -m spanreplay_kernels serve MODEL`: transformers' own OpenAI-compatible server, with these kernels.
 
-The server, its routes and its continuous batching are transformers'; here the model is put under `enable`, a request's
-tokens are greedy or drawn by its own seed, and each response says by what it was computed.
+The server, its routes and continuous batching are transformers'. Here the model runs under `enable`, a request's tokens
+are greedy or drawn with its own seed, and each response has the determinism header.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ logger = logging.getLogger(__name__)
 _NEW_TOKENS_DEFAULT: Final = 1024
 _STARTED: Final = int(time.time())
 _asked: ContextVar[Asked] = ContextVar("asked")  # set by the middleware
-"""Of the request that is being answered."""
+"""The settings of the current request."""
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until interrupted; the exit status: 2 if the model cannot be served so that its bits are its own."""
+    """Serve until interrupted; return 2 if the model can't be served batch-invariantly, else 0."""
     options = _parse(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
             try:
                 uvicorn.run(app, host=options.host, port=options.port, log_level="info", access_log=False)
             finally:
-                app.state.stop()  # while its model's kernels are still ours
+                app.state.stop()  # while the model still uses our kernels
     except KernelError as error:
         sys.stderr.write(f"{options.model} cannot be served batch-invariantly: {error}\n")
         return 2
@@ -88,13 +88,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def build_app(model: PreTrainedModel, model_id: str, manager: ModelManager, options: argparse.Namespace) -> FastAPI:
-    """transformers' application over one model, with the fingerprint in each response. For use within `enable`."""
+    """Build transformers' application for one model, with the fingerprint in each response. Use within `enable`."""
     processor = manager.loaded_models[model_id].processor
     revision = revision_of(options.model, getattr(model.config, "_commit_hash", None))
     engine = f"transformers-{transformers.__version__}"
     line = fingerprint(model, engine=engine, revision=revision, tokenizer=processor)
     state = GenerationState(continuous_batching=True, cb_config=_batching(options))
-    # Before the first request could: transformers takes how tokens are chosen from whoever comes first
+    # Before the first request: transformers would take the generation settings from it
     front = state.get_manager(model_id, use_cb=True)
     front._cb = _started(
         model.init_continuous_batching(
@@ -134,12 +134,12 @@ def _batching(options: argparse.Namespace) -> ContinuousBatchingConfig:
 
 
 def _listed(manager: ModelManager) -> dict[str, Any]:
-    """The one model, under the name that a request has to give; a hub's cache holds others, which are not served."""
+    """Return the one served model, under the name that requests must use; others in the hub cache are not served."""
     return {"id": manager.force_model, "object": "model", "created": _STARTED, "owned_by": "spanreplay"}
 
 
 def positions_of(model: PreTrainedModel, options: argparse.Namespace) -> int | None:
-    """How many tokens a request may have, prompt and answer together; None for as many as memory holds."""
+    """Return the most tokens of a request, prompt and answer together; None if only memory limits them."""
     limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None)]
     if options.cache_blocks:
         limits.append(options.cache_blocks * _batching(options).page_size)
@@ -147,7 +147,7 @@ def positions_of(model: PreTrainedModel, options: argparse.Namespace) -> int | N
 
 
 def _limit(front: Any, positions: int | None) -> None:
-    """Refuse what has no room, and let an answer of no stated length have the room that there is."""
+    """Refuse requests that don't fit; without a stated length, an answer gets the remaining room, up to the default."""
 
     def fit(inputs: dict[str, Any], config: GenerationConfig) -> None:
         prompt, wanted = len(inputs["input_ids"]), _asked.get().tokens
@@ -158,7 +158,7 @@ def _limit(front: Any, positions: int | None) -> None:
                 more = f" and {wanted} more are asked for" if wanted else ""
                 raise Refused("", f"the prompt has {prompt} tokens{more}; {positions} is the most of both together")
             if wanted is None:
-                # transformers reads from it, too, whether an answer ended by its length
+                # transformers also uses it to tell whether an answer ended because of its length
                 config.max_new_tokens = min(_NEW_TOKENS_DEFAULT, positions - prompt)
 
     streaming, whole = front.generate_streaming, front.generate_non_streaming
@@ -175,7 +175,7 @@ def _limit(front: Any, positions: int | None) -> None:
 
 
 def _started(batching: ContinuousBatchingManager) -> ContinuousBatchingManager:
-    """The manager at work, each request drawn as the call that is being answered says."""
+    """Start the manager; each request is sampled with the settings of the current call."""
     seeded(batching)
     add_request = batching.add_request
     batching.add_request = lambda *args, **kwargs: add_request(*args, **kwargs, **_drawn(_asked.get())._asdict())
@@ -194,7 +194,7 @@ def _greedy(model: PreTrainedModel) -> GenerationConfig:
         pad_token_id=stock.pad_token_id, bos_token_id=stock.bos_token_id,
     )  # fmt: skip
     config.use_cache = False  # continuous batching has its own
-    # Requests that name no temperature are built from the model's own
+    # Requests without a temperature start from the model's own configuration
     model.generation_config = config
     return config
 
@@ -202,7 +202,7 @@ def _greedy(model: PreTrainedModel) -> GenerationConfig:
 def _stating(
     line: str, template: str
 ) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
-    """A middleware that reads what is asked for, and puts the fingerprint into every response."""
+    """Return a middleware that reads a request's settings and adds the fingerprint to every response."""
 
     async def state(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         try:

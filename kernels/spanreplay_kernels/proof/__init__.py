@@ -1,1 +1,1 @@
-"""Proofs that kernels are batch-invariant: certificates, fingerprints, compiled kernels."""
+"""Evidence that kernels are batch-invariant: certificates, fingerprints, checks of compiled kernels."""

@@ -1,7 +1,7 @@
-"""Kernels compiled for every architecture without a GPU: what they use, and whether that is what their plan says.
+"""Compiles kernels for every architecture without a GPU, and checks them against their plans.
 
-A launcher is called on tensors of device `meta`, and each kernel that it would start is compiled exactly as it would be
-at that start: the same specialisation, the same options. `python -m spanreplay_kernels aot` does so for every kernel.
+A launcher is called on tensors of device `meta`, and each kernel that it would launch is compiled with the same
+specialisation and options as in a real launch. `python -m spanreplay_kernels aot` does this for every kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PTXAS_TIMEOUT_S = 120
 
 @dataclass(frozen=True)
 class Compiled:
-    """What one kernel became."""
+    """The properties of one compiled kernel."""
 
     kernel: str
     arch: str
@@ -38,22 +38,22 @@ class Compiled:
     registers: int
     warps: int
     instructions: dict[str, int]
-    """How often each kind of instruction stands in the code, of those that plans name."""
+    """The number of occurrences of each instruction that plans name."""
     shapes: tuple[str, ...]
-    """Of matrix instructions: `m64n128k16`."""
+    """Shapes of matrix instructions: `m64n128k16`."""
     claims_tma: bool
-    """Its launch passes descriptors of tensors, which the copy engine is to read."""
+    """Its launch passes tensor descriptors, for TMA."""
     claims_warp_specialized: bool
-    """Its launch says `WARP_SPECIALIZE=True`, which Triton ignores where it cannot follow."""
+    """Its launch says `WARP_SPECIALIZE=True`, which Triton ignores if it can't do it."""
     is_warp_specialized: bool
     awaited: int = 0
-    """Tiles that the code loads where it multiplies them, and waits for, in place of having them copied ahead."""
+    """Tiles that are loaded just before they are multiplied, so the code waits for them, instead of prefetched."""
     reductions: tuple[str, ...] = ()
-    """Shape and layout of what is reduced, in the code's order: two kernels that have them alike add up alike."""
+    """Shape and layout of each reduction, in code order: kernels with equal ones add up in the same order."""
 
 
 class _Target:
-    """In place of a GPU's driver: answers what Triton asks before it compiles."""
+    """A stand-in for the GPU driver that answers the queries Triton makes before it compiles."""
 
     def __init__(self, arch: Arch) -> None:
         from triton.backends.compiler import GPUTarget
@@ -72,7 +72,7 @@ class _Target:
 
 @contextmanager
 def targeting(arch: Arch) -> Iterator[None]:
-    """Within it, what Triton compiles is for that architecture, whatever GPU is here."""
+    """Make Triton compile for this architecture, whatever GPU is present."""
     from triton.runtime.driver import driver
 
     before = driver._active
@@ -84,16 +84,16 @@ def targeting(arch: Arch) -> Iterator[None]:
 
 
 def compile_op(call: Callable[[], object], arch: Arch) -> list[Compiled]:
-    """Every kernel that `call` would start, compiled for an architecture; its tensors are of device `meta`."""
+    """Compile every kernel that `call` would launch; `call` uses tensors of device `meta`."""
     with captured() as launches:
         call()
     return [compile_launch(each, arch) for each in launches]
 
 
 def specialisation(each: Launch, arch: Arch) -> str:
-    """By what Triton tells whether it has to compile anew for this start; nothing is compiled. 16 hexadecimal digits.
+    """Return a hash of the key by which Triton decides whether to recompile; compiles nothing. 16 hexadecimal digits.
 
-    Two starts of one specialisation run one machine code.
+    Launches with the same specialisation run the same machine code.
     """
     with targeting(arch):
         *_, binder = each.kernel.device_caches[arch.capability]
@@ -103,9 +103,9 @@ def specialisation(each: Launch, arch: Arch) -> str:
 
 
 def compile_launch(each: Launch, arch: Arch) -> Compiled:
-    """One start of a kernel, compiled for an architecture; about a second.
+    """Compile the kernel of one launch for an architecture; takes about a second.
 
-    Raises: what Triton raises for a kernel that cannot be compiled, e.g. OutOfResources.
+    Raises: Triton's own exceptions if the kernel can't be compiled, e.g. OutOfResources.
     """
     with targeting(arch):
         made = each.kernel.warmup(*each.args, grid=each.grid, **each.options)
@@ -130,22 +130,22 @@ def compile_launch(each: Launch, arch: Arch) -> Compiled:
 
 
 def _count_awaited(code: str) -> int:
-    """Of Triton's GPU code: a tile that is copied ahead is no value of its own before it is multiplied."""
+    """Count tiles in TTGIR that are not prefetched: those are loaded into a value before they are multiplied."""
     loaded = re.findall(r"(%\w+) = tt\.load .*: tensor<\d+x\d+x!tt\.ptr", code)
     return sum(bool(re.search(rf"(local_alloc|convert_layout) {re.escape(name)} ", code)) for name in loaded)
 
 
 def _reductions(code: str) -> tuple[str, ...]:
-    """Of Triton's GPU code: a layout says which thread holds which element, and so the tree of a sum."""
+    """Return the reductions in TTGIR: a layout says which thread holds which element, and so the tree of a sum."""
     layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.MULTILINE))
     reduced = re.findall(r'"tt\.reduce"[\s\S]*?\}\) : \((.*?)\) ->', code)
     return tuple(re.sub(r"#\w+", lambda name: layouts.get(name[0], name[0]), each) for each in reduced)
 
 
 def find_problems(made: Compiled, planned: Mma | None, arch: Arch) -> list[str]:
-    """What contradicts the limits of an architecture or what plan and launch say; empty where all is well.
+    """Return violations of the architecture's limits, the plan or the launch options; empty if there are none.
 
-    planned: the instruction of the operation's plan; None for an operation that multiplies no tiles.
+    planned: the instruction of the operation's plan; None for an operation without matrix products.
     """
     found = []
     if made.shared_bytes > arch.shared_bytes_max:
@@ -163,13 +163,13 @@ def find_problems(made: Compiled, planned: Mma | None, arch: Arch) -> list[str]:
 
 
 def _assemble(ptx: str, arch: Arch, *, is_fused: bool) -> tuple[int, int]:
-    """(bytes spilled, registers a thread), as ptxas tells them."""
+    """Return (bytes spilled, registers per thread), as reported by ptxas."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     path = get_ptxas(arch.capability).path
     target = re.search(r"\.target (sm_\w+)", ptx)
     assert target is not None
-    # The options that Triton 3.7 itself passes; without the second, ptxas 13 spills where it need not
+    # The options that Triton 3.7 itself passes; without the second, ptxas 13 spills unnecessarily
     options = ["-v", "--regAllocOptLevel=2", *([] if is_fused else ["--fmad=false"]), f"--gpu-name={target[1]}"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"

@@ -1,8 +1,8 @@
-"""What is compiled without a GPU: every operation, for every architecture and dtype, over many numbers of rows.
+"""The matrix that is compiled without a GPU: every operation, architecture and dtype, over many numbers of rows.
 
-`python -m spanreplay_kernels aot` prints a line a kernel (with `--json` a document), and exits with 1 if a kernel takes
-too much shared memory, spills registers, multiplies by another instruction than its plan says, lacks what its launch
-asks for, or is compiled anew for a number of rows that chose no other tile.
+`python -m spanreplay_kernels aot` prints a line per kernel (with `--json` a document), and exits with 1 if a kernel
+uses too much shared memory, spills registers, multiplies with another instruction than planned, ignores an option of
+its launch, or is recompiled for a number of rows that has the same tile.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Case(NamedTuple):
     op: str
     shape: str
     call: Call
-    """(arch, dtype, rows) → the plan that it started kernels by on tensors of device `meta`; None where it has none."""
+    """(arch, dtype, rows) → the plan with which it launched kernels on device `meta`; None if it has none."""
     since: int = 0
-    """The first compute capability that has it."""
+    """The lowest compute capability that supports it."""
 
 
 def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -65,7 +65,7 @@ def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def _matmul(n: int, k: int, *, is_transposed: bool = True, has_bias: bool = False) -> Call:
-    """w as `linear` passes it, (N, K) transposed; or (K, N) as it stands."""
+    """Launch a product; w is (N, K) transposed, as `linear` passes it, or (K, N)."""
 
     def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
         plan = plan_matmul(n, k, dtype_name(_empty(1, dtype=dtype)), arch)
@@ -78,7 +78,7 @@ def _matmul(n: int, k: int, *, is_transposed: bool = True, has_bias: bool = Fals
 
 
 def _bmm(batch: int, n: int, k: int) -> Call:
-    """So many products of so many rows."""
+    """Launch a batched product."""
 
     def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
         plan = plan_matmul(n, k, dtype_name(_empty(1, dtype=dtype)), arch)
@@ -99,7 +99,7 @@ def _grouped(experts: int, n: int, k: int, *, is_transposed: bool = True) -> Cal
 
 
 def _scaled(n: int, k: int, *, of_blocks: bool = False) -> Call:
-    """fp8; the dtype is the result's."""
+    """Launch a scaled fp8 product; the dtype is that of the result."""
 
     def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
         fp8, fp32, groups = torch.float8_e4m3fn, torch.float32, -(-k // FP8_GROUP)
@@ -113,7 +113,7 @@ def _scaled(n: int, k: int, *, of_blocks: bool = False) -> Call:
 
 
 def _rows(op: str, width: int, start: Callable[[Tensor, RowPlan], object]) -> Call:
-    """What is started on x (rows, width) by the plan of op."""
+    """Call `start` on x (rows, width) with the plan of op."""
 
     def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
         x = _empty(rows, width, dtype=dtype)
@@ -146,7 +146,7 @@ def _route(experts: int, top_k: int) -> Call:
 
 
 def _combine(experts: int, top_k: int, width: int) -> Call:
-    """To the experts and back."""
+    """Launch the permutation to the experts and the combination back."""
 
     def call(_arch: Arch, dtype: torch.dtype, rows: int) -> None:
         inverse = permute_triton(_empty(rows, top_k, dtype=torch.int64), experts).inverse
@@ -180,7 +180,7 @@ def _rope(heads: int, head_dim: int) -> Call:
 
 
 def _attention(heads: int, head_dim: int, *, page: int | None = None, window: int | None = None) -> Call:
-    """A prefill of packed sequences and a decode from pages; or, given their size, both from pages."""
+    """Launch a prefill of packed sequences and a decode from pages; if a page size is given, both from pages."""
 
     def call(arch: Arch, dtype: torch.dtype, rows: int) -> Plan:
         q, keys = _empty(rows, 4 * heads, head_dim, dtype=dtype), _empty(rows + 1000, heads, head_dim, dtype=dtype)
@@ -253,11 +253,11 @@ CASES: Final = (
     Case("sample", "32000, top-k and top-p", _sample(32_000, is_cut=True)),
     Case("sample", "50257", _sample(50_257)),
 )
-"""One row an operation and shape; the first of an operation is its sample."""
+"""One entry per operation and shape; the first entry of an operation is its sample."""
 
 
 class Job(NamedTuple):
-    """A case for one dtype and architecture; by index and name, so that it travels to a process."""
+    """A case for one dtype and architecture, given by index and names so that it can be sent to a process."""
 
     case: int
     dtype: str
@@ -266,12 +266,12 @@ class Job(NamedTuple):
 
     @property
     def compiled_rows(self) -> tuple[int, ...]:
-        """Numbers of rows whose kernels are compiled; specialisations are compared over all."""
+        """The numbers of rows for which kernels are compiled; specialisations are compared over all of `ROWS`."""
         return (ROWS[0], ROWS[-1]) if self.is_sample else ROWS
 
 
 def run(job: Job) -> list[dict[str, Any]]:
-    """Compile every kernel that a case starts, once for each specialisation; one record a kernel."""
+    """Compile every kernel that a case launches, once per specialisation; return one record per kernel."""
     case, arch, dtype = CASES[job.case], ARCHS[job.arch], getattr(torch, job.dtype)
     launches: dict[str, Launch] = {}
     rows_of: dict[str, list[int]] = {}
@@ -304,7 +304,7 @@ def _record(job: Job, each: Launch, rows: list[int], planned: Mma | None, proble
 
 
 def _find_respecialised(launches: dict[str, Launch], rows_of: dict[str, list[int]]) -> dict[str, str]:
-    """The same constants and options are one machine code: its arguments must not tell a batch's size."""
+    """Find kernels compiled twice with equal constants and options: arguments must not reveal the batch size."""
     seen: dict[str, str] = {}
     found = {}
     for key, each in launches.items():
@@ -316,7 +316,7 @@ def _find_respecialised(launches: dict[str, Launch], rows_of: dict[str, list[int
 
 
 def _mark_unused(planned: Mma | None, records: list[dict[str, Any]], rows: tuple[int, ...]) -> None:
-    """Whatever the number of rows, some kernel multiplies by the planned instruction."""
+    """Add a problem if, for some number of rows, no kernel multiplies with the planned instruction."""
     if planned is None or any("instructions" not in each for each in records):
         return
     name = "fma.rn.f32" if planned is Mma.FMA else planned.value
@@ -327,7 +327,7 @@ def _mark_unused(planned: Mma | None, records: list[dict[str, Any]], rows: tuple
 
 
 def _jobs(ops: list[str], archs: list[str], dtypes: list[str], *, is_sample: bool) -> Iterator[Job]:
-    """Everything; or of each operation the first shape, in bf16 for all architectures and in all dtypes for one."""
+    """Yield all jobs or, for a sample, each operation's first shape: bf16 everywhere, all dtypes on sm_90."""
     sampled: set[str] = set()
     for index, case in enumerate(CASES):
         if ops and case.op not in ops:
@@ -352,7 +352,7 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The command `aot`; 1 if a kernel has a problem."""
+    """Run `aot`; return 1 if a kernel has a problem or none was compiled."""
     parser = argparse.ArgumentParser(prog="python -m spanreplay_kernels aot", description=__doc__)
     parser.add_argument("--op", action="append", default=[], choices=sorted({case.op for case in CASES}))
     parser.add_argument("--arch", action="append", default=[], choices=[arch.name for arch in GPUS])
@@ -368,7 +368,7 @@ def main(arguments: list[str]) -> int:
     archs = options.arch or [arch.name for arch in GPUS]
     dtypes = options.dtype or [str(each)[6:] for each in DTYPES]
     records: list[dict[str, Any]] = []
-    # Spawned, not forked: torch's threads do not survive a fork
+    # Spawned, not forked: torch's threads don't survive a fork
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for found in pool.map(run, _jobs(options.op, archs, dtypes, is_sample=options.sample)):
             records += found

@@ -1,11 +1,12 @@
-"""Certificates: that an operation at a shape, on this processor, gave a row its bits in every batch that was tried.
+"""Certificates that an operation at a shape, on this processor, gave a row the same bits in every batch tried.
 
-A certificate says what was tried and what was found, and for which plan, device and versions; it holds for no other.
-The same trials are put to controls that have to be caught. Torch's own kernel is the first; where it varies with the
-batch, that is proof. Many of its reductions over rows do not vary on many devices: then it is the same computation in
-the order, or by the instructions, that a kernel made for speed would choose by the number of rows. Where neither was
-caught the trials prove nothing, and the certificate is inconclusive. A kernel whose last bit was made to depend on its
-batch is tried as well; that shows that the comparison works, and not that the trials are hard enough.
+A certificate states the trials and their results for one plan, device and set of versions; it holds for no other.
+The same trials are run on controls, in which they must find differences. The first control is torch's own kernel; if it
+varies with the batch, the trials are shown to work. Many of its row reductions don't vary on many devices; then the
+control is the same computation in the order, or with the instructions, that a kernel tuned for speed would choose by
+the number of rows. If neither control was caught, the trials prove nothing and the certificate is inconclusive. A
+kernel whose last bit depends on its batch is tried as well; this shows that the comparison works, but not that the
+trials are hard enough.
 
 `python -m spanreplay_kernels certify --op matmul --shapes 4096x4096 --dtype bfloat16 --out certificate.json`
 """
@@ -35,7 +36,7 @@ from spanreplay_kernels.subjects import SUBJECTS, Function, Subject, plant
 __all__ = ["EVERY_OFFSET", "FULL", "QUICK", "Extent", "Verdict", "certify", "main", "require"]
 
 HOSTILE: Final = (float("nan"), float("inf"), -float("inf"), 1e30, 1e-42, -0.0)
-"""What neighbours hold: NaN and infinities spread, huge values overflow, denormals are flushed."""
+"""Values of hostile neighbours: NaN and infinities spread, huge values overflow, denormals are flushed."""
 _DIFFERENCES_MAX = 10
 _SEED = 20_261_122
 _ULPS_ROWS = 64
@@ -43,28 +44,28 @@ _DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.f
 
 
 class Verdict(Enum):
-    """What a certificate says."""
+    """The verdict of a certificate."""
 
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
-    """The trials found no difference, and would have found none: they did not catch what varies either."""
+    """The trials found no difference, but they didn't catch a control that varies either."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is tried."""
+    """The extent of the trials."""
 
     sizes: tuple[int, ...]
     """Numbers of rows."""
     offsets_max: int | None
-    """Places in the batch that a size is tried at: all, where it has no more; otherwise the ends and a sample. None:
-    all of every size."""
+    """The most offsets in the batch per size: all if there are no more, else both ends and a sample. None: all
+    offsets of every size."""
     hostile_rows: int
 
     @property
     def rows(self) -> int:
-        """Of the batch that parts are compared with: larger than every size, and no multiple of a tile."""
+        """The rows of the reference batch: more than every size, and not a multiple of a tile."""
         return max(self.sizes) + 13
 
 
@@ -73,14 +74,14 @@ def _around(*sizes: int) -> tuple[int, ...]:
 
 
 FULL: Final = Extent((*range(1, 513), *_around(640, 768, 1000, 1024, 1152, 1280, 1536, 2047)), 8, 24)
-"""Every number of rows up to 512, and those around powers of two and tiles' sizes up to 2048."""
+"""Every number of rows up to 512, and those around powers of two and tile sizes up to 2048."""
 EVERY_OFFSET: Final = Extent(FULL.sizes, None, FULL.hostile_rows)
-"""A million trials: minutes on a GPU at a small shape, and hours at a large one."""
+"""A million trials: minutes on a GPU for a small shape, hours for a large one."""
 QUICK: Final = Extent((*range(1, 18), *_around(32, 64, 128)), 3, 3)
 
 
 def certify(op: str, shape: str, dtype: torch.dtype, device: str = "cpu", extent: Extent = FULL) -> dict[str, Any]:
-    """The certificate of an operation at a shape, e.g. `matmul` at `4096x4096` (N x K); JSON as it stands.
+    """Return the certificate of an operation at a shape, e.g. `matmul` at `4096x4096` (N x K), ready for JSON.
 
     Raises: UnsupportedInput for an unknown operation or shape.
     """
@@ -121,7 +122,7 @@ def certify(op: str, shape: str, dtype: torch.dtype, device: str = "cpu", extent
 
 
 def _controls(subject: Subject) -> Iterator[tuple[str, Function]]:
-    """What varies: torch's own kernel perhaps, one that counts its rows, one that was made to."""
+    """Yield kernels that vary: torch's own, which may, one that depends on the number of rows, and a planted one."""
     yield "stock", subject.stock
     if subject.varies is not None:
         yield "by rows", subject.varies
@@ -134,7 +135,7 @@ def _is_proof(controls: dict[str, dict[str, int]]) -> bool:
 
 
 def require(certificate: dict[str, Any]) -> None:
-    """Raises: NotInvariant unless the certificate's verdict is `passed`."""
+    """Check a certificate. Raises: NotInvariant unless its verdict is `passed`."""
     if certificate["verdict"] != Verdict.PASSED.value:
         what = f"{certificate['op']} {certificate['shape']} {certificate['dtype']} on {certificate['device']}"
         found = f"{certificate['differences']} differences, {certificate['accuracy']['ulps_max']:.2f} ulps"
@@ -142,7 +143,7 @@ def require(certificate: dict[str, Any]) -> None:
 
 
 def _differences(function: Function, x: Tensor, weights: tuple[Tensor, ...], extent: Extent) -> tuple[list[str], int]:
-    """(trials in which a row had other bits than in the whole batch, number of trials)."""
+    """Return (trials in which a row had different bits than in the whole batch, number of trials)."""
     whole = function(x, *weights)
     found, trials = [], 0
     for size, start in _places(extent):
@@ -167,7 +168,7 @@ def _differences(function: Function, x: Tensor, weights: tuple[Tensor, ...], ext
 
 
 def _layout_differences(subject: Subject, x: Tensor, weights: tuple[Tensor, ...]) -> list[str]:
-    """What changes bits: x or the first weight strided, transposed, at an unaligned address; other ways to ask."""
+    """Return the layouts that change bits: x or the first weight strided, transposed or unaligned, and other forms."""
     x = x[:33]
     expected = subject.ours(x, *weights)
     found = [
@@ -190,7 +191,7 @@ def _layouts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _places(extent: Extent) -> Iterator[tuple[int, int]]:
-    """(number of rows, first row) of every trial; the sample is the same on every machine."""
+    """Yield (number of rows, first row) of every trial; the sample is the same on every machine."""
     generator = torch.Generator().manual_seed(_SEED)
     for size in extent.sizes:
         last = extent.rows - size
@@ -210,15 +211,15 @@ def _with_hostile_neighbours(x: Tensor, row: int) -> Tensor:
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit: NaN is equal to the same NaN, and −0 is not 0."""
+    """Whether tensors are equal bit by bit: NaN equals the same NaN, and −0 is not 0."""
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
 
 
 def _ulps(subject: Subject, x: Tensor, weights: tuple[Tensor, ...]) -> float:
-    """The largest distance from the fp64 result, in units in the last place, over operands that do not cancel.
+    """Return the largest error against fp64, in units in the last place, on operands without cancellation.
 
-    Of integers, how many rows have another.
+    For integer results, return the number of rows that differ.
     """
     x, weights = x[:_ULPS_ROWS].abs(), tuple(each.abs() for each in weights)
     result = subject.ours(x, *weights)
@@ -285,7 +286,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command `certify`; 1 if a certificate failed, 3 if one is inconclusive."""
+    """Run `certify`; return 0 if all passed, 1 if a certificate failed, 2 for unsupported input, 3 if inconclusive."""
     parser = argparse.ArgumentParser(prog="python -m spanreplay_kernels certify", description=__doc__)
     parser.add_argument("--op", required=True, choices=sorted(SUBJECTS))
     written = "; ".join(f"{op} {kind.sizes}" for op, kind in SUBJECTS.items())

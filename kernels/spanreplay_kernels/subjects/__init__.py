@@ -1,4 +1,4 @@
-"""What can be certified: each operation with its operands, its plans, torch's own kernel and controls that vary."""
+"""The operations that can be certified, with their operands, plans, torch's own kernel and controls that vary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["SUBJECTS", "Function", "Kind", "Subject", "find", "plant"]
 
 
 class Kind(NamedTuple):
-    """How a shape is written, and whose."""
+    """How an operation's shape is written, and the function that makes its subject."""
 
     sizes: str
     example: str
@@ -56,11 +56,11 @@ SUBJECTS: Final[Mapping[str, Kind]] = MappingProxyType(
         "sample": Kind("the width", "151936", sample_subject),
     }
 )
-"""Name → the subject of the numbers of a shape."""
+"""Name → its kind."""
 
 
 def find(op: str, shape: str) -> Subject:
-    """The subject of e.g. `matmul` at `4096x4096`.
+    """Return the subject of e.g. `matmul` at `4096x4096`.
 
     Raises: UnsupportedInput for an unknown operation, or a shape with another number of sizes.
     """

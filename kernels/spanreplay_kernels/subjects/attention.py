@@ -1,4 +1,4 @@
-"""Attention: each row is a query of a sequence of its own, whose keys are the first of those that all rows share."""
+"""The subject for attention: each row is a query of its own sequence, whose keys are a prefix of the shared keys."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ __all__ = ["attention_subject"]
 _PAGE = 16
 _PREFILL = 40
 _SPREAD = 63_352
-"""Over all lengths: values near each other see other numbers of keys."""
+"""Spreads rows over all lengths: similar values see different numbers of keys."""
 
 
 def attention_subject(heads: int, kv_heads: int, head_dim: int, length: int) -> Subject:
-    """One query a row; how many of `length` keys it sees, its own value says. Also as the last query of a prefill."""
+    """Return the subject of attention: one query per row, whose own value says how many of `length` keys it sees.
+
+    The other form computes the same query as the last one of a prefill.
+    """
     if heads % kv_heads or length % _PAGE:
         problem = f"{heads} heads over {kv_heads}, {length} keys in pages of {_PAGE}, do not fit"
         raise UnsupportedInput("attention", problem, hint="write Hq x Hkv x D x L as 32x8x128x4096")
@@ -38,7 +41,7 @@ def attention_subject(heads: int, kv_heads: int, head_dim: int, length: int) -> 
         return paged_attention(queries(x), keys, values, pages.contiguous(), seen(x).int()).reshape(x.shape)
 
     def in_a_prefill(x: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Each row behind others of its own sequence, whose keys come packed and not in pages."""
+        """Compute each row after other queries of its own sequence, with packed instead of paged keys."""
         rows = []
         for at, keys in enumerate(seen(x).tolist()):
             before = x.roll(-at - 1, 0)[: min(_PREFILL, keys) - 1]
@@ -50,7 +53,7 @@ def attention_subject(heads: int, kv_heads: int, head_dim: int, length: int) -> 
         return torch.stack(rows)
 
     def scores_of(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """(scores (Hq, rows, L), which keys a row sees)."""
+        """Return (scores (Hq, rows, L), mask of the keys that a row sees)."""
         allowed = torch.arange(length, device=x.device) < seen(x)[:, None]
         keys = k.repeat_interleave(heads // kv_heads, 1).transpose(0, 1)
         scores = queries(x).transpose(0, 1) @ keys.transpose(1, 2) * head_dim**-0.5
@@ -68,7 +71,7 @@ def attention_subject(heads: int, kv_heads: int, head_dim: int, length: int) -> 
         return (weights @ values).transpose(0, 1).reshape(x.shape)
 
     def varies(x: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The denominator in as many splits as few queries need to fill a device."""
+        """Attend with the denominator split into as many parts as few queries need to fill a device."""
         scores, _ = scores_of(x.float(), k.float())
         powers = torch.exp(scores - scores.amax(-1, keepdim=True))
         values = v.float().repeat_interleave(heads // kv_heads, 1).transpose(0, 1)

@@ -1,7 +1,7 @@
-"""What adds nothing up: activations, rotations, draws. A row's neighbours may still choose its instructions.
+"""Subjects without sums: activations, rotations, sampling. Neighbours may still affect which instructions a row gets.
 
-Kernels made for speed take elements in vectors, and what is left behind the last whole vector by other instructions,
-whose exponential or contracted product is another: where an element stands in the batch says which.
+Fast kernels process elements in vectors and the remainder after the last whole vector with other instructions, whose
+exponential or contracted product differs; which ones an element gets depends on its position in the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _nothing(dtype: str, arch: Arch) -> tuple[Plan, ...]:
 
 
 def _with_a_tail(vector: Function, tail: Function) -> Function:
-    """`vector` for rows, and `tail` for those behind the last whole vector of rows."""
+    """Apply `vector` to whole vectors of rows, and `tail` to the rows after the last whole vector."""
 
     def call(x: Tensor, *weights: Tensor) -> Tensor:
         whole = x.shape[0] // _VECTOR * _VECTOR
@@ -39,7 +39,7 @@ def _with_a_tail(vector: Function, tail: Function) -> Function:
 
 
 def silu_mul_subject(width: int) -> Subject:
-    """x holds gate and up beside each other, `width` elements each."""
+    """Return the subject of silu_mul; x holds gate and up side by side, `width` elements each."""
 
     def ours(x: Tensor) -> Tensor:
         return silu_mul(*x.chunk(2, 1))
@@ -61,9 +61,9 @@ def silu_mul_subject(width: int) -> Subject:
 
 
 def rope_subject(heads: int, head_dim: int) -> Subject:
-    """A row is the heads of a token, rotated by the angles of the position that its own value names.
+    """Return the subject of rope; a row is the heads of a token, and its own value chooses the position.
 
-    Angles turn the halves the same way, so that nothing cancels: sin is negative in the first half.
+    sin is negated in the first half, so that the terms of both halves have the same sign and don't cancel.
     """
 
     def angles(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ def rope_subject(heads: int, head_dim: int) -> Subject:
 
     def contracted(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         q, c, turned, s = parts(x, cos, sin)
-        # The second product is not rounded: what one instruction for a product and a sum does
+        # The second product is not rounded, as in a fused multiply-add
         total = (q * c).double() + turned.double() * s.double()
         return total.to(x.dtype).reshape(x.shape)
 
@@ -103,7 +103,7 @@ def rope_subject(heads: int, head_dim: int) -> Subject:
 
 
 def sample_subject(width: int) -> Subject:
-    """A token of each row, at the seed and position that its own value names."""
+    """Return the subject of sampling; a row's own value chooses its seed and position."""
 
     def places(x: Tensor) -> tuple[Tensor, Tensor]:
         return chosen_by_value(x, 2**20, 2**16), chosen_by_value(x, 2**20, 3)
@@ -112,13 +112,13 @@ def sample_subject(width: int) -> Subject:
         return sample(x, *places(x), temperature=_TEMPERATURE, top_k=min(_TOP_K, width), top_p=_TOP_P)
 
     def stock(x: Tensor) -> Tensor:
-        """One generator for the batch: a row's draw is of its place in it."""
+        """Draw with one generator for the whole batch, so a row's draw depends on its position."""
         powers = torch.softmax(x.float() / _TEMPERATURE, -1).nan_to_num(1.0)
         generator = torch.Generator(x.device).manual_seed(0)
         return torch.multinomial(powers, 1, generator=generator)[:, 0]
 
     def exact(x: Tensor) -> Tensor:
-        """Its definition, where the row's place is read from the same bits."""
+        """Apply the definition, with seed and position derived from the row's same value."""
         temperature = x.new_full(x.shape[:1], _TEMPERATURE, dtype=torch.float32)
         top_k = torch.full_like(temperature, min(_TOP_K, width)).long()
         return sample_ref(x.float(), *places(x), temperature, top_k, torch.full_like(temperature, _TOP_P))

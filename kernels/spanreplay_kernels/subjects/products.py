@@ -1,4 +1,4 @@
-"""Products: one weight, a weight for each group of rows, and experts' networks."""
+"""Subjects for products: with one weight, with a weight per group of rows, and experts' networks."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from spanreplay_kernels.subjects._subject import Function, Subject, chosen_by_va
 __all__ = ["experts_subject", "grouped_subject", "matmul_subject", "scaled_blocks_subject", "scaled_subject"]
 
 _FP32_ULPS = 4.0
-"""And the root of the number of terms: five standard deviations of a chain of roundings, and far below what TF32 is
-off, which is 7,000 ulps over that root."""
+"""Plus the root of the number of terms: five standard deviations of a chain of roundings, and far below the error of
+TF32, which is 7,000 ulps over that root."""
 _FP8_ULPS = 2.0
-"""A Hopper's tensor core keeps about 14 bits of a block's sum, which shows in the 8 of bf16."""
+"""Hopper's tensor core keeps about 14 bits of a block's sum, which is visible in bf16's 8 bits."""
 _EXPERTS_ULPS = 4.0
-"""Gate, up, activation, each expert's product and the sum are rounded."""
+"""Roundings: gate, up, activation, each expert's product and the sum."""
 
 
 def matmul_subject(n: int, k: int) -> Subject:
-    """x · wᵀ, w (N, K) as `linear` passes it."""
+    """Return the subject of x · wᵀ, w (N, K) as `linear` passes it."""
 
     def plans(dtype: str, arch: Arch) -> tuple[Plan, ...]:
         return (plan_matmul(n, k, dtype, arch),)
@@ -46,18 +46,18 @@ def matmul_subject(n: int, k: int) -> Subject:
 
 
 def scaled_subject(n: int, k: int) -> Subject:
-    """As `matmul_subject`, quantised to fp8 by a scale for each row of x and each column of w."""
+    """Like `matmul_subject`, quantised to fp8 with one scale per row of x and per column of w."""
     return _scaled_subject(n, k, None)
 
 
 def scaled_blocks_subject(n: int, k: int) -> Subject:
-    """As `scaled_subject`, by a scale for each 128 elements of a row, and each 128 × 128 of w."""
+    """Like `scaled_subject`, with one scale per 128 elements of a row and per 128 × 128 block of w."""
     return _scaled_subject(n, k, FP8_GROUP)
 
 
 def _scaled_subject(n: int, k: int, group: int | None) -> Subject:
     def wide(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """What x and w are once they are quantised, in fp64."""
+        """Return the quantised values of x and w, in fp64."""
         (q, q_scale), (v, v_scale) = quantize(x, group), quantize_weight(w.t(), group)
         if group is not None:
             q_scale = q_scale.repeat_interleave(group, 1)[:, :k]
@@ -87,14 +87,14 @@ def _scaled_subject(n: int, k: int, group: int | None) -> Subject:
 
 
 def _product_in_parts(x: Tensor, w: Tensor) -> Tensor:
-    """x · wᵀ, its sums in as many parts as fill a device when x has few rows."""
+    """Return x · wᵀ, summed in as many parts as a fast kernel would use to fill a device."""
     parts = count_parts(x.shape[0])
     pairs = zip(x.float().chunk(parts, 1), w.float().chunk(parts, 1), strict=True)
     return torch.stack([a @ b.t() for a, b in pairs]).sum(0).to(x.dtype)
 
 
 def grouped_subject(count: int, n: int, k: int) -> Subject:
-    """A row's own value says which weight it is multiplied with: in every batch its group has other rows."""
+    """Return the subject of grouped products; a row's own value chooses its weight, so groups differ in every batch."""
 
     def grouped(product: Function) -> Function:
         def call(x: Tensor, w: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def grouped_subject(count: int, n: int, k: int) -> Subject:
 
 
 def experts_subject(count: int, inner: int, hidden: int, top_k: int) -> Subject:
-    """The weighted sum of `top_k` experts' gated networks; a row's own value says which."""
+    """Return the subject of the weighted sum of `top_k` gated experts, chosen by a row's own value."""
     if top_k > count:
         raise UnsupportedInput("experts", f"top_k {top_k} is above {count} experts", hint="choose fewer")
     scale = 2.0 ** -math.ceil(math.log2(hidden) / 2)  # exact, and keeps products within fp16
@@ -141,7 +141,7 @@ def experts_subject(count: int, inner: int, hidden: int, top_k: int) -> Subject:
         return experts(x * scale, *choose(x), gate_up, down)
 
     def by(product: Function) -> Function:
-        """Expert by expert, each over the rows that chose it: the way of transformers' own models."""
+        """Compute expert by expert, each over the rows that chose it, as transformers' own models do."""
 
         def call(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
             ids, weights = choose(x)

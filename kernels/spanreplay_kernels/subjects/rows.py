@@ -1,7 +1,7 @@
-"""Reductions over a row: norms, softmaxes, means, an expert's weights, a token's probability.
+"""Subjects for reductions over a row: norms, softmaxes, means, expert weights, token probabilities.
 
-torch's own kernels for these give a row the same bits in every batch on many devices. What shows that the trials would
-have found a difference is the same reduction in another number of parts when rows are few.
+On many devices, torch's own kernels for these give a row the same bits in every batch. The control that shows whether
+the trials would find a difference is therefore the same reduction, split into more parts when rows are few.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _FP32_ULPS = 4.0
-"""Of a result that stays in fp32: the sum's, the exponential's and the logarithm's roundings."""
+"""For results in fp32: the roundings of the sum, the exponential and the logarithm."""
 
 
 def _plans(op: str, width: int) -> Callable[[str, Arch], tuple[Plan, ...]]:
@@ -39,7 +39,7 @@ def _plans(op: str, width: int) -> Callable[[str, Arch], tuple[Plan, ...]]:
 
 
 def rms_norm_subject(width: int) -> Subject:
-    """With a weight; eps 1e-6."""
+    """Return the subject of the norm with a weight; eps 1e-6."""
 
     def stock(x: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(x, (width,), weight, 1e-6)
@@ -58,7 +58,7 @@ def _powers(x: Tensor) -> Tensor:
 
 
 def softmax_subject(width: int) -> Subject:
-    """Over the row."""
+    """Return the subject of softmax over the row."""
 
     def varies(x: Tensor) -> Tensor:
         powers = _powers(x)
@@ -75,7 +75,7 @@ def _log_softmax_varies(x: Tensor) -> Tensor:
 
 
 def log_softmax_subject(width: int) -> Subject:
-    """Over the row."""
+    """Return the subject of log_softmax over the row."""
 
     def varies(x: Tensor) -> Tensor:
         return _log_softmax_varies(x).to(x.dtype)
@@ -87,7 +87,7 @@ def log_softmax_subject(width: int) -> Subject:
 
 
 def mean_subject(width: int) -> Subject:
-    """Over the row."""
+    """Return the subject of the mean over the row."""
 
     def varies(x: Tensor) -> Tensor:
         return (in_parts(x.float()) / width).to(x.dtype)
@@ -98,7 +98,7 @@ def mean_subject(width: int) -> Subject:
 
 
 def gather_subject(width: int) -> Subject:
-    """The log-probability of a token that the row's own value names; fp32."""
+    """Return the subject of a token's log-probability in fp32; the row's own value chooses the token."""
 
     def choose(x: Tensor) -> Tensor:
         return chosen_by_value(x, width)
@@ -117,7 +117,7 @@ def gather_subject(width: int) -> Subject:
 
 
 def route_subject(count: int, top_k: int) -> Subject:
-    """A row's weights of the experts that its logits choose, which add up to one, and behind them the experts."""
+    """Return the subject of routing; a result row is the chosen experts' weights, summing to one, then their ids."""
     if top_k > count:
         raise UnsupportedInput("route", f"top_k {top_k} is above {count} experts", hint="choose fewer")
 

@@ -1,1 +1,1 @@
-"""Switches torch to batch-invariant kernels and back."""
+"""Switches torch between its own kernels and the batch-invariant ones."""

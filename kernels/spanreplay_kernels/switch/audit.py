@@ -1,10 +1,10 @@
-"""The proof that nothing was missed: every operation that a model ran, and what answers for its bits.
+"""The audit: every operation that a model ran, and the reason why its bits don't depend on the batch.
 
-An operation is *covered* where ours runs in its place, *elementwise* where each result is one element's own, *movement*
-where values are copied and none is computed, *exact* where no order can show (integers, largest, equal). All else is
-*uncovered*, and so is what the tables do not know: an operation has to be shown harmless, not to be shown harmful.
-A product that a softmax weights is uncovered too, though each of the two is ours: where in its sums a term stands is
-what the padding says, which is a neighbour's.
+An operation is *covered* if ours runs instead of it, *elementwise* if each result depends on one element, *movement* if
+values are only copied, *exact* if the order can't matter (integers, maximum, equality). Everything else is *uncovered*,
+and so is any operation that the tables don't list: harmlessness must be shown, not assumed.
+A product weighted by a softmax is uncovered too, although both operations are ours: padding, which depends on the
+neighbours, shifts the terms of its sums.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Kind", "Report", "Seen", "audit", "classify"]
 
 
 class Kind(Enum):
-    """What answers for the bits of an operation."""
+    """The reason why an operation is batch-invariant, or UNCOVERED."""
 
     COVERED = "covered"
     ELEMENTWISE = "elementwise"
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Seen:
-    """An operation with the tensors that it was given; no values."""
+    """An operation with its tensors' shapes; no values."""
 
     op: str
     shapes: str
@@ -50,12 +50,12 @@ class Seen:
 
 @dataclass
 class Report:
-    """What ran within an audit, in the order in which it first ran."""
+    """The operations that ran within an audit, in the order in which they first ran."""
 
     counts: Counter[Seen] = field(default_factory=Counter)
 
     def of(self, kind: Kind) -> dict[str, int]:
-        """Operations of one kind and how often each ran, whatever its shapes."""
+        """Return the operations of one kind and how often each ran, over all shapes."""
         found: Counter[str] = Counter()
         for seen, count in self.counts.items():
             if seen.kind is kind:
@@ -63,7 +63,7 @@ class Report:
         return dict(found)
 
     def __str__(self) -> str:
-        """A line for each operation and shape that is covered or uncovered; the others add nothing up."""
+        """Return a line per covered or uncovered operation and shape; the other kinds don't reduce anything."""
         kinds = (Kind.UNCOVERED, Kind.COVERED)
         shown = [(s, n) for kind in kinds for s, n in self.counts.items() if s.kind is kind]
         return "\n".join(f"{s.kind.value:9} {n:6}× {s.op} ({s.shapes})" for s, n in shown)
@@ -71,11 +71,11 @@ class Report:
 
 @contextmanager
 def audit(*, fail: bool = True) -> Iterator[Report]:
-    """Within it every operation of this thread is listed; an uncovered one raises UncoveredOp before it runs.
+    """List every operation of this thread; an uncovered one raises UncoveredOp before it runs.
 
-    With fail=False it is listed and runs. Meant to be within `invariant()`: outside, every reduction is uncovered.
-    Triton kernels that are not ours are seen too, those of other languages that torch was not told of are not.
-    Slow; meant for one forward pass. What runs under `torch.compile` is not seen.
+    With fail=False it is listed and runs. Use within `invariant()`; outside, every reduction is uncovered.
+    Foreign Triton kernels are seen; kernels in other languages that aren't registered with torch are not.
+    Slow; meant for one forward pass. Code compiled with `torch.compile` is not seen.
     """
     report = Report()
 
@@ -95,13 +95,13 @@ class _Auditor(TorchDispatchMode):
         self._report = report
         self._fail = fail
         self._weights = WeakTensorKeyDictionary()
-        """Softmaxes, and what was made of them element by element: weights of a sum over what they were taken over."""
+        """Results of softmax, and tensors derived from them elementwise: possible weights of a later sum."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         kind = classify(func, args, kwargs)
         if kind is Kind.UNCOVERED and _is_composite(func):
-            # Under inference_mode what is made of other operations arrives whole: these are what runs
+            # Under inference_mode composite operations arrive whole; audit the operations they consist of
             with self:
                 return func.decompose(*args, **kwargs)
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -117,7 +117,7 @@ class _Auditor(TorchDispatchMode):
         return result
 
     def _follow(self, name: str, kind: Kind, tensors: list[Tensor], result: Any) -> None:
-        """Remember what is a softmax still, whatever it was multiplied with, cast to or shaped like."""
+        """Keep marking a softmax's result after it is multiplied, cast or reshaped."""
         if name.startswith("_softmax"):
             widths = {each.shape[-1] for each in tensors if each.dim()}
         elif kind in (Kind.ELEMENTWISE, Kind.MOVEMENT):
@@ -130,7 +130,7 @@ class _Auditor(TorchDispatchMode):
 
 
 def classify(func: Any, args: Any, kwargs: Any) -> Kind:
-    """What answers for the bits of one call of an `OpOverload`."""
+    """Return the kind of one call of an `OpOverload`."""
     name, base = _name(func), func._schema.name.split("::")[-1]
     tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
     if func.namespace == "spanreplay":
@@ -156,7 +156,7 @@ def classify(func: Any, args: Any, kwargs: Any) -> Kind:
 
 
 def _name(func: Any) -> str:
-    """As `OVERRIDES` spells it: `mm`, `mean.dim`."""
+    """Return the name as `OVERRIDES` spells it: `mm`, `mean.dim`."""
     name = str(func._schema.name).split("::")[-1]
     return f"{name}.{func._overloadname}" if func._overloadname not in ("", "default") else name
 
@@ -166,18 +166,18 @@ def _is_composite(func: Any) -> bool:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether the results are their argument under another shape."""
+    """Whether the results are views of an argument."""
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
 def _adds_nothing(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether what is moved replaces what was there, and is not added to it or reduced with it."""
+    """Whether moved values replace the old ones instead of being added to or reduced with them."""
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
     return named.get("accumulate", False) is False and named.get("reduce") is None
 
 
 def _is_of_integers(tensors: list[Tensor], kwargs: Any) -> bool:
-    """Whether integers are added, which have one sum in every order; a dtype that is asked for is what is added in."""
+    """Whether sums are of integers, so that their order doesn't matter; a requested dtype decides."""
     dtype = kwargs.get("dtype")
     if dtype is not None:
         return not (dtype.is_floating_point or dtype.is_complex)
@@ -185,7 +185,7 @@ def _is_of_integers(tensors: list[Tensor], kwargs: Any) -> bool:
 
 
 def _is_steady(base: str, args: Any, kwargs: Any) -> bool:
-    """Whether the CPU computes an element in one way, wherever in a tensor it stands."""
+    """Whether the CPU computes an element the same way at every position in a tensor."""
     halves = any(isinstance(a, Tensor) and a.dtype in (torch.bfloat16, torch.float16) for a in args)
     if base in ("add", "sub"):
         alpha = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
@@ -198,7 +198,7 @@ def _is_steady(base: str, args: Any, kwargs: Any) -> bool:
 
 _FOREIGN_HINT: Final = "a kernel that a layer starts by itself: load the model unquantised, and without hub kernels"
 _PRODUCTS: Final = {"bmm": 0, "bmm.out": 0, "baddbmm": 1, "baddbmm.out": 1}
-"""Products of a matrix for each row of a batch, and which argument the rows are in."""
+"""Batched products → index of the argument that holds the rows."""
 _ATTENTION_HINT: Final = (
     "attention by hand adds up over as many keys as the longest sequence of a batch has: use "
     'scaled_dot_product_attention, of transformers attn_implementation="sdpa"'
@@ -218,7 +218,7 @@ STEADY: Final = _names(
     sqrt square sub tan tanh threshold true_divide trunc where
     """
 )
-"""Elementwise operations that give a value the same result in the vectors' body and in the rest, on the CPU too."""
+"""Elementwise operations with the same result in the vectorised body and the scalar tail, on the CPU too."""
 
 MOVEMENT: Final = _names(
     """
@@ -232,10 +232,10 @@ MOVEMENT: Final = _names(
     unsafe_split zero zeros zeros_like
     """
 )
-"""Operations that copy values and compute none."""
+"""Operations that only copy values."""
 
 EXACT: Final = _names("all allclose amax amin aminmax any argmax argmin equal histc is_nonzero isin max min nonzero")
-"""Operations whose result does not depend on the order in which elements are looked at."""
+"""Operations whose result doesn't depend on the order of elements."""
 
 RANDOM: Final = _names("bernoulli dropout exponential multinomial native_dropout normal rand randn uniform")
-"""Draws from a generator that all rows of a batch share: what a row draws depends on its neighbours."""
+"""Draws from a generator that all rows of a batch share, so a row's draw depends on its neighbours."""

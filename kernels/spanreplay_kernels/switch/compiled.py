@@ -1,9 +1,8 @@
-"""`torch.compile` with our kernels kept: what a compiler would fuse, or hand to its own library, stays ours.
+"""`torch.compile` with our kernels: operations that the compiler would fuse or pass to a library stay ours.
 
-A compiler takes a model's operations from its graph and never asks the dispatcher, so that overriding aten's operations
-does not reach compiled code. Here every operation of the graph that has an override becomes its twin among
-`torch.ops.spanreplay`, which no compiler can look into, and a graph that adds up anything else is refused before it
-runs.
+A compiler works on the model's graph and bypasses the dispatcher, so overriding aten's operations doesn't affect
+compiled code. Here every operation in the graph that has an override is replaced by its twin in `torch.ops.spanreplay`,
+which is opaque to the compiler. A graph with any other reduction is refused before it runs.
 """
 
 from __future__ import annotations
@@ -25,19 +24,18 @@ __all__ = ["BACKENDS", "compile_model"]
 _ATTENTION: Final = "scaled_dot_product_attention"
 _HINT: Final = "compile a model without it"
 _SAME_AS: Final = MappingProxyType({"transformers::grouped_mm_fallback": "_grouped_mm"})
-"""Operations of others that take the arguments of aten's: transformers' own, in graphs of other dtypes than bf16."""
+"""Other libraries' operations with the arguments of aten's: transformers uses its own for dtypes other than bf16."""
 
 
 def compile_model(model: Any, *, backend: str = "inductor", **options: Any) -> Any:
-    """`torch.compile(model)`, with our kernels in place of whatever the compiler would use; bitwise batch-invariant.
+    """Return `torch.compile(model)` with our kernels instead of the compiler's; bitwise batch-invariant.
 
-    backend: `inductor`, which fuses what is between our kernels, or `aot_eager`, which does not. options: those of
-    `torch.compile` that are not about the backend, e.g. `dynamic`. Forward only. Needs no `invariant()`, within which
-    what others have compiled is compiled by the first too; within `engines.transformers.enable` a model's attention is
-    ours.
-    The bits are this compiled model's own: a fused operation rounds where an eager one does not.
-    Raises: UnsupportedInput for another backend; on the first call torch's BackendCompilerFailed, whose
-        `inner_exception` is an UncoveredOp that names what is not covered.
+    backend: `inductor`, which fuses the operations between our kernels, or `aot_eager`, which doesn't. options: other
+    options of `torch.compile`, e.g. `dynamic`. Forward only. Works without `invariant()`; within it, other compiled
+    code also uses the `inductor` backend. Within `engines.transformers.enable`, the model's attention is ours.
+    The bits can differ from the eager model's, since fused operations round differently.
+    Raises: UnsupportedInput for another backend. On the first call, torch's BackendCompilerFailed, whose
+        `inner_exception` is an UncoveredOp that names the uncovered operation.
     """
     if backend not in BACKENDS:
         raise UnsupportedInput("compile_model", f"backend {backend!r} is unknown", hint=f"use one of {(*BACKENDS,)}")
@@ -57,16 +55,16 @@ def _by_eager(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
 
 
 def compile_by_ours(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """The backend of `torch.compile` that fuses what is between our kernels. Raises: UncoveredOp."""
+    """Compile a graph, fusing the operations between our kernels; a backend of `torch.compile`. Raises: UncoveredOp."""
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.decomposition import select_decomp_table
 
     _keep_attention(graph)
-    # What it would take apart into sums and exponentials of its own comes whole to us
+    # Don't decompose operations that we replace: the parts would be the compiler's own sums and exponentials
     table = {op: rule for op, rule in select_decomp_table().items() if _name(op) not in TWINS}
     changes = {
         "joint_custom_pre_pass": _keep_ours,
-        # Which operations are fused depends on shapes; where a fused one rounds must not
+        # Which operations are fused depends on shapes; the rounding must not
         "emulate_precision_casts": True,
     }
     return compile_fx(graph, inputs, config_patches=changes, decompositions=table)
@@ -80,7 +78,7 @@ def _refuse_backward(*_args: Any) -> Any:
 
 
 def _keep_attention(graph: GraphModule) -> None:
-    """Before anything is taken apart: attention would become the compiler's choice of a kernel."""
+    """Replace attention before the graph is decomposed; otherwise the compiler would choose its kernel."""
     stock = (torch.nn.functional.scaled_dot_product_attention, torch._C._nn.scaled_dot_product_attention)
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target in stock:
@@ -89,7 +87,7 @@ def _keep_attention(graph: GraphModule) -> None:
 
 
 def _keep_ours(graph: torch.fx.Graph) -> None:
-    """Put a twin in place of every operation that has one, in a graph of aten's operations; refuse what is left."""
+    """Replace every operation of an aten graph that has a twin; refuse those that are uncovered."""
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -106,7 +104,7 @@ def _keep_ours(graph: torch.fx.Graph) -> None:
 
 
 def _name(op: Any) -> str:
-    """As `OVERRIDES` spells it, of an `OpOverload`; anything else has none."""
+    """Return an `OpOverload`'s name as `OVERRIDES` spells it; "" for anything else."""
     if not isinstance(op, torch._ops.OpOverload):
         return ""
     if op.namespace != "aten":

@@ -1,8 +1,8 @@
-"""Our operations as torch sees them: `torch.ops.spanreplay.*`, each opaque, counted, and with a rule for shapes.
+"""Our custom operations, `torch.ops.spanreplay.*`: each is opaque, counted, and has a fake for shapes.
 
-What a model calls by aten's name is overridden by `invariant()`. What it calls by ours is here: attention over
-sequences and experts, which aten has no operation for; and, for graphs, a twin of every override, so that a compiler
-which bypasses the dispatcher keeps our kernels as calls it cannot look into.
+`invariant()` overrides operations that a model calls by aten's name. This module defines operations under our names:
+attention over sequences and experts, which aten lacks, and for graphs a twin of every override, so that a compiler,
+which bypasses the dispatcher, keeps our kernels as opaque calls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ attention: Final = _define(
     _attention,
     lambda q, *_args, **_kwargs: q.new_empty(q.shape),
 )
-"""`ops.attention.attention` with positional lengths, as torch sees it."""
+"""`ops.attention.attention` as a custom operation, with positional lengths."""
 
 masked_attention: Final = _define(
     "masked_attention",
@@ -61,7 +61,7 @@ masked_attention: Final = _define(
     lambda q, k, v, mask=None, **options: attention_masked(q, k, v, mask, **options).contiguous(),
     lambda q, *_args, **_kwargs: q.new_empty(q.shape),
 )
-"""`packing.masked_attention`, as torch sees it."""
+"""`packing.masked_attention` as a custom operation."""
 
 
 experts: Final = _define(
@@ -70,7 +70,7 @@ experts: Final = _define(
     experts_of_tokens,
     lambda x, *_args, **_kwargs: x.new_empty(x.shape),
 )
-"""`ops.moe.experts`, as torch sees it."""
+"""`ops.moe.experts` as a custom operation."""
 
 
 scaled_product: Final = _define(
@@ -79,7 +79,7 @@ scaled_product: Final = _define(
     lambda x, w, x_scale, w_scale, bias, out_dtype: scaled_mm(x, w, x_scale, w_scale, bias, out_dtype=out_dtype),
     lambda x, w, x_scale, w_scale, bias, out_dtype: x.new_empty((x.shape[0], w.shape[1]), dtype=out_dtype),
 )
-"""`ops.scaled.scaled_mm` with positional arguments, as torch sees it."""
+"""`ops.scaled.scaled_mm` as a custom operation, with positional arguments."""
 
 
 permute: Final = _define(
@@ -90,7 +90,7 @@ permute: Final = _define(
         ids.new_empty(ids.numel()), ids.new_empty(experts, dtype=torch.int32), ids.new_empty(ids.shape),
     ),
 )  # fmt: skip
-"""`ops.permute.permute`, as torch sees it: order, offsets, inverse."""
+"""`ops.permute.permute` as a custom operation: order, offsets, inverse."""
 
 combine: Final = _define(
     "combine",
@@ -98,11 +98,11 @@ combine: Final = _define(
     combine_rows,
     lambda rows, inverse, weights: rows.new_empty((weights.shape[0], rows.shape[1])),
 )
-"""`ops.permute.combine`, as torch sees it."""
+"""`ops.permute.combine` as a custom operation."""
 
 
 def _twin(name: str, function: Function) -> Any:
-    """An override under our own name, with aten's schema and aten's rule for shapes."""
+    """Define an override under our own name, with aten's schema and aten's shape rules."""
     base, _, overload = name.partition(".")
     stock = getattr(getattr(torch.ops.aten, base), overload or "default")
     schema = str(stock._schema)
@@ -110,7 +110,7 @@ def _twin(name: str, function: Function) -> Any:
 
 
 def _dense(function: Function) -> Function:
-    """The results as a graph expects them: dense, and no view of an argument."""
+    """Make results contiguous, as a graph expects, and never a view of an argument."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -148,4 +148,4 @@ def _make_twins() -> Mapping[str, Any]:
 
 
 TWINS: Final = _make_twins()
-"""Name of an override → our operation with the same arguments."""
+"""Name of an override → our custom operation with the same arguments."""

@@ -1,6 +1,6 @@
-"""Triton kernels that are not ours: torch's dispatcher does not see them, so that an audit has to.
+"""Detects other libraries' Triton kernels: they bypass torch's dispatcher, so the audit has to watch for them.
 
-Quantised layers, and what `kernels` loads from a hub in place of a model's own layers, start kernels from Python.
+Quantised layers, and layers that the `kernels` library loads from a hub, launch kernels from Python.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _notes = _Notes()
 
 @contextmanager
 def told_of_foreign_kernels(note: Note) -> Iterator[None]:
-    """Within it `note` is called with name and tensors of each Triton kernel that this thread starts and is not ours.
+    """Call `note` with the name and tensors of each foreign Triton kernel before this thread launches it.
 
-    What it raises keeps the kernel from being started.
+    If `note` raises, the kernel is not launched.
     """
     with _starts_are_watched():
         _notes.stack.append(note)

@@ -1,8 +1,8 @@
-"""The switch: within `invariant()` torch's own operations are the batch-invariant ones.
+"""The switch: within `invariant()` torch's own operations are batch-invariant.
 
-Nothing of a model changes. torch's dispatcher is told to call our kernels in place of aten's, for the whole process:
-while one thread is within, all threads compute with ours, so that a server that computes in a thread of its own needs
-no more than its starter being within. The last one to leave puts aten's kernels back.
+The model stays unchanged. torch's dispatcher calls our kernels instead of aten's, in the whole process: while any
+thread is inside, all threads use ours, so a server with its own compute thread only needs to be started inside. The
+last thread to leave restores aten's kernels.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _stance: Final = Stance()
 
 @contextmanager
 def invariant() -> Iterator[None]:
-    """Within it, torch's reductions give a row its bits whatever shares its batch; on the CPU and on CUDA.
+    """Make torch's reductions batch-invariant within this context, on the CPU and on CUDA.
 
-    Nests, from any thread; the last exit puts back every kernel and flag, after an exception too. Process-wide: while
-    one thread is within, all threads compute so. TF32 and sums in half precision are off meanwhile.
-    Forward only: an operation that is asked for a gradient raises UnsupportedInput; wrap inference in
-    `torch.inference_mode()`. What `torch.compile` was given is compiled anew, as `compile_model` does, since
-    compiled code does not come by the dispatcher.
+    Can be nested and entered from any thread; the last exit restores every kernel and flag, also after an exception.
+    Process-wide: while one thread is inside, it applies to all threads. TF32 and half-precision sums are off meanwhile.
+    Forward only: an operation that requires a gradient raises UnsupportedInput; wrap inference in
+    `torch.inference_mode()`. Functions from `torch.compile` are recompiled as `compile_model` does, since compiled code
+    bypasses the dispatcher.
     """
     _enter()
     try:
@@ -76,14 +76,14 @@ def _restore() -> None:
 
 
 def _override() -> None:
-    """Register ours over aten's, on the keys that this build of torch has."""
+    """Register our kernels over aten's, on the dispatch keys that this build of torch has."""
     global _library
     keys = ("CPU", "CUDA") if torch.cuda.is_available() else ("CPU",)
     for key in keys:
         _keep_originals(key)
     _library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        # That aten's kernels are overridden is what the user asked for
+        # torch warns that kernels are overridden, which is what the user asked for
         warnings.filterwarnings("ignore", category=UserWarning)
         for key in keys:
             for name, function in overridden(key).items():
@@ -99,7 +99,7 @@ def _keep_originals(key: str) -> None:
 
 
 def _set_precisions() -> None:
-    """Turn off TF32 and reduced-precision sums, also in what is not overridden; remember what was set."""
+    """Turn off TF32 and reduced-precision sums, which also affects other operations; remember the old settings."""
     backends = torch.backends
     wanted: list[tuple[Any, str, Any]] = [
         (owner, "fp32_precision", "ieee")

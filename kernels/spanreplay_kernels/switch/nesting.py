@@ -1,4 +1,4 @@
-"""Changes of the whole process that several threads may be within at once."""
+"""Process-wide changes that several threads may use at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Change = Callable[[], AbstractContextManager[None]]
 
 
 def shared(change: Change) -> Change:
-    """change, entered by the first of several threads that come within, and left by the last that leaves."""
+    """Wrap `change` so that the first of several threads enters it and the last one leaves it."""
     lock, stack, inside = threading.Lock(), ExitStack(), 0
 
     @contextmanager

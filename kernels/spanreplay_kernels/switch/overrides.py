@@ -1,8 +1,8 @@
-"""What stands in for aten's operations: one entry an overload, each with aten's own arguments.
+"""Replacements for aten's operations: one entry per overload, with aten's own arguments.
 
-Within `invariant()` the entries of `OVERRIDES` take the place of aten's kernels; a model calls what it always called.
-What has no order to fix (integers, empty tensors) goes back to aten's own kernel. A row is a row of the *left* operand:
-where a caller puts its tokens on the right (`w @ x.t()`), N is the batch, and no plan can hold an order that N decides.
+Within `invariant()` the entries of `OVERRIDES` replace aten's kernels; models stay unchanged. Calls whose order doesn't
+matter (integers, empty tensors) go to aten's own kernel. A row is a row of the *left* operand: if a caller puts its
+tokens on the right (`w @ x.t()`), N is the batch, and a plan can't fix an order that depends on N.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ORIGINALS: Final = (
     "mm", "addmm", "bmm", "baddbmm", "addmv", "mean.dim", "sum.dim_IntList", "native_layer_norm", "sort.stable",
     "linalg_vector_norm",
 )  # fmt: skip
-"""What overrides fall back to where no order is at stake."""
+"""The aten kernels that overrides fall back to when the order doesn't matter."""
 
 
 @functools.lru_cache(maxsize=512)
 def original(name: str, key: str) -> Function:
-    """aten's own kernel of an overload; first asked for before anything is overridden, and kept."""
+    """Return aten's own kernel of an overload; must first be called before the override, then it is cached."""
     kernel = torch.library.get_kernel(f"aten::{name}", key)
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     return functools.partial(kernel.call_boxed, keys)
@@ -50,7 +50,7 @@ def _key(x: Tensor) -> str:
 
 
 def _is_plain(*tensors: Tensor) -> bool:
-    """Whether no order of additions is at stake: nothing is added, or the numbers are integers."""
+    """Whether the order of additions doesn't matter: nothing is added, or the numbers are integers."""
     return any(t.numel() == 0 for t in tensors) or not tensors[0].is_floating_point()
 
 
@@ -66,7 +66,7 @@ def _mm(self: Tensor, mat2: Tensor) -> Tensor:
 def _addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     if _is_plain(mat1, mat2):
         return original("addmm", _key(mat1))(self, mat1, mat2, beta=beta, alpha=alpha)
-    # beta = 0 means that the bias is not looked at, not even where it is NaN
+    # beta = 0 means that the bias is ignored, even if it is NaN
     return matmul(mat1, mat2, None if beta == 0 else self, alpha=float(alpha), beta=float(beta))
 
 
@@ -74,7 +74,7 @@ def _bmm(self: Tensor, mat2: Tensor) -> Tensor:
     if _is_plain(self, mat2):
         return original("bmm", _key(self))(self, mat2)
     if self.shape[2] == 1 and mat2.dim() == 3 and mat2.shape[1] == 1:
-        return self * mat2  # one product and no sum, as of positions and frequencies: no order, and no plan for N
+        return self * mat2  # K = 1, e.g. positions times frequencies: no sum, so no order
     return bmm(self, mat2)
 
 
@@ -118,7 +118,7 @@ def _scaled_mm(
     self: Tensor, mat2: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
     scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Never with fast accumulation, which an H100 would keep in fewer bits: it may be asked for, and is not used."""
+    """Multiply scaled fp8; ignores `use_fast_accum`, because an H100 would then accumulate in fewer bits."""
     if scale_result is not None:
         hint = "ask for bfloat16, float16 or float32"
         raise UnsupportedInput("_scaled_mm", "a result in fp8 has no kernel", self, mat2, hint=hint)
@@ -138,7 +138,7 @@ def _log_softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
 
 
 def _reduction(name: str, function: Function) -> Function:
-    """A sum or mean with aten's arguments; of integers, and of nothing, aten's own."""
+    """Return a sum or mean with aten's arguments; integers and empty tensors use aten's own kernel."""
 
     def run(self: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
         is_float = self.is_floating_point() if dtype is None else dtype.is_floating_point
@@ -150,14 +150,14 @@ def _reduction(name: str, function: Function) -> Function:
 
 
 def _whole(function: Function) -> Function:
-    """The overload without dimensions."""
+    """Return the overload without dimensions."""
     return lambda self, *, dtype=None: function(self, None, False, dtype=dtype)
 
 
 def _vector_norm(
     self: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Of our sums, in fp32: of squares, of absolute values, of what is not zero; the largest is exact in any order."""
+    """Compute a norm with our fp32 sums for ord 0, 1 and 2; ord ±inf is exact in any order and uses aten's kernel."""
     x = self if dtype is None else self.to(dtype)
     if x.numel() == 0 or x.dim() == 0 or math.isinf(order):
         return original("linalg_vector_norm", _key(x))(self, order, dim, keepdim, dtype=dtype)
@@ -181,7 +181,7 @@ def _layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of our means: (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · weight + bias, in fp32, rounded once.
+    """Return (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · weight + bias, with our means, in fp32, rounded once.
 
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450, eq. 4.
     """
@@ -191,7 +191,7 @@ def _layer_norm(
     x = rows.float()
     middle = mean(x, dims, True)
     x = x - middle
-    # 1 / sqrt, which IEEE rounds in one way everywhere; of rsqrt each processor has its own
+    # 1 / sqrt has one IEEE rounding everywhere; rsqrt differs between processors
     rstd = 1.0 / torch.sqrt(mean(x * x, dims, True) + eps)
     x = x * rstd
     if weight is not None:
@@ -209,14 +209,14 @@ def _attention(
         hint = "pass (B, H, Q, D), no dropout, and no more causal queries than keys"
         raise UnsupportedInput("scaled_dot_product_attention", "this form of it has no kernel", query, key, hint=hint)
     if is_causal:
-        # aten counts queries from the first key, so that no query sees what is behind the last one's position
+        # aten aligns queries with the first keys, so no query sees keys past the last query's position
         key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
     batch = torch.broadcast_shapes(query.shape[:1], key.shape[:1])[0]
     query, key, value = (x.expand(batch, -1, -1, -1) for x in (query, key, value))
     return masked_attention(query, key, value, attn_mask, causal=is_causal, scale=scale)
 
 
-# --- order: equal values keep the order in which they stand, so that no algorithm can show
+# --- order: equal values keep their order, so the algorithm doesn't matter
 
 
 def _sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
@@ -231,18 +231,18 @@ def _topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return values.narrow(dim, 0, k).contiguous(), indices.narrow(dim, 0, k).contiguous()
 
 
-# --- elementwise operations of the CPU that compute the last elements of a tensor in another way than the others
+# --- elementwise operations whose CPU kernel computes the last elements of a tensor differently
 
 _BLOCK: Final = 8192
-"""Elements of the shape that such a kernel is called with: whole vectors, and too few for a second thread."""
+"""Elements per call of such a kernel: whole vectors, and too few for a second thread."""
 _VECTORS, _ONE_THREAD_MAX = 64, 32_767
-"""Elements of the longest step of a loop over vectors, and how many torch leaves to one thread."""
+"""Elements in the longest step of the vector loop, and the most that torch leaves to one thread."""
 
 
 def _in_blocks(name: str) -> Function:
-    """aten's own kernel, called with one shape, in fp32: an element's value is its own, wherever it stands.
+    """Call aten's own kernel always with one shape, in fp32, so an element's result doesn't depend on its position.
 
-    Source: ATen/native/cpu/Loops.h: whole vectors take the vector's function, what is left over takes libm's.
+    Source: ATen/native/cpu/Loops.h: whole vectors use the vectorised function, the remainder uses libm's.
     """
 
     def run(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -269,7 +269,7 @@ IN_BLOCKS: Final = (
 
 
 def _into(function: Function) -> Function:
-    """The overload with `out`."""
+    """Return the overload with `out`."""
 
     def run(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
         result = function(*args, **kwargs)
@@ -281,7 +281,7 @@ def _into(function: Function) -> Function:
 
 
 def _in_place(function: Function) -> Function:
-    """The overload that writes into its first argument."""
+    """Return the overload that writes into its first argument."""
 
     def run(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self.copy_(function(self, *args, **kwargs))
@@ -290,7 +290,7 @@ def _in_place(function: Function) -> Function:
 
 
 def _with_variants(functions: dict[str, tuple[Function, str]]) -> dict[str, Function]:
-    """With the overload that has an `out`, whose name is the second of each pair, and the one in place."""
+    """Add the `out` overload, named by the second item of each pair, and the in-place overload."""
     found: dict[str, Function] = {}
     for name, (function, out_name) in functions.items():
         found[name] = function
@@ -302,7 +302,7 @@ def _with_variants(functions: dict[str, tuple[Function, str]]) -> dict[str, Func
 
 
 ON_CPU_ONLY: Final = MappingProxyType(_with_variants({name: (_in_blocks(name), f"{name}.out") for name in IN_BLOCKS}))
-"""A GPU computes each element by one and the same program."""
+"""Overrides for the CPU only: a GPU computes every element with the same instructions."""
 
 OVERRIDES: Final = MappingProxyType(
     _with_variants(
@@ -335,7 +335,7 @@ OVERRIDES: Final = MappingProxyType(
 
 
 def refusal(name: str) -> Function:
-    """What stands in for an overload that adds something up and has no kernel here: it names itself."""
+    """Return a replacement that raises UncoveredOp with the overload's name; for reductions without a kernel."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
@@ -355,4 +355,4 @@ REFUSED: Final = tuple(
     )
     if f"aten::{name}" in _KNOWN
 )  # fmt: skip
-"""Overloads that are refused by name within `invariant()`, without an audit too; older releases of torch lack some."""
+"""Overloads that are refused within `invariant()`, even without an audit; older releases of torch lack some."""

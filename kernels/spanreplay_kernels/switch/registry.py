@@ -1,4 +1,4 @@
-"""What is ours while the switch is on: how often each operation ran, and which overloads are overridden."""
+"""The state of the switch: how often each of our operations ran, and which overloads are overridden."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ __all__ = ["SWITCH", "Switch", "counted", "engaged", "is_invariant", "overridden
 
 @dataclass
 class Switch:
-    """The state of the switch, for the whole process; `lock` guards the rest."""
+    """The process-wide state of the switch; `lock` guards the other fields."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     depth: int = 0
-    """How many `invariant()` blocks are open."""
+    """The number of open `invariant()` blocks."""
     calls: Counter[str] = field(default_factory=Counter)
-    """Name of aten's operation → how often ours ran."""
+    """Name of aten's operation → number of calls of ours."""
 
 
 SWITCH: Final = Switch()
 
 
 def is_invariant() -> bool:
-    """Whether some thread is within `invariant()`."""
+    """Whether any thread is within `invariant()`."""
     return SWITCH.depth > 0
 
 
 def engaged() -> dict[str, int]:
-    """How often each of our operations ran, by aten's name, since `invariant()` was last entered from outside."""
+    """Return the number of runs of each of our operations, by aten's name, since the outermost `invariant()`."""
     with SWITCH.lock:
         return dict(SWITCH.calls)
 
 
 def overridden(key: str) -> Mapping[str, Function]:
-    """The overloads of aten that are ours within `invariant()` on a dispatch key, `CPU` or `CUDA`."""
+    """Return the aten overloads that `invariant()` overrides on a dispatch key, `CPU` or `CUDA`."""
     return {**OVERRIDES, **ON_CPU_ONLY} if key == "CPU" else OVERRIDES
 
 
 def counted(name: str, function: Function) -> Function:
-    """function, counted for `engaged`, and refused where a gradient is asked for: none is defined."""
+    """Wrap `function` to count its calls for `engaged`, and to refuse gradients, which are not defined."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What `torch.compile` does within `invariant()`: compiled code never asks the dispatcher, so it is compiled by ours.
+"""Makes `torch.compile` use our compiler within `invariant()`, since compiled code bypasses the dispatcher.
 
-torch asks one function of its own, at every call of what was compiled, who compiles it; it is replaced. Its switch for
-users, `torch.compiler.set_stance`, would take `compile_model`'s choice of a backend away.
+At every call of a compiled function, torch calls an internal function to choose the compiler; that function is
+replaced. The public `torch.compiler.set_stance` would override the backend chosen by `compile_model`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["Stance"]
 
 
 class Stance:
-    """Set while some thread is within `invariant()`; not thread-safe, its user holds a lock."""
+    """The replacement of torch's compiler choice, active within `invariant()`; not thread-safe, the caller locks."""
 
     def __init__(self) -> None:
         self._restore: Callable[[], None] | None = None
         self._compile: Any = None
 
     def take(self) -> None:
-        """Have every compiled function run as `compile_model` compiles it, from its next call on."""
+        """Make every compiled function use `compile_model`'s compiler, from its next call on."""
         if "torch._dynamo" in sys.modules:
             self._force()
             return
-        # It costs as much time to import as torch itself; who compiles imports it
+        # Importing it takes as long as importing torch, so wait until something is compiled
         stock = self._compile = torch.compile
 
         @functools.wraps(stock)
@@ -40,7 +40,7 @@ class Stance:
         torch.compile = compile_by_ours
 
     def give_back(self) -> None:
-        """Have compiled functions run as they were compiled."""
+        """Restore torch's own choice of compiler."""
         if self._compile is not None:
             torch.compile, self._compile = self._compile, None
         if self._restore is not None:
@@ -56,11 +56,11 @@ class Stance:
         ours = eval_frame._create_wrapped_callback(compile_by_ours)
 
         def choose(callback: Any) -> Any:
-            """What compiles the functions that a call enters; None and False compile nothing."""
+            """Return the compiler for the functions that a call enters; None and False compile nothing."""
             if callback in (None, False):
                 return stock(callback)
             backend: Any = eval_frame.innermost_backend(callback)
-            if getattr(backend, "compiler_fn", backend) in BACKENDS.values():  # `torch.compile` wraps what it is given
+            if getattr(backend, "compiler_fn", backend) in BACKENDS.values():  # `torch.compile` wraps the backend
                 return stock(callback)
             return None if stock(callback) is None else ours
 
