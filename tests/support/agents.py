@@ -19,7 +19,7 @@ PYTHONS: Final = {
     "openai2": ROOT / ".venvs" / "openai2" / "bin" / "python",
     "old": ROOT / ".venvs" / "old" / "bin" / "python",
 }
-"""Interpreters by generation of SDKs; tests/agents/requirements says how to make the others."""
+"""Interpreters by SDK generation; tests/agents/requirements says how to make the others."""
 ENVIRONMENTS: Final = {
     "current": CURRENT,
     **{
@@ -27,7 +27,7 @@ ENVIRONMENTS: Final = {
         for path in sorted((AGENTS / "requirements").glob("*.txt"))
     },
 }
-"""Every interpreter that tests/agents/requirements makes, by name, whether it is there or not."""
+"""Every interpreter that tests/agents/requirements describes, by name, whether it exists or not."""
 INSTRUMENTORS: Final = frozenset(
     {"agno", "anthropic", "autogen_agentchat", "crewai", "dspy", "google_adk", "haystack"}
     | {"langchain", "llama_index", "mcp", "openai", "openai_agents", "smolagents"}
@@ -38,14 +38,14 @@ LITELLM: Final = ENVIRONMENTS["google-adk"]
 
 
 def without_instrumentors(*but: str) -> dict[str, str]:
-    """The variable with which no instrumentor of OpenInference is loaded but some: each takes seconds to import."""
+    """Return the variable that disables all OpenInference instrumentors except `but`: each takes seconds to import."""
     assert INSTRUMENTORS.issuperset(but), but
     left_out = ",".join(sorted(INSTRUMENTORS - set(but))) if but else "*"
     return {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": left_out}
 
 
 def has_distribution(python: Path, name: str) -> bool:
-    """Whether an interpreter's environment has a distribution; looks at its folders and starts nothing."""
+    """Whether an interpreter's environment has a distribution; reads its folders without starting it."""
     folders = [str(folder) for folder in python.parent.parent.glob("lib/python*/site-packages")]
     # psycopg2 is built from its sources, or comes as psycopg2-binary
     return any(True for known in (name, f"{name}-binary") for _ in distributions(name=known, path=folders))
@@ -59,9 +59,9 @@ def run_agent(
     python: Path = CURRENT,
     wrapper: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run one agent to its end; the caller looks at its status and output.
+    """Run one agent to its end; the caller checks its status and output.
 
-    `script` is a name in tests/agents or a path; `wrapper` goes in front (`opentelemetry-instrument`).
+    `script` is a name in tests/agents or a path; `wrapper` is prepended (`opentelemetry-instrument`).
     The child sees PATH, HOME and `environ`, with the directory of `python` first in PATH.
     """
     base = {

@@ -1,6 +1,6 @@
-"""For each function that acts on the world: a call of it, and for each of its arguments two values.
+"""For each function with an outside effect: a call of it, and two values for each of its arguments.
 
-A call is Python with its arguments in braces; its first values are recorded, and each replay has another one.
+A call is Python with its arguments in braces. The first values are recorded; each replay changes one of them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Values = tuple[str, str]
 
 @dataclass(frozen=True)
 class Case:
-    """One call; `setup` stands before it, `behind` after it."""
+    """One call; `setup` runs before it, `behind` after it."""
 
     call: str
     arguments: dict[str, Values] = field(default_factory=dict)
     setup: str = ""
     behind: str = ""
     since: tuple[int, int] = (3, 10)
-    """The Python that has it."""
+    """The first Python version that has it."""
 
     def write(self, changed: str = "") -> str:
-        """The agent with the first values, but for one argument."""
+        """Return the agent's source with the first values, except for the changed argument."""
         call = self.call
         for name, (first, other) in self.arguments.items():
             call = call.replace("{" + name + "}", other if name == changed else first)
@@ -227,7 +227,7 @@ SOCKETS: Final[tuple[tuple[str, Case], ...]] = (
 
 
 def _look_up(call: str, **arguments: Values) -> Case:
-    """What would ask somebody is refused in a test; that is what is recorded."""
+    """Return a call that needs the network; tests deny it, and the refusal is recorded."""
     return Case(f"with contextlib.suppress(BaseException): {call}", arguments)
 
 
@@ -309,4 +309,4 @@ CASES: Final[tuple[tuple[str, Case], ...]] = (
         "import tempfile\nwith tempfile.TemporaryDirectory() as d: pathlib.Path(d, 'x').write_text({content})",
     )),
 )  # fmt: skip
-"""(the function, a call of it); names of arguments that the function does not have are of what goes through it."""
+"""(function, a call of it); arguments that the function doesn't have belong to the content that passes through it."""

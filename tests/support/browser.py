@@ -1,4 +1,4 @@
-"""Chromium without a screen, for looking at Phoenix as a user does."""
+"""Headless Chromium, to view Phoenix as a user does."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FLAGS: Final = (
 
 
 def find_chromium() -> str:
-    """The path of Chromium, or ''."""
+    """Return the path of Chromium, or ''."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome") or ""
 
 
 @contextmanager
 def open_page(profile: Path) -> Iterator[Any]:
-    """A Playwright page in a Chromium of its own; requests to anything but loopback fail."""
+    """Open a Playwright page in its own Chromium; requests to anything but loopback fail."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,4 +1,4 @@
-"""Certificates of a small authority, made for one test run."""
+"""A small certificate authority and its certificates, made for one test run."""
 
 from __future__ import annotations
 

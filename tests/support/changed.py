@@ -1,4 +1,4 @@
-"""An agent with one thing changed, replayed in this process: what the verdict says of it."""
+"""Replays an agent with one change in this process, and returns the verdict."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from spanreplay import ReplayMiss, record, replay
 
 
 def load(source: str, folder: Path, name: str = "agent.py", **given: Any) -> Callable[[], Any]:
-    """The function `agent` of a source, as a file of an agent's in `folder`."""
+    """Write a source into `folder` as an agent's file and return its function `agent`."""
     path = folder / name
     space: dict[str, Any] = {"__name__": "agent", "__file__": str(path), **given}
     linecache.checkcache(str(path))
-    exec(compile(source, str(path), "exec"), space)  # noqa: S102 -- an agent of the test's own
+    exec(compile(source, str(path), "exec"), space)  # noqa: S102 -- the test's own agent
     agent: Callable[[], Any] = space["agent"]
     return agent
 
 
 def record_agent(agent: Callable[[], Any]) -> str:
-    """The id of a recording of an agent."""
+    """Record an agent and return the run's id."""
     with record() as recorded:
         agent()
     return recorded.run_id
 
 
 def replay_agent(run_id: str, agent: Callable[[], Any]) -> dict[str, Any]:
-    """The verdict on an agent; what it raises is a part of that."""
+    """Replay an agent and return the verdict, which includes its exception."""
     raised, before = "", Path.cwd()
     with replay(run_id) as session, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # an agent that a replay stops leaves its files open
+        warnings.simplefilter("ignore", ResourceWarning)  # an agent stopped by a replay leaves its files open
         try:
             agent()
         except ReplayMiss:
             pass
-        except Exception as exc:  # noqa: BLE001 -- it is told with the verdict
+        except Exception as exc:  # noqa: BLE001 -- it is reported with the verdict
             raised = repr(exc)
         gc.collect()
     os.chdir(before)
@@ -47,7 +47,7 @@ def replay_agent(run_id: str, agent: Callable[[], Any]) -> dict[str, Any]:
 
 
 def named(verdict: dict[str, Any]) -> set[str]:
-    """Every path and boundary that a verdict names."""
+    """Return every path and boundary that a verdict names."""
     listed = [*verdict["divergences"], *verdict.get("ignored_diffs", [])]
     paths = {diff["path"] for each in listed for diff in each.get("diff", [])}
     return paths | {each["boundary"] for each in listed}

@@ -1,7 +1,7 @@
-"""What each requirement row says, clause by clause, and the tests that assert it: the table `tests/clauses.md`.
+"""The table `tests/clauses.md`: the clauses of each requirement row, and the tests that assert them.
 
 A clause is a verbatim part of the row's acceptance text (its last column), and the clauses of a row cover all of its
-words: a row whose wording changes, or of which a test is gone, is no longer proved.
+words. A row is no longer proved once its wording changes or one of its tests is gone.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Clause:
 
 
 def row_order(row: str) -> tuple[int, int]:
-    """Rows in the order of the requirements: letter by letter, then by number."""
+    """Return a sort key in the order of the requirements: by letter, then by number."""
     return LETTERS.index(row[0]), int(row[1:])
 
 
 def read_acceptance(path: Path) -> dict[str, str]:
-    """Row → the text that its tests have to assert: the last column. Rows `N` have one column only."""
+    """Return row → the text that its tests must assert: the last column. Rows `N` have only one column."""
     found: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         match = _TABLE_ROW.match(line)
@@ -48,7 +48,7 @@ def read_acceptance(path: Path) -> dict[str, str]:
 
 
 def read_clauses(path: Path) -> dict[str, tuple[Clause, ...]]:
-    """Row → its clauses. Raises: ValueError for a line that is neither a heading nor a clause."""
+    """Return row → its clauses. Raises: ValueError for a line that is neither a heading nor a clause."""
     found: defaultdict[str, list[Clause]] = defaultdict(list)
     row = ""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -67,7 +67,7 @@ def read_clauses(path: Path) -> dict[str, tuple[Clause, ...]]:
 
 
 def uncovered(acceptance: str, clauses: Sequence[Clause]) -> list[str]:
-    """Words of a row that no clause has, and clauses that are no part of it, in order; pure."""
+    """Return a row's words that no clause covers, and clauses that are not part of it, in order; pure."""
     left: list[str] = []
     at = 0
     for clause in clauses:
@@ -84,7 +84,7 @@ def _words(text: str) -> list[str]:
 
 
 def unproved(acceptance: str, clauses: Sequence[Clause], passed: Mapping[str, bool]) -> list[str]:
-    """What of a row no passing test asserts, in the row's own words; `passed`: of each test that ran; pure."""
+    """Return the parts of a row that no passing test asserts; `passed`: test → whether it passed; pure."""
     if not clauses:
         return ["not broken into clauses yet"]
     missing = [c.text for c in clauses if not c.tests or not all(passed.get(name, False) for name in c.tests)]
@@ -93,7 +93,7 @@ def unproved(acceptance: str, clauses: Sequence[Clause], passed: Mapping[str, bo
 
 
 def list_tests(folder: Path = TESTS) -> Iterator[str]:
-    """The names of all test functions."""
+    """Yield the names of all test functions."""
     for path in sorted(folder.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):

@@ -1,4 +1,4 @@
-"""ClickHouse's HTTP interface in front of chDB's engine, for tests: what an unmodified clickhouse-connect needs.
+"""ClickHouse's HTTP interface on chDB's engine, for tests: as much as an unmodified clickhouse-connect needs.
 
 It proves that the store speaks the wire protocol and handles a server's errors. It can't prove what a cluster
 does: replication, Distributed tables, users and quotas.
@@ -37,7 +37,7 @@ _INSERT: Final = re.compile(rb"\s*INSERT\s+INTO\s", re.IGNORECASE)
 _FORMAT: Final = re.compile(rb"\bFORMAT\s+(\w+)[ \t;]*(?:\r?\n|$)", re.IGNORECASE)
 _CODE: Final = re.compile(r"Code: (\d+)\.")
 _FIELD_NAME: Final = re.compile(rb'name="([^"]+)"')
-# Parameters of the transport; every other one is a setting of the query.
+# Transport parameters; all others are query settings.
 _TRANSPORT: Final = frozenset(
     {
         "buffer_size",
@@ -67,7 +67,7 @@ _TRANSPORT: Final = frozenset(
 
 @dataclass
 class Statement:
-    """What one HTTP request asks."""
+    """The statement of one HTTP request."""
 
     sql: bytes
     inserted: bytes
@@ -79,7 +79,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the engine says to it."""
+    """The engine's answer."""
 
     body: bytes = b""
     format: str = ""
@@ -97,17 +97,17 @@ class EngineError(Exception):
 
 
 class Handles:
-    """A handle of the engine for each query at a time."""
+    """A pool of engine handles, one per concurrent query."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
-        self._kept = _connect(self._directory)  # the engine ends with its last handle
+        self._kept = _connect(self._directory)  # the engine stops when its last handle is closed
         self._free: list[Any] = []
         self._lock = threading.Lock()
 
     @contextmanager
     def take(self) -> Iterator[Any]:
-        """A handle that nobody else uses meanwhile."""
+        """Yield a handle for exclusive use."""
         with self._lock:
             handle = self._free.pop() if self._free else None
         if handle is None:
@@ -115,7 +115,7 @@ class Handles:
         try:
             yield handle
         except EngineError:
-            # A handle whose query failed after its first output gives that output to the next query.
+            # If a query fails after its first output, its handle would return that output for the next query.
             handle.close()
             raise
         with self._lock:
@@ -132,7 +132,7 @@ def _quote(text: str) -> str:
 
 
 def execute(handle: Any, statement: Statement) -> Answer:
-    """Run one statement with its database and settings, which end with it. Raises: EngineError."""
+    """Run one statement with its database and settings, which are reset afterwards. Raises: EngineError."""
     applied: list[str] = []
     try:
         if statement.database:
@@ -167,13 +167,13 @@ def _query(handle: Any, statement: Statement) -> Answer:
     name = formats[-1].decode() if formats else statement.format
     result = handle.query(statement.sql.decode(), name, params=statement.parameters or None)
     body = result.bytes() or b""
-    # A result set without rows still has a format, by which clients tell it from a command.
+    # An empty result set still has a format, which tells clients that it isn't a command.
     is_result = bool(body) or re.match(rb"\s*(SELECT|WITH|SHOW|DESC|EXPLAIN|EXISTS)", statement.sql, re.IGNORECASE)
     return Answer(body, name if is_result else "", {"read_rows": str(result.rows_read())})
 
 
 def decompress(body: bytes, encoding: str) -> bytes:
-    """A request's body; clickhouse-connect sends one LZ4 frame for each block, not one for all."""
+    """Decompress a request's body; clickhouse-connect sends one LZ4 frame per block, not one for all."""
     if not encoding or not body:
         return body
     if encoding == "gzip":
@@ -191,7 +191,7 @@ def decompress(body: bytes, encoding: str) -> bytes:
 
 
 def read_form(body: bytes, content_type: str) -> dict[str, str]:
-    """The fields of a multipart form, in which clients send long parameters."""
+    """Return the fields of a multipart form, which clients use for long parameters."""
     boundary = b"--" + content_type.partition("boundary=")[2].strip('"').encode()
     fields: dict[str, str] = {}
     for part in body.split(boundary)[1:-1]:
@@ -203,7 +203,7 @@ def read_form(body: bytes, content_type: str) -> dict[str, str]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection of a client."""
+    """Handles one client connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -300,14 +300,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each connection."""
+    """An HTTP server with one thread per connection."""
 
     daemon_threads = True
     request_queue_size = 128
 
 
 def main(directory: str, password: str) -> None:
-    """Serve on a free port of the loopback until standard input closes."""
+    """Serve on a free loopback port until standard input closes."""
     Handler.handles = Handles(Path(directory))
     Handler.password = password
     server = Server(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""A collector in a thread of the test's process, a store in memory that can go away, and OTLP payloads."""
+"""A collector in a thread of the test's process, an in-memory store that can be switched off, and OTLP payloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 180.0
 
 
 class SwitchStore:
-    """A store in memory, once per token, that can be switched off and can refuse single payloads."""
+    """An in-memory store, idempotent per token, that can be switched off and can refuse single payloads."""
 
     apart_spans = 0
 
@@ -36,7 +36,7 @@ class SwitchStore:
         self.refusal: Exception = ValueError("no such column")
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Keep payloads, or fail as told."""
+        """Keep payloads, or fail if told to."""
         with self._lock:
             self.attempts += 1
             if self.is_down:
@@ -50,12 +50,12 @@ class SwitchStore:
             return sum(count_spans(payload) for payload in payloads)
 
     def ping(self) -> None:
-        """Answer, or fail as told."""
+        """Answer, or fail if told to."""
         if self.is_down:
             raise StoreError("connection refused")
 
     def payloads(self, tenant: str | None = None) -> list[bytes]:
-        """Everything stored, in the order of arrival."""
+        """Return everything stored, in the order of arrival."""
         with self._lock:
             return [p for name, held, _ in self.loads if tenant in (None, name) for p in held]
 
@@ -70,21 +70,21 @@ class RunningCollector:
         self.grpc = f"127.0.0.1:{collector.grpc_port}"
 
     def flush(self) -> None:
-        """Everything acknowledged is in the store."""
+        """Wait until everything acknowledged is in the store."""
         self._loop.run(self.collector.flush(WAIT_S))
 
     def flush_phoenix(self) -> None:
-        """Everything acknowledged was accepted by Phoenix."""
+        """Wait until Phoenix has accepted everything acknowledged."""
         self._loop.run(self.collector.flush_phoenix(WAIT_S))
 
     def count(self, name: str, **labels: str) -> int:
-        """A counter of the collector."""
+        """Return the value of one of the collector's counters."""
         return self.collector.metrics.value(name, **labels)
 
 
 @contextmanager
 def run_collector(data_dir: Path, store: SpanStore, **settings: Any) -> Iterator[RunningCollector]:
-    """A collector on free ports of loopback."""
+    """Run a collector on free loopback ports."""
     loop = LoopThread()
     try:
         values = {"http_port": 0, "grpc_port": 0, "load_linger_s": 0.01, **settings}
@@ -106,7 +106,7 @@ def make_payload(
     resource: dict[str, Any] | None = None,
     text: str = "",
 ) -> bytes:
-    """A request whose spans have ids made of its number."""
+    """Return a request whose spans have ids derived from `number`."""
     request = ExportTraceServiceRequest()
     batch = request.resource_spans.add()
     batch.resource.attributes.extend(encode_attributes(resource or {"service.name": "agent"}))
@@ -124,7 +124,7 @@ def make_payload(
 
 
 def make_deep(depth: int) -> bytes:
-    """A request with a value nested so deep, written by hand."""
+    """Return a request with a value nested `depth` levels deep, encoded by hand."""
     value = b""
     for _ in range(depth):
         value = _field(5, _field(1, value))
@@ -136,13 +136,13 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def count_spans(payload: bytes) -> int:
-    """Spans in a request."""
+    """Return the number of spans in a request."""
     request = ExportTraceServiceRequest.FromString(payload)
     return sum(len(s.spans) for r in request.resource_spans for s in r.scope_spans)
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    """Poll a condition of another thread or process; fails after the timeout."""
+    """Poll a condition that another thread or process fulfils; fail after the timeout."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():

@@ -1,4 +1,4 @@
-"""A collector in a process of its own, to be killed: `python -m support.collector_process DIR STORE`.
+"""A collector in its own process, to be killed by tests: `python -m support.collector_process DIR STORE`.
 
 Prints its ports as one JSON line. The store is a file of (token, payload) lines, or `down`.
 """
@@ -18,7 +18,7 @@ from support.collector import count_spans
 
 
 class FileStore:
-    """Appends each load as one line, unless its token is there; a line cut by a kill does not count."""
+    """Appends each load as one line, unless its token is already there; a line truncated by a kill doesn't count."""
 
     apart_spans = 0
 
@@ -27,12 +27,12 @@ class FileStore:
         self._tokens = {token for token, _ in read_file_store(path)} if path else set()
 
     def ping(self) -> None:
-        """Answer if there is a file."""
+        """Answer if the file exists."""
         if self._path is None:
             raise StoreError("connection refused")
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store payloads once for each token."""
+        """Store payloads once per token."""
         del tenant
         if self._path is None:
             raise StoreError("connection refused")
@@ -48,7 +48,7 @@ class FileStore:
 
 
 def read_file_store(path: Path) -> list[tuple[str, list[bytes]]]:
-    """All whole loads of a FileStore."""
+    """Return all complete loads of a FileStore."""
     if not path.exists():
         return []
     loads = []

@@ -1,4 +1,4 @@
-"""A client of the Debug Adapter Protocol: as much of it as an editor needs to attach and look around."""
+"""A Debug Adapter Protocol client: as much as an editor needs to attach and inspect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMEOUT_S: Final = 600
 
 
 def _connect(port: int) -> socket.socket:
-    """The first connection that is taken: a debugger counts every one as its client."""
+    """Connect, retrying while refused; no probe connections, since a debugger counts each as its client."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -23,7 +23,7 @@ def _connect(port: int) -> socket.socket:
 
 
 class DapClient:
-    """One connection; `request` waits for its response, `wait_event` for an event; events in between are kept."""
+    """One connection; `request` waits for its response, `wait_event` for an event; other events are kept."""
 
     def __init__(self, port: int) -> None:
         self._socket = _connect(port)
@@ -32,18 +32,18 @@ class DapClient:
         self._events: list[dict[str, Any]] = []
 
     def send(self, command: str, **arguments: Any) -> int:
-        """Send a request; its number."""
+        """Send a request and return its number."""
         self._seq += 1
         body = json.dumps({"seq": self._seq, "type": "request", "command": command, "arguments": arguments}).encode()
         self._socket.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         return self._seq
 
     def request(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """What a request answers."""
+        """Send a request and return its response."""
         return self.wait_response(self.send(command, **arguments))
 
     def wait_response(self, number: int) -> dict[str, Any]:
-        """What the request of this number answers."""
+        """Return the response to the request of this number."""
         while True:
             message = self._read()
             if message["type"] == "response" and message["request_seq"] == number:
@@ -53,7 +53,7 @@ class DapClient:
             self._events.append(message)
 
     def wait_event(self, name: str) -> dict[str, Any]:
-        """The next event of this name."""
+        """Return the next event of this name."""
         while True:
             for message in self._events:
                 if message["type"] == "event" and message["event"] == name:

@@ -1,4 +1,4 @@
-"""One sample of every dialect: where it is asked, what is asked, and what a real server answers, whole and streamed."""
+"""One sample of every dialect: its URL, a request, and a real server's answer, whole and streamed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROFILE: Final = "arn:aws:bedrock:us-east-1:111122223333:application-inference-p
 class Sample:
     """A dialect's requests and answers.
 
-    `ask(prompt)` is a body; `stream_path` is where a stream is asked for, if the body does not.
+    `ask(prompt)` returns a body; `stream_path` is the path of streamed requests if the body doesn't say so.
     """
 
     path: str
@@ -42,25 +42,25 @@ class Sample:
     temperature: Callable[[Json, float], Json] | None = None
 
     def dialect(self, *, is_stream: bool = False) -> Dialect:
-        """The dialect that the URL and the body find."""
+        """Return the dialect detected from the URL and the body."""
         path = self.stream_path if is_stream and self.stream_path else self.path
         found = find_dialect("POST", _HOST + path, self.ask("hi"))
         assert found is not None, path
         return found
 
     def ask_stream(self, prompt: str = "hi") -> Json:
-        """The body that asks for a stream."""
+        """Return the body that requests a stream."""
         body = self.ask(prompt)
         return body if self.stream_path and "anthropic_version" not in body else {**body, "stream": True}
 
     def streamed(self, prompt: str = "hi") -> list[str]:
-        """The texts of a stream, as the seams give them to a dialect."""
+        """Return the texts of a stream, as the seams pass them to a dialect."""
         assert self.stream is not None
         return as_texts(self.stream(self.ask_stream(prompt)))
 
 
 def as_texts(pieces: list[bytes]) -> list[str]:
-    """Pieces of a body as texts: those of event messages are read, others are text already."""
+    """Return pieces of a body as texts: event messages are decoded, others are text already."""
     return read_events(b"".join(pieces)) or [piece.decode() for piece in pieces]
 
 
@@ -271,7 +271,7 @@ MODELS: Final[dict[str, Sample]] = {
         temperature=_nested("sampling_params"),
     ),
 }
-"""Every dialect of a model that answers with words."""
+"""Every dialect of a model that answers with text."""
 
 
 def _other(path: str, body: Json, answer: Callable[[Json], Json], **more: Any) -> Sample:
@@ -373,6 +373,6 @@ EVERY: Final[dict[str, Sample]] = {**MODELS, **OTHERS}
 
 
 def whole_text(sample: Sample, prompt: str = "hi") -> tuple[Json, str]:
-    """An answer and its JSON text."""
+    """Return an answer and its JSON text."""
     answer = sample.answer(sample.ask(prompt))
     return answer, json.dumps(answer)

@@ -1,4 +1,4 @@
-"""A distro and configurator of OpenTelemetry as `opentelemetry-distro` brings them, made for one directory."""
+"""An OpenTelemetry distro and configurator like those of `opentelemetry-distro`, installed into one directory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ made_distro = made_distro:Configurator
 
 
 def make_distro(folder: Path, *, exporter: str = "otlp_proto_http") -> dict[str, str]:
-    """Install a distro into a folder; gives the variables under which Python finds it.
+    """Install a distro into a folder and return the variables with which Python finds it.
 
-    `exporter` is the one that it asks for by default; the real one asks for `otlp`.
+    `exporter` is the distro's default; the real one's is `otlp`.
     """
     site = folder / "site"
     metadata = site / "made_distro-1.0.dist-info"

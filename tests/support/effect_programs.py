@@ -1,4 +1,4 @@
-"""Random programs that act on the world, and the same ones with one effect changed, dropped or made twice."""
+"""Random programs with outside effects, and the same programs with one effect changed, dropped or repeated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Make = Callable[[str, int], str]
-"""(a name that no other step has, a value) → the step's lines."""
+"""(unique name, value) → the step's lines."""
 
 
 def _file(name: str, value: int) -> str:
@@ -161,7 +161,7 @@ _VALUES = 8
 
 @dataclass(frozen=True)
 class Step:
-    """One effect: which, under which name, with which value."""
+    """One effect: its kind, name and value."""
 
     make: Make
     name: str
@@ -169,17 +169,17 @@ class Step:
 
 
 def random_steps(rng: random.Random, most: int = 6) -> list[Step]:
-    """Effects in a random order."""
+    """Return effects in a random order."""
     return [Step(rng.choice(STEPS), f"n{at}", rng.randrange(_VALUES)) for at in range(rng.randint(1, most))]
 
 
 def write(steps: list[Step]) -> str:
-    """The source of an agent that has these effects."""
+    """Return the source of an agent that has these effects."""
     return _HEAD + "".join(f"    {step.make(step.name, step.value)}\n" for step in steps) + "    db.close()\n"
 
 
 def mutate(rng: random.Random, steps: list[Step]) -> list[Step]:
-    """The same with one effect changed, dropped or of another kind; its source differs."""
+    """Return the steps with one effect changed, dropped or of another kind; the source differs."""
     while True:
         at = rng.randrange(len(steps))
         step = steps[at]

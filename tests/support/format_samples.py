@@ -1,6 +1,6 @@
-"""Keys of providers, made up from what their documentation says of their format: none of them was ever valid.
+"""Made-up provider keys in the formats that the providers document; none was ever valid.
 
-In a template `{a32}` are 32 letters and digits, `h` hexadecimal, `d` digits, `l` small letters and digits, `U` capital
+In a template `{a32}` is 32 letters and digits, `h` hexadecimal, `d` digits, `l` small letters and digits, `U` capital
 letters and digits, `w` small letters and digits of base32, `b` base64url, `m` base64, and `{u}` is a UUID.
 """
 
@@ -277,7 +277,7 @@ TEMPLATES: Final = [
 
 
 def make_sample(template: str, seed: int = 0) -> str:
-    """A key of this format; never the same twice for two seeds."""
+    """Return a key of this format; different seeds give different keys."""
     rng = random.Random(f"{template} {seed}")
 
     def fill(hole: re.Match[str]) -> str:

@@ -44,7 +44,7 @@ def _chat(requests: Iterator[Any], context: Any) -> Iterator[Any]:
 
 
 class GrpcServer:
-    """Answers on a port of 127.0.0.1 while it is entered."""
+    """Serves on a port of 127.0.0.1 while entered."""
 
     def __init__(self) -> None:
         wire: Any = {"request_deserializer": json.loads, "response_serializer": encode}

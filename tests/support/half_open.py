@@ -1,4 +1,4 @@
-"""Connections to loopback that are opened, and on which then nothing more happens."""
+"""Half-open connections to loopback: opened, and then idle."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ BEGINNINGS: Final = {
     "half_a_body": _POST + b"Content-Length: 1000\r\n\r\nabc",
     "no_body": _POST + b"Content-Length: 60000000\r\n\r\n",
 }
-"""What a client sends before it goes silent."""
+"""The bytes that a client sends before it goes silent."""
 FILES_KEPT: Final = 500
 
 
 def count_possible(wanted: int, per_connection: int = 2) -> int:
-    """How many connections this machine lets a process open, if it holds both ends of them."""
+    """Return how many connections a process may open here if it holds both ends."""
     return min(wanted, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_KEPT) // per_connection)
 
 
 @contextmanager
 def open_connections(host: str, port: int, beginnings: list[bytes]) -> Iterator[list[socket.socket]]:
-    """One connection for each beginning, which it has sent."""
+    """Open one connection per beginning and send that beginning on it."""
     with ExitStack() as opened:
         connections = []
         for beginning in beginnings:

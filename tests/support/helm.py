@@ -1,4 +1,4 @@
-"""The real helm: charts rendered once for each set of values, and what their objects say."""
+"""The real helm: renders charts once per set of values, and reads their objects."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CRDS: Final = {
     "clickhouse.com/v1alpha1": {"ClickHouseCluster", "KeeperCluster"},
     "clickhouse.altinity.com/v1": {"ClickHouseInstallation"},
 }
-"""Kinds of other projects, whose schemas Kubernetes doesn't have."""
+"""Kinds of other projects; Kubernetes has no schemas for them."""
 
 
 def helm(
     *arguments: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run helm; what it prints about symbolic links is left out."""
+    """Run helm; its messages about symbolic links are dropped."""
     done = subprocess.run(
         [HELM, *arguments],
         capture_output=True,
@@ -46,7 +46,7 @@ def helm(
 
 
 def value_files(chart: str) -> list[Path]:
-    """Every file of values that the chart ships: those of ci/ and of examples/."""
+    """Return every values file that the chart ships: those in ci/ and examples/."""
     return sorted([*(CHARTS / chart / "ci").glob("*.yaml"), *(CHARTS / chart / "examples").glob("*.yaml")])
 
 
@@ -54,7 +54,7 @@ def value_files(chart: str) -> list[Path]:
 def render_text(
     chart: str, files: tuple[Path, ...] = (), sets: tuple[str, ...] = (), release: str = "demo", kube: str = "1.34.0"
 ) -> str:
-    """`helm template`; the same arguments are rendered once in a process."""
+    """Run `helm template`; results are cached per process."""
     done = helm(
         "template",
         release,
@@ -69,24 +69,24 @@ def render_text(
 
 
 def render(chart: str, *files: Path, sets: tuple[str, ...] = (), release: str = "demo") -> list[Object]:
-    """The objects of a chart."""
+    """Return the objects of a chart."""
     return parse(render_text(chart, files, sets, release))
 
 
 def parse(text: str) -> list[Object]:
-    """The objects that helm printed."""
+    """Return the objects that helm printed."""
     return [item for item in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if item]
 
 
 def refuse(chart: str, *sets: str) -> str:
-    """What helm says about values that it must refuse."""
+    """Return helm's message about values that it must refuse."""
     done = helm("template", "demo", str(CHARTS / chart), *(word for each in sets for word in ("--set-json", each)))
     assert done.returncode != 0, f"{sets} were taken"
     return done.stderr
 
 
 def pods(objects: list[Object]) -> Iterator[tuple[str, Object]]:
-    """(owner, pod template) of everything that runs pods."""
+    """Yield (owner, pod template) for everything that runs pods."""
     for item in objects:
         name = f"{item['kind']}/{item['metadata']['name']}"
         if item["kind"] == "Pod":
@@ -96,12 +96,12 @@ def pods(objects: list[Object]) -> Iterator[tuple[str, Object]]:
 
 
 def containers(pod: Object) -> list[Object]:
-    """All containers of a pod, those that run before it included."""
+    """Return all containers of a pod, including init containers."""
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
 
 
 def references(item: Any) -> list[tuple[str, str]]:
-    """(kind, name) of everything that an object names."""
+    """Return (kind, name) of everything that an object references."""
     found = []
     if isinstance(item, list):
         return [each for element in item for each in references(element)]

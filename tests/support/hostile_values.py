@@ -1,7 +1,7 @@
-"""Recorded values that try to run code while they are decoded; `python -m support.hostile_values` says what ran.
+"""Recorded values that try to run code when decoded; `python -m support.hostile_values` prints what ran.
 
-A valid value of every row of the codec's table is changed at every place: to objects whose special methods tell when
-they are called, to classes of all sorts, to modules that nobody has loaded, to numbers and depths without measure.
+A valid value of every row of the codec's table is changed at every place: to objects whose special methods report
+calls, to classes of all sorts, to modules that aren't loaded, to enormous numbers and depths.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from support import tricky_values
 from support.opened_files import CHANGES, WRITES
 
 HEARD: list[str] = []
-"""Which methods of decoded objects ran, and which events the interpreter announced."""
+"""The methods of decoded objects that ran, and the audit events that were raised."""
 UNLOADED = "deploy_probe"
-"""A module on the path that nobody has imported; importing it leaves a mark."""
+"""A module on the path that isn't imported; importing it leaves a mark."""
 MEMORY_MB_MAX = 100
 QUIET_METHODS = (
     *("str", "repr", "hash", "eq", "ne", "lt", "le", "gt", "ge", "len", "iter", "next", "contains", "getitem"),
@@ -87,7 +87,7 @@ TrapMask = _make("TrapMask", __dataclass_fields__={}, __class__=property(_tellin
 
 
 class TellingMeta(type):
-    """A metaclass that tells when it is asked."""
+    """A metaclass that reports when it is used."""
 
     __getattr__ = _telling("meta.getattr")
     __hash__ = _telling("meta.hash")
@@ -98,7 +98,7 @@ class TellingMeta(type):
 
 
 class TrapFlag(enum.Flag):
-    """A flag that makes its values itself."""
+    """A flag that creates its own values."""
 
     A = 1
 
@@ -112,7 +112,7 @@ T = TypeVar("T")
 
 
 class TrapModel(pydantic.BaseModel, Generic[T]):
-    """A generic model that tells when it is made, or made of other types."""
+    """A generic model that reports when it is created or parametrised."""
 
     name: Any = None
 
@@ -121,7 +121,7 @@ class TrapModel(pydantic.BaseModel, Generic[T]):
         return super().__class_getitem__(item)
 
     def model_post_init(self, context: Any) -> None:
-        """Tell."""
+        """Report the call."""
         HEARD.append("model_post_init")
 
     def __hash__(self) -> int:
@@ -131,7 +131,7 @@ class TrapModel(pydantic.BaseModel, Generic[T]):
 
 @dataclasses.dataclass
 class Lifted:
-    """A dataclass whose field is a property, as some write it."""
+    """A dataclass whose field is a property, as in some code bases."""
 
     amount: int = 0
     _amount: int = dataclasses.field(default=0, init=False)
@@ -144,11 +144,11 @@ OneTellingMeta = TellingMeta(
 
 
 class Tally(collections.OrderedDict[str, int]):
-    """A dict of its own."""
+    """A dict subclass."""
 
 
 class Account(pydantic.BaseModel):
-    """What pydantic has types of its own for."""
+    """A model with pydantic's own types."""
 
     key: pydantic.SecretStr = pydantic.SecretStr("x")
     home: pydantic.HttpUrl = pydantic.HttpUrl("https://example.test/a")
@@ -163,7 +163,7 @@ def _validation_error() -> Any:
 
 
 def samples() -> list[Any]:
-    """Encoded values in which every row of the table is used, each a few times."""
+    """Return encoded values that use every row of the table a few times."""
     values = [make() for make in tricky_values.GOOD.values()]
     values += [Account(when="2026-03-01T12:00:00Z"), _validation_error(), Tally(a=1), ValueError("bad", 1)]  # type: ignore[arg-type]  # pydantic reads it
     values += [
@@ -207,7 +207,7 @@ def _encoded(value: Any) -> Any:
 
 
 def walk(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every place in a JSON value."""
+    """Yield every place in a JSON value."""
     yield path, node
     members = node.items() if isinstance(node, dict) else enumerate(node[:2]) if isinstance(node, list) else ()
     for step, member in members:
@@ -215,7 +215,7 @@ def walk(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...
 
 
 def changed(root: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy with one place changed."""
+    """Return a copy with one place changed."""
     if not path:
         return value
     copied = copy.copy(root)
@@ -337,7 +337,7 @@ def _attack(encoded: list[Any], replacements: list[Any]) -> list[str]:
 
 
 def _hide(encoded: list[Any]) -> list[str]:
-    """Attributes of instances that would stand before a method of their class."""
+    """Return the instance attributes that would hide a method of their class."""
     said: set[str] = set()
     for root in encoded:
         for path, node in walk(root):
@@ -363,11 +363,11 @@ def main() -> None:
     encoded = samples()
     tags = {node["$type"] for each in encoded for _, node in walk(each) if isinstance(node, dict) and "$type" in node}
     for each in encoded:
-        assert encode(decode(each)) == each, each  # and loads what libraries load at first use
+        assert encode(decode(each)) == each, each  # also loads what libraries load lazily
     rows = sorted(row.tag for row in ROWS)
     mark = os.environ["PROBE_MARK"]
-    for attack in (_attempt, _attempt):  # likewise for what a refusal needs
-        for replacement in (*OBJECTS, *IMPORTS, {"$type": "zoneinfo", "key": "No/Such"}):  # which loads tzdata
+    for attack in (_attempt, _attempt):  # twice: the first loads what a refusal needs
+        for replacement in (*OBJECTS, *IMPORTS, {"$type": "zoneinfo", "key": "No/Such"}):  # the last one loads tzdata
             attack(replacement)
     is_on = True
 

@@ -1,4 +1,4 @@
-"""The four clients of httpx and httpx2 behind one face, so that a scenario is written once."""
+"""The four clients of httpx and httpx2 behind one interface, so that a scenario is written once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Flavour:
 
     @property
     def seams(self) -> Seams:
-        """What to patch."""
+        """Return the seams to patch."""
         return ((_httpx.install, self.hx),)
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[Any]:
-        """A client, closed at the end."""
+        """Open a client; it is closed on exit."""
         if self.is_async:
             async with self.hx.AsyncClient(**options) as client:
                 yield client
@@ -38,13 +38,13 @@ class Flavour:
                 yield client
 
     async def send(self, client: Any, method: str, url: str, **options: Any) -> Any:
-        """One request."""
+        """Send one request."""
         made = client.request(method, url, **options)
         return await made if self.is_async else made
 
     @asynccontextmanager
     async def stream(self, client: Any, url: str, method: str = "GET") -> AsyncIterator[Any]:
-        """A response whose body is not read yet, closed at the end."""
+        """Open a response without reading its body; it is closed on exit."""
         if self.is_async:
             async with client.stream(method, url) as response:
                 yield response
@@ -53,22 +53,22 @@ class Flavour:
                 yield response
 
     async def open_stream(self, client: Any, url: str) -> Any:
-        """A response whose body is not read yet, and nobody closes."""
+        """Return a response whose body isn't read and that is never closed."""
         made = client.send(client.build_request("GET", url), stream=True)
         return await made if self.is_async else made
 
     def iterate(self, response: Any, how: str = "bytes", limit: int = -1) -> AsyncIterator[Any]:
-        """The body piece by piece, at most `limit` of them; `how`: bytes, raw, text, lines."""
+        """Yield the body in pieces, at most `limit` of them; `how`: bytes, raw, text, lines."""
         return _alimited(
             getattr(response, f"aiter_{how}")() if self.is_async else getattr(response, f"iter_{how}")(), limit
         )
 
     async def read(self, response: Any, how: str = "bytes", limit: int = -1) -> list[Any]:
-        """The pieces that `iterate` gives."""
+        """Return the pieces that `iterate` yields."""
         return [piece async for piece in self.iterate(response, how, limit)]
 
     def hook(self, function: Callable[[Any], None]) -> Any:
-        """An event hook as this client takes it."""
+        """Return an event hook in the form this client takes."""
         if not self.is_async:
             return function
 

@@ -36,11 +36,11 @@ from spanreplay.seams.machine import reads_and_files
 KEY: Final = b"k" * 32
 Installer = Callable[[ModuleType, Patches], None]
 Seams = tuple[tuple[Installer, ModuleType], ...]
-"""What to patch besides the lanes: a seam's `install` and the module it patches."""
+"""Seams to install besides the lanes: a seam's `install` and the module it patches."""
 
 
 class MemoryProcessor(SpanProcessor):
-    """Keeps every span as the bytes that a spool would hold."""
+    """Keeps every span as the bytes that a spool would store."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
@@ -50,13 +50,13 @@ class MemoryProcessor(SpanProcessor):
         self.payloads.append(encode_span(span))
 
     def recording(self, run_id: str) -> Recording:
-        """What has been recorded of a run so far."""
+        """Return a run's recording so far."""
         return build_recording(map(ExportTraceServiceRequest.FromString, self.payloads), run_id)
 
 
 @dataclass
 class Replayed:
-    """A replay in this process: what came of it and what it found; `error` is what got out of it."""
+    """A replay in this process: its result, session and run; `error` is the exception that escaped."""
 
     session: Session
     run: Run
@@ -66,16 +66,16 @@ class Replayed:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The verdict, with nothing said about output and exit status."""
+        """The verdict, without output and exit status."""
         return build_verdict(self.session, self.run, stdout={}, exit_status=None, ended_ns=self.run.start_ns)
 
     def kinds(self) -> list[str]:
-        """The kinds of its divergences, in order."""
+        """Return the kinds of its divergences, in order."""
         return [d["kind"] for d in self.verdict["divergences"]]
 
 
 def make_run(memory: SpanProcessor, session: Session | None = None, **options: Any) -> Run:
-    """A run whose spans stay in memory, or go where another processor puts them."""
+    """Make a run whose spans go to the given processor, usually in memory."""
     run_id = options.pop("run_id", "")
     key = options.pop("key", KEY)
     emitter = Emitter([memory], Resource({names.APP: "test"}))
@@ -91,7 +91,7 @@ def make_run(memory: SpanProcessor, session: Session | None = None, **options: A
 
 @contextmanager
 def inside(run: Run, seams: Seams = ()) -> Iterator[Run]:
-    """A block that belongs to a run, with lanes and seams patched; everything is restored behind it."""
+    """Run a block within a run, with lanes and seams patched; everything is restored afterwards."""
     patches = Patches()
     lanes_of_work.install(patches, root_lane_of_active_run, carried)
     asyncio_timers.install(patches)
@@ -115,7 +115,7 @@ def call(function: Callable[[], Any]) -> Any:
 
 
 def recorded(function: Callable[[], Any], seams: Seams = (), *, with_reads: bool = False, **options: Any) -> Recording:
-    """Record one call of a function, which must not raise; with what it reads of clocks and of threads, if asked to."""
+    """Record one call of a function, which must not raise; on request with its clock reads and threads."""
     memory = MemoryProcessor()
     run = make_run(memory, **options)
     if with_reads:
@@ -134,22 +134,22 @@ def replayed(
     *,
     key: bytes = KEY,
 ) -> Replayed:
-    """Replay a recording against a function; what gets out of it is kept in `error`."""
+    """Replay a recording against a function; an escaping exception is kept in `error`."""
     memory = MemoryProcessor()
     session = Session(recording, plan or Plan())
     outcome = Replayed(session, make_run(memory, session, key=key), memory=memory)
-    reads_and_files.attach_reads(outcome.run)  # which serves them where there are any
+    reads_and_files.attach_reads(outcome.run)  # serves recorded reads, if any
     with inside(outcome.run, seams):
         try:
             outcome.result = call(function)
-        except (Exception, ReplayMiss, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001 -- the test looks at it
+        except (Exception, ReplayMiss, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001 -- the test inspects it
             outcome.error = exc
         outcome.run.finish()
     return outcome
 
 
 def here(*_: object) -> str:
-    """The path of the lane that calls this."""
+    """Return the path of the calling lane."""
     found = active_run()
     assert found is not None
     return current_lane(found.root_lane).path

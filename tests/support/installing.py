@@ -1,4 +1,4 @@
-"""Put a distribution among the installed packages of a test, as pip would: files, `RECORD`, a console script."""
+"""Installs a distribution for a test as pip would: files, `RECORD`, a console script."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 def install(
     site: Path, name: str, files: Mapping[str, str], *, script: str = "", entry: str = "", requires: Iterable[str] = ()
 ) -> Path:
-    """Install a distribution below `site`, named `site-packages` or on `sys.path`; gives the console script.
+    """Install a distribution below `site`, named `site-packages` or on `sys.path`; return the console script.
 
-    `files` are paths below `site` and their texts; `entry` is what the script calls, `package.module:function`.
+    `files` maps paths below `site` to their texts; `entry` is the function that the script calls,
+    `package.module:function`.
     """
     info = site / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir(parents=True)

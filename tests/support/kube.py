@@ -1,6 +1,6 @@
-"""A Kubernetes API in memory: discovery, objects, patches and what is immutable; enough for the real `helm`.
+"""An in-memory Kubernetes API: discovery, objects, patches and immutable fields; enough for the real `helm`.
 
-It schedules nothing, admits everything and binds no volume. Requests are served by threads on a free port.
+It schedules nothing, admits everything and binds no volumes. Threads serve requests on a free port.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS: Final[dict[str, dict[str, str]]] = {
     "clickhouse.com/v1alpha1": {"ClickHouseCluster": "clickhouseclusters", "KeeperCluster": "keeperclusters"},
     "clickhouse.altinity.com/v1": {"ClickHouseInstallation": "clickhouseinstallations"},
 }
-"""Kinds of Kubernetes, then those that operators bring: here they are installed."""
+"""Kubernetes' own kinds, then those of operators, which count as installed here."""
 IMMUTABLE: Final = {
     "Deployment": (("spec", "selector"),),
     "StatefulSet": (("spec", "selector"), ("spec", "serviceName"), ("spec", "volumeClaimTemplates")),
@@ -57,7 +57,7 @@ _PATH: Final = re.compile(
 
 
 class KubeApi:
-    """The server; a context manager. `objects` holds what clients see."""
+    """The server; a context manager. `objects` holds the objects that clients see."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
@@ -86,7 +86,7 @@ class KubeApi:
         self._thread.join()
 
     def write_config(self, path: Path) -> Path:
-        """A kubeconfig that leads here."""
+        """Write a kubeconfig for this server."""
         url = f"http://127.0.0.1:{self._server.server_address[1]}"
         config = {
             "apiVersion": "v1",
@@ -100,7 +100,7 @@ class KubeApi:
         return path
 
     def find(self, kind: str, *, namespace: str = "default") -> dict[str, Object]:
-        """The objects of a kind by name, without Helm's own records."""
+        """Return the objects of a kind by name, without Helm's own records."""
         found = {
             name: item
             for (_, _, where, name), item in self.objects.items()
@@ -109,7 +109,7 @@ class KubeApi:
         return {name: item for name, item in found.items() if not name.startswith("sh.helm.release")}
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any, kind: str) -> tuple[int, Object]:
-        """Status and JSON of one request."""
+        """Return the status and JSON of one request."""
         with self._lock:
             self.requests.append((method, path))
             discovered = _discover(path)
@@ -184,7 +184,7 @@ def _fail(code: int, reason: str, message: str) -> tuple[int, Object]:
 
 
 def _discover(path: str) -> Object | None:
-    """What a client asks before it asks for objects."""
+    """Answer a discovery request, which clients send before they ask for objects."""
     if path == "/version":
         return {"major": "1", "minor": "34", "gitVersion": "v1.34.0", "platform": "linux/amd64"}
     if path == "/api":
@@ -209,11 +209,11 @@ def _discover(path: str) -> Object | None:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: two would wait for each other's acknowledgement
+    wbufsize = -1  # head and body in one packet: a second would wait for the first one's acknowledgement
     kube: KubeApi
 
     def log_message(self, *args: object) -> None:
-        """Nothing on standard error."""
+        """Write nothing to standard error."""
 
     def _answer(self) -> None:
         url = urlsplit(self.path)
@@ -241,14 +241,14 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def do_GET(self) -> None:
-        """Every method goes one way."""
+        """Answer any method."""
         self._answer()
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - http.server's names
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a protobuf message, in order."""
+    """Yield the fields of a protobuf message, in order."""
     place = 0
 
     def varint() -> int:
@@ -273,7 +273,7 @@ def _fields(raw: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _decode_protobuf(raw: bytes) -> Object:
-    """A Secret as Helm's driver writes it: the only kind that it sends as protobuf."""
+    """Decode a Secret as Helm's driver writes it; it sends only this kind as protobuf."""
     envelope = dict(_fields(raw[4:]))
     kind = dict(_fields(envelope[1]))[2].decode()
     if kind != "Secret":

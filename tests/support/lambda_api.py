@@ -1,4 +1,4 @@
-"""The Runtime API of AWS Lambda on loopback: hands out invocations one after another and keeps the answers."""
+"""AWS Lambda's Runtime API on loopback: hands out invocations one after another and keeps the responses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Final
 
 _ROOT: Final = "/2018-06-01/runtime"
 _DEADLINE_MS: Final = 4_102_444_800_000
-"""The year 2100: every invocation has time."""
+"""The year 2100, so that no invocation times out."""
 _ARN: Final = "arn:aws:lambda:eu-central-1:123456789012:function:shop"
 
 
 @dataclass
 class LambdaApi:
-    """What a runtime asked for and answered."""
+    """The state of the API: the runtime's requests and responses."""
 
     address: str
     events: list[bytes]
@@ -26,17 +26,17 @@ class LambdaApi:
     answers: dict[str, tuple[str, Any]] = field(default_factory=dict)
     """Id of an invocation → `response` or `error`, and the body."""
     failures: list[Any] = field(default_factory=list)
-    """Errors of the start."""
+    """Initialisation errors."""
     at_next: Callable[[int], object] = lambda answered: None
-    """Called when a runtime asks for an invocation: it may be frozen from here on."""
+    """Called when the runtime asks for an invocation; from then on it may be frozen."""
     is_idle: threading.Event = field(default_factory=threading.Event)
-    """Set when all invocations are answered, and the runtime asks for another one."""
+    """Set when all invocations are answered and the runtime asks for another one."""
     is_over: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
 def serve_invocations(events: Sequence[Any], contexts: Sequence[Mapping[str, Any]] = ()) -> Iterator[LambdaApi]:
-    """Serve one invocation for each event; whoever asks for more waits until the block ends."""
+    """Serve one invocation per event; further requests wait until the block ends."""
     api = LambdaApi("", [json.dumps(each).encode() for each in events], contexts)
 
     class Handler(BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ def serve_invocations(events: Sequence[Any], contexts: Sequence[Mapping[str, Any
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name of the base class
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,7 +1,7 @@
-"""One load into an embedded store in a process of its own: `python -m support.load_process DIR FILE`.
+"""One load into an embedded store in its own process: `python -m support.load_process DIR FILE`.
 
-Prints as JSON how many spans were stored, the hash of the spans read back, and the highest memory in bytes before
-and after the load.
+Prints as JSON the number of spans stored, the hash of the spans read back, and peak memory in bytes before and after
+the load.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from support.collector import make_payload
 
 
 def read_peak(pid: int | str = "self") -> int:
-    """The highest memory that a process has taken so far, in bytes."""
+    """Return a process's peak memory so far, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 def hash_spans(payloads: Iterable[bytes]) -> str:
-    """One hash of the bytes of all spans, in their order."""
+    """Return one hash of the bytes of all spans, in order."""
     digest = hashlib.sha256()
     for payload in payloads:
         for filed in iter_filed(payload):

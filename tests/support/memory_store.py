@@ -1,4 +1,4 @@
-"""A store in memory with the promises of the real one, for tests of the service's own behaviour."""
+"""An in-memory store with the guarantees of the real one, for tests of the service's own behaviour."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MemoryStore:
         self._runs: dict[tuple[str, str], list[bytes]] = {}
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store payloads, once per token; how many spans they hold."""
+        """Store payloads, once per token; return their number of spans."""
         spans = 0
         with self._lock:
             is_new = (tenant, token) not in self._tokens
@@ -40,12 +40,12 @@ class MemoryStore:
         return spans
 
     def count_apart(self, tenant: str, run_id: str) -> int:
-        """Nothing is kept apart here."""
+        """Return 0: this store keeps nothing apart."""
         del tenant, run_id
         return 0
 
     def resolve_run_id(self, tenant: str, prefix: str) -> str:
-        """The one run that a prefix names."""
+        """Return the one run that a prefix identifies."""
         with self._lock:
             found = [r for t, r in self._runs if t == tenant and r.startswith(prefix)]
         if not found:
@@ -55,14 +55,14 @@ class MemoryStore:
         return found[0]
 
     def read_run(self, tenant: str, run_id: str) -> list[bytes]:
-        """Every payload of a run."""
+        """Return every payload of a run."""
         with self._lock:
             if (tenant, run_id) not in self._runs:
                 raise RunNotFound(f"no run {run_id!r} here")
             return list(self._runs[tenant, run_id])
 
     def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
-        """What the runs have of equal requests, folded one after the other."""
+        """Compare equal requests over the runs, folded in one after another."""
         with self._lock:
             runs = {r: list(p) for (t, r), p in self._runs.items() if t == tenant}
         found = [
@@ -72,7 +72,7 @@ class MemoryStore:
         return fold_recordings(sorted(found, key=lambda r: r.root.start_ns), query)
 
     def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
-        """Matching runs, newest first."""
+        """Return matching runs, newest first."""
         with self._lock:
             runs = {r: list(p) for (t, r), p in self._runs.items() if t == tenant}
         found = [

@@ -1,4 +1,4 @@
-"""A library that writes files by itself, as those in C and Rust do, and whether this kernel can keep it from that."""
+"""A native library that writes files directly, as C and Rust libraries do, and whether this kernel can prevent that."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ needs_offline = pytest.mark.skipif(_find_abi() < NETWORK_ABI, reason="this kerne
 
 
 def install_library(folder: Path) -> str:
-    """Put the library, called `native`, among installed packages below a folder; the path to find it by."""
+    """Install the library, called `native`, below a folder and return the path that makes it importable."""
     packages = folder / "lib" / "site-packages"
     packages.mkdir(parents=True)
     (packages / "native.py").write_text(LIBRARY, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""pytest in a test, as a process of its own: which plug-ins it loads beside ours."""
+"""pytest as a subprocess of a test: the plug-ins that it loads beside ours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ def _without(*names: str) -> tuple[str, ...]:
 
 _OF_SDKS: Final = ("phoenix", "langsmith_plugin", "mockllm")
 OURS_AND_RUNNERS: Final = _without(*_OF_SDKS)
-"""Those that run coroutines, and hypothesis: a user's pytest."""
+"""Also loads the plug-ins that run coroutines, and hypothesis, like a user's pytest."""
 OURS: Final = _without(*_OF_SDKS, "anyio", "asyncio", "hypothesispytest")
-"""None of those: each would take a second to load, and a test starts pytest up to seven times."""
+"""Loads only ours: each other plug-in takes a second to load, and a test starts pytest up to seven times."""

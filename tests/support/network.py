@@ -1,4 +1,4 @@
-"""Denies this process every address but loopback: a test that needs the world is a broken test."""
+"""Denies this process every address except loopback: a test that needs the internet is broken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _is_denied = False
 
 
 class NetworkDenied(BaseException):
-    """A test reached for the network; a `BaseException`, so that no retry loop hides it."""
+    """A test accessed the network; a `BaseException`, so that no retry loop hides it."""
 
 
 def is_local(host: object) -> bool:
@@ -42,7 +42,7 @@ def _refuse_outside(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def deny() -> None:
-    """Deny the network from now on; an audit hook cannot be removed, so it is added once."""
+    """Deny the network from now on; audit hooks can't be removed, so one is added only once."""
     global _is_denied
     if not _is_denied:
         _is_denied = True

@@ -1,4 +1,4 @@
-"""Notebooks and kernels of Jupyter that are recorded in the tests, and the runs of their cells."""
+"""Jupyter notebooks and kernels recorded by the tests, and the runs of their cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.workers import input_of, units_of
 
 KERNEL: Final = ("-m", "ipykernel_launcher")
 EXECUTE: Final = ("nbconvert", "--to", "notebook", "--execute", "--output", "done.ipynb")
-"""What `jupyter` is given to execute a notebook."""
+"""The arguments of `jupyter` to execute a notebook."""
 ASKING: Final = """
 import asyncio, time, uuid
 from openai import AsyncOpenAI, OpenAI
@@ -30,17 +30,17 @@ async def think(text):
     made = await AsyncOpenAI().chat.completions.create(model="gpt-x", messages=asked)
     return made.choices[0].message.content
 """
-"""A cell, or a module, that asks models."""
+"""The code of a cell or module that calls models."""
 
 
 def make_place(path: Path, provider: Provider, **environ: str) -> Workplace:
-    """A directory of notebooks whose models are the local provider's."""
+    """Make a directory of notebooks that use the local provider's models."""
     quiet = {"JUPYTER_PLATFORM_DIRS": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     return Workplace(path, {**provider.environ(), "SPANREPLAY_GUARD": "production", **quiet, **environ})
 
 
 def write_notebook(place: Workplace, name: str, cells: Sequence[str]) -> Path:
-    """A notebook with these cells of code."""
+    """Write a notebook with these code cells."""
     made = [
         {"cell_type": "code", "id": f"cell-{number}", "source": source, "metadata": {}, "outputs": []}
         | {"execution_count": None}
@@ -52,27 +52,27 @@ def write_notebook(place: Workplace, name: str, cells: Sequence[str]) -> Path:
 
 
 def read_outputs(place: Workplace, name: str = "done.ipynb") -> list[list[dict[str, Any]]]:
-    """What each cell of an executed notebook shows."""
+    """Return the outputs of each cell of an executed notebook."""
     cells = json.loads((place.path / name).read_text(encoding="utf-8"))["cells"]
     return [each["outputs"] for each in cells]
 
 
 def cells_of(place: Workplace) -> list[Recording]:
-    """The runs of cells, oldest first."""
+    """Return the runs of cells, oldest first."""
     return sorted(units_of(place), key=lambda unit: int(input_of(unit)["execution_count"]))
 
 
 class Kernel:
-    """A recorded kernel, as its manager and one client have it."""
+    """A recorded kernel, with its manager and one client."""
 
     def __init__(self, manager: Any, client: Any) -> None:
         self.manager = manager
         self.client = client
         self.shown: list[dict[str, Any]] = []
-        """Messages to all clients about what was executed, without those that say that the kernel is busy."""
+        """Messages broadcast about executed code, except status messages."""
 
     def execute(self, source: str, **options: Any) -> Mapping[str, Any]:
-        """Execute a cell to its end; the reply."""
+        """Execute a cell to its end and return the reply."""
         reply: dict[str, Any] = self.client.execute_interactive(
             source, timeout=TIMEOUT_S, output_hook=self._keep, **{"allow_stdin": False, **options}
         )
@@ -80,12 +80,12 @@ class Kernel:
         return content
 
     def evaluate(self, expression: str) -> str:
-        """What an expression is in the kernel, as a front end asks for itself."""
+        """Evaluate an expression in the kernel, as a front end does for its own use."""
         told = self.execute("pass", silent=True, user_expressions={"it": expression})["user_expressions"]["it"]
         return str(told["data"]["text/plain"])
 
     def interrupt_blocked(self) -> None:
-        """Interrupt a cell that is in a blocking system call: a signal that comes just before waits for its end."""
+        """Interrupt a cell in a blocking system call; a signal just before the call would take effect only after it."""
         switches: list[str] = []
 
         def is_blocked() -> bool:
@@ -104,7 +104,7 @@ class Kernel:
 
 @contextmanager
 def a_kernel(place: Workplace, **environ: str) -> Iterator[Kernel]:
-    """A kernel whose `kernel.json` has it recorded; ended as a server of notebooks does."""
+    """Run a kernel whose `kernel.json` records it; shut it down as a notebook server does."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import KernelManager
 

@@ -1,6 +1,6 @@
-"""Opens recordings with every command that reads one; `python -m support.opened_files FILE…` says what it wrote where.
+"""Opens recordings with every command that reads one; `python -m support.opened_files FILE…` prints what they wrote.
 
-An audit hook hears every way in which Python changes a file. Printed is what lies outside of the data directory.
+An audit hook sees every way in which Python changes a file. Only changes outside of the data directory are printed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHANGES: Final = frozenset(
     }
 )
 EXPORTED: Final = re.compile(r"(\.[0-9a-f]{32}\.replay\.[^/]*|[0-9a-f]{32}\.replay[^/]*)\Z")
-"""What `export` writes into the working directory, where it is told no name: after the run."""
+"""Files that `export` writes into the working directory if it is given no name; they are named after the run."""
 COMMANDS: Final = (
     *(("show", "FILE"), ("show", "FILE", "--json"), ("show", "FILE", "--call", "1"), ("import", "FILE")),
     *(("ls",), ("ls", "--json"), ("show", "latest"), ("export", "latest"), ("drift", "--json")),
@@ -41,7 +41,7 @@ COMMANDS: Final = (
 
 
 class Watch:
-    """What changes outside of the folders that may be changed."""
+    """Collects changes outside of the allowed folders."""
 
     def __init__(self, here: Path) -> None:
         self._here = here.resolve()
@@ -77,7 +77,7 @@ class Watch:
 
 
 def main() -> None:
-    """Open each file with each command; then print what was written outside, and how many commands ran."""
+    """Open each file with each command; print what was written outside, and the number of commands."""
     here = Path.cwd()
     runner = CliRunner()
 
@@ -89,7 +89,7 @@ def main() -> None:
             assert result.exception is None or isinstance(result.exception, SystemExit), (file, words, result.exception)
         return done
 
-    run(sys.argv[1])  # loads what is loaded at first use
+    run(sys.argv[1])  # loads what is imported lazily
     watch = Watch(here)
     watch.is_on = True
     done = {Path(file).name: run(file) for file in sys.argv[2:]}

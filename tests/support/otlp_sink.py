@@ -1,4 +1,4 @@
-"""A real OTLP/HTTP collector on loopback whose answers a test decides."""
+"""A real OTLP/HTTP collector on loopback whose answers are set by the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Seen:
     body: bytes
 
     def span_ids(self) -> list[int]:
-        """The ids of the spans, as numbers, in order."""
+        """Return the ids of the spans, as numbers, in order."""
         message = ExportTraceServiceRequest.FromString(self.body)
         return [
             int.from_bytes(span.span_id, "big")
@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the collector answers; `hangs` never answers, `is_garbage` answers no HTTP."""
+    """The collector's answer; `hangs` never answers, `is_garbage` sends something other than HTTP."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ OK = Answer()
 
 
 def reserve_port() -> socket.socket:
-    """A bound socket that refuses connections until it listens."""
+    """Return a bound socket that refuses connections until it listens."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
@@ -72,7 +72,7 @@ class OtlpSink(ThreadingHTTPServer):
         self.asked: list[str] = []
         """Paths of the GET requests."""
         self.told = b"{}"
-        """The JSON that they are answered with."""
+        """The JSON answer to GET requests."""
         self.says_who = threading.Event()
         """GET requests are answered once it is set."""
         self.says_who.set()
@@ -85,7 +85,7 @@ class OtlpSink(ThreadingHTTPServer):
         return endpoint_of(self.socket)
 
     def span_ids(self) -> list[int]:
-        """The ids of all spans that were accepted, in order of arrival."""
+        """Return the ids of all accepted spans, in order of arrival."""
         with self.lock:
             return [span_id for seen in self.accepted for span_id in seen.span_ids()]
 
@@ -144,7 +144,7 @@ def endpoint_of(reserved: socket.socket) -> str:
 def serve(
     reserved: socket.socket | None = None, *, keeps_alive: bool = True, tls: ssl.SSLContext | None = None
 ) -> Iterator[OtlpSink]:
-    """Run a collector on a free port, or on one that was reserved."""
+    """Run a collector on a free port or on a reserved one."""
     sink = OtlpSink(reserved or reserve_port(), keeps_alive=keeps_alive)
     if tls is not None:
         sink.socket = tls.wrap_socket(sink.socket, server_side=True)

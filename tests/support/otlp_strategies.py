@@ -1,4 +1,4 @@
-"""Hypothesis strategies for OTLP spans that use everything OTLP allows, and for JSON that is only almost right."""
+"""Hypothesis strategies for OTLP spans that use everything OTLP allows, and for slightly invalid JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ messages = st.lists(
 
 @st.composite
 def chat_bodies(draw: st.DrawFn) -> str:
-    """A provider's request as text: sometimes padded, with a name twice, cut off, or nested once more."""
+    """Draw a provider's request as text: sometimes padded, with a duplicate name, truncated, or nested once more."""
     name = st.sampled_from(["messages", "input", "tools", "contents", "other"])
     items = draw(messages)
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", "\t:\r\n")]))
@@ -51,7 +51,7 @@ def _any_values() -> st.SearchStrategy[AnyValue]:
         chat_bodies().map(lambda v: AnyValue(string_value=v)),
         st.booleans().map(lambda v: AnyValue(bool_value=v)),
         st.integers(-(2**63), 2**63 - 1).map(lambda v: AnyValue(int_value=v)),
-        # NaN is not equal to itself, so that two spans that hold it never are.
+        # NaN isn't equal to itself, so spans containing it would never be equal.
         st.floats(allow_nan=False).map(lambda v: AnyValue(double_value=v)),
         (st.binary(max_size=20) | st.just(b"\xff\x00" * 600)).map(lambda v: AnyValue(bytes_value=v)),
     )
@@ -97,7 +97,7 @@ spans = st.builds(
 
 @st.composite
 def requests(draw: st.DrawFn, run_id: str) -> ExportTraceServiceRequest:
-    """One batch of spans of one run, each with its own span id; resources and scopes may be empty."""
+    """Draw one batch of spans of one run, each with its own span id; resources and scopes may be empty."""
     request = ExportTraceServiceRequest()
     number = 0
     for _ in range(draw(st.integers(1, 2))):

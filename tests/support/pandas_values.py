@@ -1,4 +1,4 @@
-"""Frames, series, indexes and scalars of pandas that a codec goes wrong on, by name; they work with pandas 2 and 3."""
+"""pandas frames, series, indexes and scalars that codecs tend to get wrong, by name; for pandas 2 and 3."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOMENTS = ["2026-03-28 01:30", "2026-03-29 01:30", None, "2026-10-25 02:30:00.1
 
 
 class Ledger(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
-    """A frame with state of its own, which pandas does not know."""
+    """A frame with its own state, which pandas doesn't know about."""
 
     _metadata = ("currency",)
     currency: str
 
 
 def make_mixed() -> pd.DataFrame:
-    """A frame as agents have them."""
+    """Return a typical frame of an agent."""
     frame = pd.DataFrame(
         {
             "city": ["Berlin", None, "Zürich"],
@@ -48,7 +48,7 @@ def _make_multi() -> pd.DataFrame:
 
 
 def _make_by_row() -> pd.DataFrame:
-    """Columns that lie row after row in memory in every version, with others between them."""
+    """Return a frame with columns stored row by row in every version, and other columns between them."""
     matrix = np.random.default_rng(7).standard_normal((1001, 4)) * 1e3
     frame = pd.DataFrame(matrix, columns=list("abcd"), copy=False)
     frame.insert(1, "n", np.arange(1001))
@@ -82,13 +82,13 @@ def _make_every_own_dtype() -> pd.DataFrame:
 
 
 def string_dtypes() -> list[Any]:
-    """Every dtype of text that this pandas has."""
+    """Return every text dtype that this pandas has."""
     found = []
     for storage in ("python", "pyarrow", "pyarrow_numpy"):
         for options in ({}, {"na_value": np.nan}):
             try:
                 dtype = pd.StringDtype(storage, **options)
-            except (FutureWarning, ImportError, TypeError, ValueError):  # gone, or about to be
+            except (FutureWarning, ImportError, TypeError, ValueError):  # removed or deprecated
                 continue
             if dtype not in found:
                 found.append(dtype)
@@ -239,7 +239,7 @@ def _with_itself() -> pd.DataFrame:
 
 
 def describe(value: Any, describe_item: Callable[[Any], Any]) -> Any:
-    """What there is to say about a value of pandas, without the codec; of its items what `describe_item` says."""
+    """Describe a pandas value without the codec; its items are described by `describe_item`."""
     if isinstance(value, pd.MultiIndex):
         return [describe(level, describe_item) for level in value.levels], [c.tolist() for c in value.codes]
     if isinstance(value, pd.Index):

@@ -1,4 +1,4 @@
-"""A real Phoenix in a process of its own, closed to the world; takes some 25 s to start."""
+"""A real Phoenix in its own process, without network access; takes about 25 s to start."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HARDENING = {
 
 @dataclass
 class PhoenixServer:
-    """A running Phoenix; `log` is what it printed."""
+    """A running Phoenix; `log` is its output."""
 
     url: str
     log: Path
     _process: subprocess.Popen[bytes]
 
     def stop(self) -> None:
-        """Terminate it, and kill it if it does not go."""
+        """Terminate it, and kill it if it doesn't exit."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
@@ -48,7 +48,7 @@ class PhoenixServer:
 
 
 def start_phoenix(directory: Path, **environment: str) -> PhoenixServer:
-    """Start Phoenix on free ports with its data below a directory, and wait until it answers."""
+    """Start Phoenix on free ports with its data in a directory, and wait until it answers."""
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
     log = directory / "phoenix.log"

@@ -1,4 +1,4 @@
-"""Frames and series of polars that a codec goes wrong on, by name."""
+"""polars frames and series that codecs tend to get wrong, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOON = dt.datetime(2026, 3, 1, 12, 30, 0, 123456)
 
 
 def make_mixed() -> pl.DataFrame:
-    """A frame of every dtype that has a codec."""
+    """Return a frame with every dtype that has a codec."""
     columns: list[pl.Series] = [
         pl.Series("city", ["Berlin", None, "Z\u00fcrich"]),
         pl.Series("sold", [1, None, -3], dtype=pl.Int16),
@@ -41,7 +41,7 @@ def make_mixed() -> pl.DataFrame:
 
 
 def make_chunked() -> pl.Series:
-    """Numbers in pieces, as rows that were appended are."""
+    """Return a series of several chunks, as appending creates."""
     numbers = np.random.default_rng(3).standard_normal(3001) * 1e3
     return pl.concat([pl.Series("n", part) for part in np.split(numbers, [7, 1500])], rechunk=False)
 

@@ -13,14 +13,14 @@ from typing import Final
 
 _FIRST: Final = 16_384
 _END: Final = 32_768
-"""No system gives a port below this one to a socket that asks for any, so no other test's server gets one of these."""
+"""No system assigns ephemeral ports below this one, so no other test's server gets one of these."""
 _LAST_GIVEN: Final = Path(tempfile.gettempdir()) / f"spanreplay-test-port-{os.getuid()}"
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on, for a server that can't be told to take any.
+    """Return an unused TCP port, for a server that can't choose one itself.
 
-    All processes that run tests share one counter, so a port is given again only after thousands of others.
+    All test processes share one counter, so a port is reused only after thousands of others.
     """
     fd = os.open(_LAST_GIVEN, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -46,7 +46,7 @@ def _is_free(port: int) -> bool:
 
 
 def wait_for_port(port: int, timeout_s: float = 180.0) -> None:
-    """Return once somebody listens on 127.0.0.1:port. Raises: TimeoutError."""
+    """Wait until a server listens on 127.0.0.1:port. Raises: TimeoutError."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while time.monotonic() < deadline:

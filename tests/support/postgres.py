@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: a cluster in a temporary folder, on a unix socket, without a port."""
+"""The tests' own PostgreSQL server: a cluster in a temporary folder, on a unix socket, without a port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEBIAN: Final = Path("/usr/lib/postgresql")
 
 
 def find_programs() -> Path | None:
-    """The folder of `initdb`; None where there is no server."""
+    """Return the folder of `initdb`; None if no server is installed."""
     found = shutil.which("initdb")
     if found:
         return Path(found).parent
@@ -28,15 +28,15 @@ def find_programs() -> Path | None:
 
 @contextmanager
 def serve() -> Iterator[str]:
-    """The connection string of a new, empty server. Skips where there is none, but not in CI."""
+    """Yield the connection string of a new, empty server. Skips the test if none is installed, except in CI."""
     programs = find_programs()
     if programs is None:
         if os.environ.get("CI"):
             pytest.fail("there is no PostgreSQL server: tools/postgres.sh installs it")
         pytest.skip("there is no PostgreSQL server: tools/postgres.sh installs it")
-    # A server refuses to run as root: Debian's package makes a user for it
+    # The server refuses to run as root; Debian's package creates a user for it
     as_user: dict[str, Any] = {"user": "postgres"} if os.getuid() == 0 else {}
-    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # short: the path of a unix socket has 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # short: a unix socket's path is limited to 107 bytes
     try:
         if as_user:
             shutil.chown(folder, "postgres")

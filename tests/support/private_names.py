@@ -1,7 +1,7 @@
-"""What a recording does on a Python that has lost one private name: each name in a process of its own.
+"""Tests recording on a Python that lacks one private name; each name is tried in its own process.
 
 Run: python private_names.py FOLDER. The names are those that spanreplay's sources look up on modules of the standard
-library; each is deleted before spanreplay is imported. A name without which the bare program fails is left out.
+library; each is deleted before spanreplay is imported. Names without which the bare program fails are skipped.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any, Final
 
 SOURCES: Final = Path(__file__).resolve().parents[2] / "instrumentation" / "spanreplay"
 DOCUMENTED: Final = ("os._exit", "sys._getframe")
-"""Names with an underscore that Python documents."""
+"""Names with an underscore that are documented by Python."""
 LEFT_OUT: Final = ("replay", "cli", "report", "mock")
-"""Folders that no recording loads."""
+"""Folders that are not loaded while recording."""
 
 
 # ── The names ───────────────────────────────────────────────────────────────────────────────────────
@@ -39,7 +39,7 @@ def _is_private(name: str) -> bool:
 
 
 def _bound_modules(tree: ast.AST) -> dict[str, str]:
-    """Local name → module of the standard library or attribute of one."""
+    """Return local name → standard library module, or an attribute of one."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -52,7 +52,7 @@ def _bound_modules(tree: ast.AST) -> dict[str, str]:
 
 
 def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
-    """The full name of `module.attribute`, or ''."""
+    """Return the full name of `module.attribute`, or ''."""
     if isinstance(node, ast.Name):
         return bound.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -62,7 +62,7 @@ def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
 
 
 def find_names() -> list[str]:
-    """Full names, such as `concurrent.futures._base._yield_finished_futures`."""
+    """Return full names, such as `concurrent.futures._base._yield_finished_futures`."""
     found: set[str] = set()
     for path in SOURCES.rglob("*.py"):
         if path.relative_to(SOURCES).parts[0] in LEFT_OUT:
@@ -83,7 +83,7 @@ def find_names() -> list[str]:
 
 
 def _find_owner(name: str) -> tuple[Any, str] | None:
-    """The object that has the last part of a name; None if nothing has, or if it is a module."""
+    """Return the object that has the last part of a name, and that part; None if there is none or it is a module."""
     owner_name, _, last = name.rpartition(".")
     parts = owner_name.split(".")
     for count in range(len(parts), 0, -1):
@@ -104,7 +104,7 @@ def _named(owner: Any, attribute: str) -> str:
 
 
 def _spy(see: Callable[[str, str], None]) -> None:
-    """Have `see(module of ours, name)` called for whatever is patched; it may raise. In a process of its own."""
+    """Call `see(our module, name)` for every patch; it may raise. For use in a child process."""
     from spanreplay.runtime.patches import Patches
 
     def wrapper(real: Any) -> Any:
@@ -119,7 +119,7 @@ def _spy(see: Callable[[str, str], None]) -> None:
 
 
 def find_patched(folder: Path, url: str) -> dict[str, list[str]]:
-    """Module of ours → the names that it patches while recording."""
+    """Return our module → the names that it patches while recording."""
     patched: dict[str, list[str]] = {}
 
     def watch() -> dict[str, Any]:
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def work(url: str, folder: Path, tool: Any) -> list[str]:
-    """A bit of everything."""
+    """Run a program that uses a bit of everything."""
 
     async def step(number: int) -> int:
         await asyncio.sleep(0.001 * number)
@@ -207,7 +207,7 @@ def _record(url: str, folder: Path) -> dict[str, Any]:
 
 
 def in_child(folder: Path, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a function gives in a process of its own; `error` if it fails."""
+    """Run a function in a child process and return its result; `error` if it fails."""
     folder.mkdir()
     answer = folder / "answer.json"
     child = os.fork()
@@ -216,7 +216,7 @@ def in_child(folder: Path, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             os.chdir(folder)
             found = do()
-        except BaseException as exc:  # noqa: BLE001 -- it is what the caller asks for
+        except BaseException as exc:  # noqa: BLE001 -- the caller wants to know it
             found = {"error": f"{type(exc).__name__}: {exc}"}
         finally:
             answer.write_text(json.dumps(found))
@@ -227,7 +227,7 @@ def in_child(folder: Path, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def try_without(name: str, folder: Path, url: str, *, is_recorded: bool) -> dict[str, Any]:
-    """What comes of the program without a name."""
+    """Run the program without a name and return its outcome."""
 
     def do() -> dict[str, Any]:
         owned = _find_owner(name) if name else None
@@ -239,7 +239,7 @@ def try_without(name: str, folder: Path, url: str, *, is_recorded: bool) -> dict
 
 
 def try_refused(by: str, name: str, folder: Path, url: str) -> dict[str, Any]:
-    """What comes of the recorded program where a module of ours does not find a name that it patches."""
+    """Run the recorded program while one of our modules doesn't find a name that it patches; return the outcome."""
 
     def refuse(module: str, asked: str) -> None:
         if (module, asked) == (by, name):
@@ -253,10 +253,10 @@ def try_refused(by: str, name: str, folder: Path, url: str) -> dict[str, Any]:
 
 
 def main(folder: Path) -> Iterator[dict[str, Any]]:
-    """What the recorded program makes of each lack: of a private name, and of the last name that a module patches."""
+    """Yield the recorded program's outcome without each private name, and without the last name each module patches."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     url = f"http://127.0.0.1:{server.server_port}/"
-    serving = os.fork()  # here it would be one thread too many for the forks
+    serving = os.fork()  # not a thread in this process, because it forks
     if serving == 0:
         server.serve_forever()
     server.server_close()

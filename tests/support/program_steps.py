@@ -1,6 +1,6 @@
 """Steps of random programs beyond gathers and races: threads, streams, cancellation, queues, locks.
 
-Each kind is one row: how it is drawn, and how it runs. A step's result is what it observed, in order.
+Each kind is one row: how it is drawn, and how it runs. A step's result is its observations, in order.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Step = tuple[Any, ...]
 
 
 class Refused(ValueError):
-    """What a boundary raises."""
+    """Raised by a boundary."""
 
 
 @dataclass
 class Tools:
-    """What a program may call; each is a boundary."""
+    """The functions that a program may call; each is a boundary."""
 
     ask: Callable[[str, float], Awaitable[str]]
     ask_sync: Callable[[str], str]
@@ -33,7 +33,7 @@ class Tools:
     unit_s: float
 
     def sleep(self, units: float) -> Awaitable[None]:
-        """So many units of delay."""
+        """Sleep for some units of delay."""
         return asyncio.sleep(units * self.unit_s)
 
 
@@ -143,7 +143,7 @@ async def _scope(tools: Tools, delays: list[float], limit: float) -> str:
             seen.append(await tools.ask("in a scope", delay))
 
     try:
-        if sys.version_info >= (3, 11, 7):  # before, it may let go of its own cancellation behind a failed group
+        if sys.version_info >= (3, 11, 7):  # earlier versions may lose their own cancellation after a failed group
             async with asyncio.timeout(limit * tools.unit_s):
                 await work()
         else:
@@ -256,7 +256,7 @@ KINDS: Final[dict[str, Kind]] = {
     "lock": (lambda r: (_delays(r), r.randint(0, 2)), _lock),
     "condition": (lambda r: (_delays(r),), _condition),
 }
-"""Kinds that keep to one thread."""
+"""Kinds that use a single thread."""
 THREAD_KINDS: Final[dict[str, Kind]] = {
     "threads": (lambda r: (r.randint(1, 4), r.random() < 0.5), _in_threads),
     "executor": (lambda r: (r.randint(1, 4),), _in_executor),
@@ -265,11 +265,11 @@ THREAD_KINDS: Final[dict[str, Kind]] = {
 
 
 def draw(rng: random.Random, kind: str) -> Step:
-    """A random step of a kind."""
+    """Return a random step of a kind."""
     return (kind, *{**KINDS, **THREAD_KINDS}[kind][0](rng))
 
 
 async def run(tools: Tools, step: Step) -> str:
-    """Run a step; what it observed."""
+    """Run a step and return its observations."""
     kind, *parts = step
     return await {**KINDS, **THREAD_KINDS}[kind][1](tools, *parts)

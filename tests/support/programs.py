@@ -1,4 +1,4 @@
-"""Random asynchronous agent programs: what they observe, in order, is their result."""
+"""Random asynchronous agent programs; the result of one is its observations, in order."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from support import program_steps
 from support.program_steps import Refused, Step, Tools
 
 UNIT_S = 10.0
-"""One unit of delay; costs nothing, because a program is recorded on an instant loop."""
+"""One unit of delay; takes no real time, because programs are recorded on an instant loop."""
 
 
 @dataclass
 class World:
-    """The outside of one execution: delays that follow a schedule, answers that never repeat."""
+    """The environment of one execution: delays that follow a schedule, answers that never repeat."""
 
     jitter: random.Random
     observed: list[Any] = field(default_factory=list)
     bodies: int = 0
 
     def answer(self) -> str:
-        """A new answer, as a model would give."""
+        """Return a new answer, as a model would."""
         self.bodies += 1
         return f"{random.SystemRandom().getrandbits(48):012x}"
 
@@ -51,7 +51,7 @@ async def _in_time(call: Coroutine[Any, Any, str], limit_s: float) -> str:
 
 
 def build(program: list[Step], world: World, unit_s: float = UNIT_S, *, is_eager: bool = False) -> Callable[[], Any]:
-    """The program as a coroutine function; `unit_s` is how long one unit of delay takes."""
+    """Build the program as a coroutine function; `unit_s` is the duration of one unit of delay."""
 
     @spanreplay.boundary("tool", name="ask")
     async def ask(question: str, units: float) -> str:
@@ -126,12 +126,12 @@ ALL = (*CORE, *program_steps.KINDS, *program_steps.KINDS, *program_steps.THREAD_
 
 
 def random_program(rng: random.Random, depth: int = 2, kinds: tuple[str, ...] = CORE) -> list[Step]:
-    """A program of one to three steps; delays within one race differ, so that only its schedule decides it."""
+    """Return a program of one to three steps; delays within a race differ, so that only its schedule decides it."""
     return [_random_step(rng, depth, kinds) for _ in range(rng.randint(1, 3))]
 
 
 def _delay(rng: random.Random, most: int) -> float:
-    return rng.randint(0, most) + rng.random()  # no two delays are equal: only a race with a margin has a winner
+    return rng.randint(0, most) + rng.random()  # no two delays are equal: a race needs a margin to have a winner
 
 
 def _delays(rng: random.Random) -> list[float]:
@@ -154,9 +154,9 @@ def _random_step(rng: random.Random, depth: int, kinds: tuple[str, ...]) -> Step
 
 
 class InstantLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer: a recording with exact times, made at once.
+    """An event loop whose clock jumps to the next timer, to make a recording with exact times without waiting.
 
-    `turn_s` gives how long a turn of the loop takes; with 0 nothing ever comes while the program still reacts.
+    `turn_s` returns the duration of an event loop iteration; with 0, nothing arrives while the program still reacts.
     """
 
     def __init__(self, turn_s: Callable[[], float] = float) -> None:
@@ -168,7 +168,7 @@ class InstantLoop(asyncio.SelectorEventLoop):
         selector.select = self._select
 
     def time(self) -> float:
-        """Seconds on the loop's own clock."""
+        """Return the seconds on the loop's own clock."""
         return self._now_s
 
     def _select(self, timeout: float | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""A local model provider for tests: real HTTP, every answer unique. What else it speaks is in wire_routes.
+"""A local model provider for tests: real HTTP, every answer unique. Its further protocols are in wire_routes.
 
 In a test: `provider = Provider().start()`, then `provider.environ()` for the agent's process.
 By hand: `PYTHONPATH=tests python -m support.provider --port-file F`.
@@ -6,7 +6,7 @@ By hand: `PYTHONPATH=tests python -m support.provider --port-file F`.
 The prompt decides what happens:
   "use tool NAME with {…}"            a call of that tool, if it was offered (see wire_text.read_turn)
   "answer outside the schema"         prose although a JSON schema was asked for
-  "fail 429 twice", "fail 500 always" that HTTP status so often (once, twice, N times, always), then success
+  "fail 429 twice", "fail 500 always" that HTTP status (once, twice, N times, always), then success
   "drop connection mid-stream"        the connection ends in the middle of the answer
   "slow"                              a pause before the answer and between its chunks
 """
@@ -63,7 +63,7 @@ _ERROR_KINDS: Final = {
 
 @dataclass
 class Provider:
-    """One provider on a port of 127.0.0.1; `requests` is what it was asked, in order of arrival.
+    """One provider on a port of 127.0.0.1; `requests` are the requests it got, in order of arrival.
 
     With `is_repeatable` the same request always gets the same answer, so that two runs can be compared.
     """
@@ -72,9 +72,9 @@ class Provider:
     is_repeatable: bool = False
     fingerprint: str = field(default_factory=lambda: make_id("fp_", 10))
     determinism: str = ""
-    """What an inference engine says of its kernels, in a header of each answer."""
+    """The determinism header of an inference engine, sent with each answer."""
     script: deque[str] = field(default_factory=deque)
-    """What each request to a model asks for beside its own prompt, in order: for agents whose prompts are their own."""
+    """Orders added to the requests to a model, one each, in order: for agents whose prompts can't be chosen."""
     requests: list[tuple[str, Any]] = field(default_factory=list)
     _failures: Counter[str] = field(default_factory=Counter)
     _answers: dict[str, Any] = field(default_factory=dict)
@@ -84,16 +84,16 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """The root URL, no trailing slash: what ANTHROPIC_BASE_URL takes."""
+        """The root URL, without a trailing slash: the value of ANTHROPIC_BASE_URL."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def openai_url(self) -> str:
-        """What OPENAI_BASE_URL takes."""
+        """The value of OPENAI_BASE_URL."""
         return self.url + "/v1"
 
     def environ(self) -> dict[str, str]:
-        """Variables that make an unmodified agent talk to this provider."""
+        """Return variables that make an unmodified agent use this provider."""
         return {
             "OPENAI_BASE_URL": self.openai_url,
             "OPENAI_API_KEY": "sk-test-local-provider",
@@ -126,7 +126,7 @@ class Provider:
         return self
 
     def stop(self) -> None:
-        """Close the port and every open connection: from now on, a call is refused."""
+        """Close the port and every open connection; further calls are refused."""
         if self._server is None or self._thread is None:
             return
         self._server.shutdown()
@@ -148,7 +148,7 @@ class Provider:
                 self.requests.append((path, body))
 
     def direct(self, path: str, body: Json) -> Json:
-        """The body with the next line of the script as its last message."""
+        """Return the body with the next line of the script as its last message."""
         name = {"/v1/chat/completions": "messages", "/v1/responses": "input"}.get(path)
         with self._lock:
             if name is None or not self.script:
@@ -158,7 +158,7 @@ class Provider:
         return {**body, name: [*([{"role": "user", "content": before}] if isinstance(before, str) else before), order]}
 
     def answer(self, path: str, body: Json, make: Callable[..., T], *args: Any) -> T:
-        """What `make` gives, or gave for the same request before."""
+        """Return the result of `make` or, if repeatable, its earlier result for the same request."""
         if not self.is_repeatable:
             return make(*args)
         key = path + json.dumps(body, sort_keys=True)
@@ -169,7 +169,7 @@ class Provider:
             return found
 
     def next_failure(self, path: str, body: Json) -> int:
-        """The HTTP status this request must fail with, or 0; counts per identical request."""
+        """Return the HTTP status with which this request must fail, or 0; counts per identical request."""
         wanted = _FAILURE.search(_asked(body))
         if wanted is None:
             return 0
@@ -184,7 +184,7 @@ class Provider:
 
 
 def _asked(body: Json) -> str:
-    """The conversation of a request, in any protocol, as text."""
+    """Return the conversation of a request, in any protocol, as text."""
     fields = ("messages", "input", "contents", "message", "prompt", "inputText", "text", "query")
     return json.dumps(next((body[name] for name in fields if name in body), ""))
 
@@ -217,7 +217,7 @@ class _Server(ThreadingHTTPServer):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # it closed by itself
+                continue  # already closed
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):

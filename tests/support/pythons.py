@@ -1,4 +1,4 @@
-"""The Pythons of other versions that have spanreplay and pytest here: tools/agents.sh and `make matrix` make them."""
+"""Other Python versions with spanreplay and pytest, if installed by tools/agents.sh or `make matrix`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"py3\.(\d+)")
 
 @cache
 def other_pythons() -> dict[tuple[int, int], Path]:
-    """Interpreters by version, the oldest first; this one's version is left out."""
+    """Return interpreters by version, oldest first, without this one's version."""
     found = {}
     for python in ROOT.glob(".venvs/py3.*/bin/python"):
         if name := _NAME.fullmatch(python.parents[1].name):
@@ -32,7 +32,7 @@ def other_pythons() -> dict[tuple[int, int], Path]:
 
 
 def run_tests(python: Path, *arguments: str) -> str:
-    """What pytest says under another Python; insists that it passes."""
+    """Run pytest under another Python and return its output; it must pass."""
     done = subprocess.run(
         [str(python), "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
@@ -47,7 +47,7 @@ def run_tests(python: Path, *arguments: str) -> str:
 
 
 def since(*version: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A test of what came with a version of Python: under an older one it runs in a child that is new enough."""
+    """Mark a test that needs a version of Python; under an older one it runs in a newer child interpreter."""
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         if version <= OWN:

@@ -15,7 +15,7 @@ SOUND_BYTES = 960
 
 
 class RealtimeServer:
-    """Answers on a port of 127.0.0.1 while it is entered."""
+    """Serves on a port of 127.0.0.1 while entered."""
 
     def __init__(self) -> None:
         self._server = websockets.sync.server.serve(_serve, "127.0.0.1", 0)
@@ -23,7 +23,7 @@ class RealtimeServer:
 
     @property
     def url(self) -> str:
-        """What OPENAI_BASE_URL takes; the SDK makes a websocket's of it."""
+        """The value of OPENAI_BASE_URL; the SDK turns it into a websocket URL."""
         return f"http://127.0.0.1:{self._server.socket.getsockname()[1]}/v1"
 
     def __enter__(self) -> RealtimeServer:

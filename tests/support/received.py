@@ -1,4 +1,4 @@
-"""What a collector received, in a form in which two runs of one program can be compared: ids and times are left out."""
+"""Describes the data a collector received so that two runs of a program can be compared, without ids and times."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OPAQUE: Final = re.compile(
 _OF_THE_PROCESS: Final = frozenset({"process.pid", "process.parent_pid", "process.creation.time", "thread.id"})
 _SPAN_TYPE: Final = "logfire.span_type"
 _PENDING: Final = "pending_span"
-"""Logfire's placeholder for a span, which it leaves out if the span ends before the next batch goes out."""
+"""Logfire's placeholder for a span, which it omits if the span ends before the next batch is sent."""
 
 
 def describe_traces(seen: Iterable[Seen]) -> list[list[str]]:
-    """Every trace as the sorted descriptions of its spans, in an order that no id decides."""
+    """Return every trace as the sorted descriptions of its spans, in an order independent of ids."""
     traces: dict[bytes, dict[bytes, tuple[Span, dict[str, Any]]]] = {}
     for request in seen:
         for resource_spans in ExportTraceServiceRequest.FromString(request.body).resource_spans:
@@ -42,7 +42,7 @@ def describe_traces(seen: Iterable[Seen]) -> list[list[str]]:
 
 
 def names_of(seen: Iterable[Seen]) -> list[str]:
-    """The names of all spans, sorted."""
+    """Return the names of all spans, sorted."""
     requests = [ExportTraceServiceRequest.FromString(request.body) for request in seen]
     return sorted(
         span.name for r in requests for rs in r.resource_spans for scope in rs.scope_spans for span in scope.spans

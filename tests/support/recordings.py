@@ -1,4 +1,4 @@
-"""Recordings on disk for tests, framed after the format's description and not by our own writer."""
+"""Recordings on disk for tests, framed according to the format's description and not by our own writer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FRAME = struct.Struct("<II")
 
 
 def split_request(request: ExportTraceServiceRequest) -> list[bytes]:
-    """One payload a span, as a recorder writes them."""
+    """Return one payload per span, as a recorder writes them."""
     payloads = []
     resource_spans = request.resource_spans[0]
     scope_spans = resource_spans.scope_spans[0]
@@ -33,7 +33,7 @@ def split_request(request: ExportTraceServiceRequest) -> list[bytes]:
 
 
 def write_spool(directory: Path, recording: Recording) -> Path:
-    """A recording as a spool file below a data directory."""
+    """Write a recording as a spool file below a data directory."""
     spool = directory / "spool"
     spool.mkdir(parents=True, exist_ok=True)
     path = spool / f"{recording.run_id}.1-0.spool"
@@ -53,7 +53,7 @@ _HEAD: dict[str, Any] = {"method": "POST", "url": "http://127.0.0.1/v1/chat/comp
 
 
 def make_incident(number: int = 0, *, start_ns: int = START_NS, user_id: str = "u-7") -> Recording:
-    """A trading agent that places an order of $190,000: four calls in two lanes, one nested, one streamed."""
+    """Return a trading agent's run that places an order of $190,000: four calls in two lanes, one nested, one stream."""
     run_id = f"{start_ns // 1_000_000:012x}7{number:03x}8{0:015x}"
     recording = make_recording(
         run_id,

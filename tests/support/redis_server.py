@@ -1,4 +1,4 @@
-"""A Redis of a test's own."""
+"""A Redis server for a single test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.units import await_true, listens
 
 @contextmanager
 def a_redis(folder: Path) -> Iterator[int]:
-    """A Redis of its own on loopback; its port."""
+    """Run a separate Redis on loopback and yield its port."""
     server, port = shutil.which("redis-server"), free_port()
     assert server is not None, "redis-server is not installed: apt-get install redis-server"
     command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]

@@ -1,4 +1,4 @@
-"""Calls of a replay, made by hand: resolve what an agent would ask without an agent."""
+"""Calls of a replay made by hand: resolves an agent's calls without an agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Asked:
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """What its key is made of."""
+        """The fields of its key."""
         return {"name": self.name, "arguments": {"x": self.argument}}
 
     @property
@@ -45,7 +45,7 @@ class Asked:
 
 
 def record_calls(asked: Iterable[Asked], manifest: Mapping[str, Any] | None = None, **changes: Any) -> Recording:
-    """A recording of calls that answered `{"value": seq}`; complete unless a manifest says otherwise."""
+    """Return a recording of calls that answered `{"value": seq}`; complete unless a manifest says otherwise."""
     run_id = make_run_id(7)
     counters: dict[tuple[str, str], int] = {}
     calls: list[CallRecord] = []
@@ -76,7 +76,7 @@ def record_calls(asked: Iterable[Asked], manifest: Mapping[str, Any] | None = No
 
 
 def seal(recording: Recording, manifest: Mapping[str, Any] | None = None) -> Recording:
-    """The recording with a manifest that is true of it; `manifest` takes its place, `{}` for a run that was killed."""
+    """Return the recording with a correct manifest, or with `manifest` instead; `{}` means a run that was killed."""
     finished = [c for c in recording.calls if c.outcome != Outcome.OPEN.value]
     stated = {
         "calls": len(recording.calls),
@@ -90,7 +90,7 @@ def seal(recording: Recording, manifest: Mapping[str, Any] | None = None) -> Rec
 
 
 class Asker:
-    """A replay that is asked call by call."""
+    """A replay whose calls are made one by one."""
 
     def __init__(self, recording: Recording, plan: Plan | None = None) -> None:
         self.session = Session(recording, plan or Plan())
@@ -114,7 +114,7 @@ class Asker:
 
 
 def served(asker: Asker, asked: Asked) -> int:
-    """Which recorded call answers, by its seq."""
+    """Return the seq of the recorded call that answers."""
     crossing = asker.ask(asked)
     assert crossing.served is not None
     return crossing.served.seq

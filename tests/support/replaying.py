@@ -18,18 +18,18 @@ from support.agents import without_instrumentors
 
 TIMEOUT_S: Final = 600
 LONG_S: Final = 3600
-"""A suite of a thousand units takes its time."""
+"""Timeout for long replays, such as a suite of a thousand units."""
 BIN: Final = Path(sys.executable).parent
 PATIENT: Final = {
     "GUNICORN_CMD_ARGS": f"--timeout {TIMEOUT_S}",
     "UVICORN_TIMEOUT_WORKER_HEALTHCHECK": str(TIMEOUT_S),
 }
-"""A worker that loads slowly, as on a busy machine, or that a test stops, does not hang: its server leaves it alive."""
+"""Keeps servers from killing a worker that loads slowly on a busy machine or that a test has stopped."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A replay that ended: what the agent printed, the exit code, the verdict."""
+    """A finished replay: the agent's output, the exit status and the verdict."""
 
     stdout: str
     stderr: str
@@ -37,7 +37,7 @@ class Replayed:
     verdict: dict[str, Any]
 
     def causes(self) -> list[tuple[str, str]]:
-        """(kind, boundary) of every divergence that is not downstream of another."""
+        """Return (kind, boundary) of every divergence that isn't downstream of another."""
         return [(d["kind"], d["boundary"]) for d in self.verdict["divergences"] if not d["downstream"]]
 
 
@@ -56,10 +56,10 @@ class Workplace:
             **(environ or {}),
         }
         self.within: Sequence[str] = ()
-        """A program, with its arguments, that `spanreplay` is started by: a container."""
+        """A program and its arguments through which `spanreplay` is started, e.g. a container."""
 
     def write(self, name: str, source: str) -> Path:
-        """An agent of the test's own."""
+        """Write the test's own agent."""
         file = self.path / name
         file.write_text(source, encoding="utf-8")
         return file
@@ -76,7 +76,7 @@ class Workplace:
         )
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """`spanreplay` with these arguments, to its end."""
+        """Run `spanreplay` with these arguments to its end."""
         return subprocess.run(
             [*self.within, str(BIN / "spanreplay"), *arguments],
             cwd=self.path,
@@ -90,14 +90,14 @@ class Workplace:
     def record(
         self, script: str | Path, *args: str, status: int = 0, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        """Record an unmodified agent; insists on its exit status."""
+        """Record an unmodified agent; its exit status must match."""
         process = self.spawn([str(self.python), str(script), *args], **environ)
         stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == status, stderr
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def recordings(self) -> list[Recording]:
-        """Every recorded run here, oldest first; replays are left out."""
+        """Return every recorded run here, oldest first, without replays."""
         catalog = SpoolCatalog(self.path / ".spanreplay")
         try:
             found = catalog.search(RunQuery(limit=1000))
@@ -106,7 +106,7 @@ class Workplace:
             catalog.close()
 
     def recording(self) -> Recording:
-        """The one recorded run."""
+        """Return the only recorded run."""
         found = self.recordings()
         assert len(found) == 1, [r.run_id for r in found]
         return found[0]
@@ -114,7 +114,7 @@ class Workplace:
     def replay(
         self, script: str | Path, *args: str, source: str = "", options: Sequence[str] = (), **environ: str
     ) -> Replayed:
-        """`spanreplay replay` of the newest run, or of `source`."""
+        """Run `spanreplay replay` on the newest run or on `source`."""
         report = self.path / "verdict.json"
         report.unlink(missing_ok=True)
         run_id = source or self.recordings()[-1].run_id

@@ -9,7 +9,7 @@ _WHO = ("-c", "user.name=Dev", "-c", "user.email=dev@example.test", "-c", "commi
 
 
 def commit(path: Path, message: str) -> str:
-    """Commit what is in a directory, making the repository if there is none; the commit's id."""
+    """Commit a directory's content, creating the repository if needed; return the commit's id."""
     if not (path / ".git").exists():
         _git(path, "init", "-q", "-b", "main")
     _git(path, "add", "--", "*.py")
@@ -18,12 +18,12 @@ def commit(path: Path, message: str) -> str:
 
 
 def check_out(path: Path, commit_id: str) -> None:
-    """Put the working tree into the state of a commit."""
+    """Check out a commit."""
     _git(path, "checkout", "-q", commit_id)
 
 
 def clone(source: Path, target: Path) -> None:
-    """Another working copy, as CI makes it."""
+    """Clone the repository, as CI does."""
     _git(source, "clone", "-q", str(source), str(target))
 
 

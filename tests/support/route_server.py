@@ -1,4 +1,4 @@
-"""A local HTTP server whose answers the test writes itself: a path → a function of the handler."""
+"""A local HTTP server whose answers are written by the test: path → a function of the handler."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
     def send_chunks(
         self, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None, *, is_whole: bool = True
     ) -> None:
-        """Answer chunk by chunk, as the pieces come; hang up behind the last one unless it `is_whole`."""
+        """Answer chunk by chunk as pieces arrive; hang up after the last one unless it `is_whole`."""
         self.send_response(200)
         for name, value in {"transfer-encoding": "chunked", **(headers or {})}.items():
             self.send_header(name, value)
@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def send_until_closed(self, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None) -> None:
-        """Answer piece by piece, with no word about where the body ends, and hang up there."""
+        """Answer piece by piece without stating the body's length, and close the connection at its end."""
         self.close_connection = True
         self.send_response(200)
         for name, value in {"connection": "close", **(headers or {})}.items():
@@ -89,7 +89,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class RouteServer:
-    """Answers on a port of 127.0.0.1 while it is entered; `requests` is what it was asked."""
+    """Serves on a port of 127.0.0.1 while entered; `requests` are the requests it got."""
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self.routes = dict(routes)

@@ -18,12 +18,12 @@ TRACE_ID = "5b" * 16
 
 
 def make_run_id(number: int = 0) -> str:
-    """A UUIDv7 of a fixed day; runs with near numbers differ only in their last characters."""
+    """Return a UUIDv7 of a fixed day; runs with close numbers differ only in their last characters."""
     return f"019f{'0' * 8}7000{'8'}{number:015x}"
 
 
 def make_call(run_id: str, seq: int, **changes: Any) -> CallRecord:
-    """One finished call; every third is an LLM call."""
+    """Return one finished call; every third is an LLM call."""
     is_llm = seq % 3 == 1
     values: dict[str, Any] = {
         "run_id": run_id,
@@ -52,7 +52,7 @@ def make_call(run_id: str, seq: int, **changes: Any) -> CallRecord:
 
 
 def make_recording(run_id: str | None = None, calls: int = 4, **root: Any) -> Recording:
-    """A complete run of some calls."""
+    """Return a complete run of some calls."""
     run_id = run_id or make_run_id()
     values: dict[str, Any] = {
         "run_id": run_id,
@@ -133,7 +133,7 @@ def _make_span(record: CallRecord | RootRecord, name: str, attributes: dict[str,
 
 
 def make_request(recording: Recording) -> ExportTraceServiceRequest:
-    """A recording as one OTLP export request, its root span last as recorders send it."""
+    """Return a recording as one OTLP export request, with its root span last, as recorders send it."""
     request = ExportTraceServiceRequest()
     resource_spans = request.resource_spans.add()
     resource_spans.resource.attributes.extend(
@@ -154,12 +154,12 @@ def make_request(recording: Recording) -> ExportTraceServiceRequest:
 
 
 def make_payload(recording: Recording) -> bytes:
-    """A recording as a serialised OTLP export request."""
+    """Return a recording as a serialised OTLP export request."""
     return make_request(recording).SerializeToString()
 
 
 def iter_attributes(request: ExportTraceServiceRequest) -> Iterator[Any]:
-    """Every attribute of a request's resources and spans."""
+    """Yield every attribute of a request's resources and spans."""
     for batch in request.resource_spans:
         yield from batch.resource.attributes
         for scope in batch.scope_spans:

@@ -1,4 +1,4 @@
-"""Long proofs of the same kind many times: CI tries a sample, `make matrix` all."""
+"""Samples long tests with many similar cases: CI runs a sample, `make matrix` runs all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 T = TypeVar("T")
 IS_WHOLE: Final = os.environ.get("SPANREPLAY_TEST_MATRIX") == "1"
 MARK: Final = "sampled"
-"""Mark of a test of many cases: `@pytest.mark.sampled(COUNT)`."""
+"""The marker of a test with many cases: `@pytest.mark.sampled(COUNT)`."""
 
 
 def sampled(cases: Iterable[T], count: int) -> list[T]:
-    """`count` of these cases, always the same, evenly spread with the first among them; all in `make matrix`."""
+    """Return `count` of these cases, always the same, evenly spread from the first; all of them in `make matrix`."""
     found = list(cases)
     if IS_WHOLE or len(found) <= count:
         return found

@@ -1,16 +1,16 @@
-"""What every row of the seam table promises, checked in a process: `python -m support.seam_contract SEAM ...`.
+"""Checks the contract of every row of the seam table in one process: `python -m support.seam_contract SEAM ...`.
 
 A row's case is tests/agents/seams/<its name>.py, the smallest program that uses the library, with
-    use()      crosses the boundary CALLS times (default 1) and gives something that can be compared
-    fail()     crosses it FAILING_CALLS times (default 1), to a body that raises PROBLEM (transports: to nobody, at
-               $NOBODY); optional
-    abandon()  begins to read a stream and leaves it; optional
+    use()      crosses the boundary CALLS times (default 1) and returns something comparable
+    fail()     crosses it FAILING_CALLS times (default 1), to a body that raises PROBLEM (transports: to a closed
+               port, at $NOBODY); optional
+    abandon()  starts to read a stream and abandons it; optional
     KIND       the only kind of call that is counted; optional
     BODIES     a list to which each body that runs appends; optional: a transport's body is the server at $URL
     WITH       names of other rows that the case needs; optional
-$PORT is free for a server of the case's own, $FOLDER an empty folder.
-Functions or coroutine functions. The case is loaded anew for each phase, behind the library and the seam.
-Standard output: {seam: {promise: "" or what is wrong}}; a promise that cannot be asked for is absent.
+$PORT is free for the case's own server, $FOLDER is an empty folder.
+The functions may be coroutine functions. The case is reloaded for each phase, after the library and the seam.
+Standard output: {seam: {promise: "" or the problem}}; a promise that can't be checked is absent.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Case:
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)
-        sys.modules[module.__name__] = module  # as that of a program that is run: its classes can be found again
+        sys.modules[module.__name__] = module  # like a program's module, so that its classes are found
         spec.loader.exec_module(module)
         self._globals = vars(module)
 
@@ -70,19 +70,19 @@ class Case:
         return name in self._globals
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A name of the case."""
+        """Return the value of a name in the case."""
         return self._globals.get(name, default)
 
     def call(self, name: str) -> Any:
-        """Run one of its functions to the end."""
+        """Run one of its functions to completion."""
         function = self._globals[name]
         return asyncio.run(function()) if inspect.iscoroutinefunction(function) else function()
 
     def fail(self) -> list[Any]:
-        """What gets out of `fail`: [value], or for each exception of the chain [type, arguments, is PROBLEM]."""
+        """Return the outcome of `fail`: its value, or [type, arguments, is PROBLEM] per exception of the chain."""
         try:
             value = self.call("fail")
-        except (Exception, ReplayMiss) as exc:  # noqa: BLE001 -- it is looked at
+        except (Exception, ReplayMiss) as exc:  # noqa: BLE001 -- it is inspected
             return list(_iter_chain(exc, self.get("PROBLEM")))
         return [["returned", repr(value), value is self.get("PROBLEM")]]
 
@@ -107,7 +107,7 @@ def _find_modules(seam: Seam) -> Seams:
 
 
 def check_fit(modules: Seams) -> Iterator[tuple[str, str]]:
-    """Each target exists and is changed; afterwards each is what it was, by identity."""
+    """Check that each target exists and is patched, and is afterwards the identical object again."""
     patches = Patches()
     for install, module in modules:
         install(module, patches)
@@ -152,7 +152,7 @@ def _calls(recording: Recording) -> list[Any]:
 
 
 def check_seam(seam: Seam, web: WebServer) -> Iterator[tuple[str, str]]:
-    """Each promise that can be asked of a row, and what is wrong with it ('' for nothing)."""
+    """Yield each promise that can be checked for a row, and its problem ('' for none)."""
     modules = _find_modules(seam)
     yield from check_fit(modules)
     if not (CASES / f"{seam.name}.py").exists():
@@ -184,7 +184,7 @@ def check_seam(seam: Seam, web: WebServer) -> Iterator[tuple[str, str]]:
         f"{value2!r} is not {value!r}": value2 != value,
         f"{bodies2} bodies ran": "BODIES" in case and bodies2,
         "its records are others": _calls(again) != _calls(recording),
-        # Not what a library's inside raised before, and not the same object: both end with the process
+        # Only the outermost exception, and not its identity: a replay has neither its chain nor the same object
         f"{failed2} is not {failed}": failing is not None and failed2[0][:2] != failed[0][:2],
     }
     yield "replays", "; ".join(text for text, is_wrong in wrong.items() if is_wrong)
@@ -210,12 +210,12 @@ def _check_abandoned(seam: Seam, modules: Seams) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Check the rows of these names and print what came of it."""
+    """Check the rows of these names and print the results."""
     faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
     warnings.simplefilter("ignore")  # other projects' deprecations
     os.environ.update(SPANREPLAY_RECORD_CLOCK="true", NOBODY="http://127.0.0.1:9")
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no part of the answer
+    os.dup2(2, 1)  # a library's output isn't part of the answer
     found: dict[str, dict[str, str]] = {}
     for seam in SEAMS:
         if seam.name not in names:
@@ -225,11 +225,11 @@ def main(names: list[str]) -> None:
             os.environ.update(URL=web.url, PORT=str(free_port()), FOLDER=folder)
             try:
                 found[seam.name].update(check_seam(seam, web))
-            except (Exception, ReplayMiss):  # noqa: BLE001 -- one row's trouble is not the others'
+            except (Exception, ReplayMiss):  # noqa: BLE001 -- one row's failure must not affect the others
                 found[seam.name]["check"] = traceback.format_exc(limit=-6)
     json.dump(found, out)
     out.flush()
-    os._exit(0)  # threads that a framework leaves behind are not waited for
+    os._exit(0)  # don't wait for threads that a framework leaves behind
 
 
 if __name__ == "__main__":

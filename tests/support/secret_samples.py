@@ -1,6 +1,6 @@
-"""Made-up secrets in their real formats, and texts that must never be touched.
+"""Made-up secrets in their real formats, and texts that redaction must never change.
 
-Keys are put together here, so that no file of the project contains one as a whole.
+Keys are concatenated here, so that no file of the project contains a complete one.
 """
 
 from __future__ import annotations

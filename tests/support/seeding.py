@@ -1,4 +1,4 @@
-"""Whether a replay can give Python the recorded hashes on this machine: tracing may be forbidden."""
+"""Checks whether a replay can reproduce Python's recorded hash seeds on this machine: tracing may be forbidden."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHY: Final = "a process can't be traced here, so no replay seeds Python's hashes
 
 @cache
 def can_seed() -> bool:
-    """Two starts with one secret have one hash."""
+    """Whether two starts with the same secret produce the same hash."""
     argv, environ = (sys.executable, "-c", "print(hash('alpha'))"), {"PATH": os.environ.get("PATH", os.defpath)}
     found = set()
     for _ in range(2):
@@ -26,5 +26,5 @@ def can_seed() -> bool:
 
 
 def fixed_seed() -> dict[str, str]:
-    """The variable that a run and its replay need where a replay can't seed hashes; none where it can."""
+    """Return the variable that a run and its replay need if a replay can't seed hashes; empty if it can."""
     return {} if can_seed() else {"PYTHONHASHSEED": "0"}

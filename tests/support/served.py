@@ -13,7 +13,7 @@ from support.replaying import TIMEOUT_S, Workplace
 def served_replay(
     place: Workplace, run: str, command: Sequence[str]
 ) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
-    """A replay that listens: its address, the command that it shows, and its process."""
+    """Start a listening replay; yield its address, the command that it shows, and its process."""
     argv = [str(place.python.parent / "spanreplay"), "replay", run, "--serve", "0", "--", str(place.python), *command]
     process = subprocess.Popen(
         argv, cwd=place.path, env=place.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

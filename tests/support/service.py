@@ -25,7 +25,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that runs on the loop."""
+        """Run a coroutine on the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ def serve(
     sink: VerdictSink | None = None,
     freshen: Freshen | None = None,
 ) -> Iterator[ReplayServer]:
-    """A running service on a free port of loopback."""
+    """Run a service on a free loopback port."""
     loop = LoopThread()
     try:
         server = ReplayServer(store, settings or ServerSettings(port=0), sink=sink, freshen=freshen)

@@ -1,4 +1,4 @@
-"""A user's shell: a directory with an agent, and `spanreplay` typed into it as processes of their own."""
+"""A user's shell: a directory with an agent, in which `spanreplay` commands run as separate processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Shell:
         self.environ = environ
 
     def spanreplay(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Type a command, to its end."""
+        """Run a command to its end."""
         command = [sys.executable, "-c", "from spanreplay.cli import main; main()", *arguments]
         return subprocess.run(
             command,
@@ -44,13 +44,13 @@ class Shell:
         )
 
     def runs(self, *options: str) -> list[dict[str, Any]]:
-        """What `ls --json` lists."""
+        """Return the runs listed by `ls --json`."""
         rows: list[dict[str, Any]] = json.loads(self.spanreplay("ls", "--json", *options).stdout)
         return rows
 
 
 def open_shell(folder: Path, provider: Provider) -> Shell:
-    """A shell in a folder with agent.py, whose SDK finds the provider."""
+    """Return a shell in a folder with agent.py, whose SDK uses the provider."""
     (folder / "agent.py").write_text(AGENT)
     environ = {
         **provider.environ(),

@@ -24,7 +24,7 @@ _AUTH: Final = {
 
 
 class Slack:
-    """What an app has sent to it."""
+    """The state of the fake Slack: everything that the app has sent."""
 
     def __init__(self, events: Sequence[dict[str, Any]]) -> None:
         self.events = events
@@ -34,20 +34,20 @@ class Slack:
         self._lock = threading.Lock()
 
     def serve_events(self, connection: ServerConnection) -> None:
-        """Greet an app, send it all events at once, and hear what it acknowledges."""
+        """Greet an app, send it all events at once, and collect its acknowledgements."""
         connection.send(json.dumps({"type": "hello", "num_connections": 1}))
         with self._lock:
             events, self.events = self.events, ()
         for event in events:
             connection.send(json.dumps(event))
-        with contextlib.suppress(ConnectionClosed):  # as an app that is killed leaves it
+        with contextlib.suppress(ConnectionClosed):  # a killed app closes it like this
             for message in connection:
                 told = json.loads(message)
                 with self._lock:
                     self.acknowledged.append(told["envelope_id"])
 
     def answer(self, method: str, body: str) -> dict[str, Any]:
-        """A call of the Web API."""
+        """Answer a call of the Web API."""
         if method == "apps.connections.open":
             return {"ok": True, "url": self.socket_url}
         if method == "chat.postMessage":
@@ -58,7 +58,7 @@ class Slack:
 
 
 def make_mention(number: int, text: str) -> dict[str, Any]:
-    """An envelope in which somebody mentions the app."""
+    """Return an envelope in which a user mentions the app."""
     event = {"type": "app_mention", "user": f"U{number}", "text": text, "ts": f"{number}.1", "channel": f"C{number}"}
     payload = {"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event_id": f"Ev{number}", "event": event}
     return {"type": "events_api", "envelope_id": f"e{number}", "payload": payload, "accepts_response_payload": False}
@@ -66,7 +66,7 @@ def make_mention(number: int, text: str) -> dict[str, Any]:
 
 @contextmanager
 def a_slack(events: Sequence[dict[str, Any]]) -> Iterator[Slack]:
-    """A Slack that sends these events to the first app that connects."""
+    """Run a Slack that sends these events to the first app that connects."""
     slack = Slack(events)
 
     class Api(BaseHTTPRequestHandler):
@@ -80,7 +80,7 @@ def a_slack(events: Sequence[dict[str, Any]]) -> Iterator[Slack]:
             self.wfile.write(answered)
 
         def log_message(self, *args: Any) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Api) as api, serve(slack.serve_events, "127.0.0.1", 0) as socket:
         slack.url = f"http://127.0.0.1:{api.server_port}/api/"

@@ -1,4 +1,4 @@
-"""Payloads of fixed runs, and waiting on conditions, for the tests of the spool."""
+"""Payloads of fixed runs, and helpers to wait for conditions, for the tests of the spool."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request(
     start_ns: int = 0,
     resource: dict[str, object] | None = None,
 ) -> bytes:
-    """One span as a serialized request."""
+    """Return one span as a serialized request."""
     message = ExportTraceServiceRequest()
     resource_spans = message.resource_spans.add()
     resource_spans.resource.attributes.extend(encode_attributes(resource or {"service.name": "trader"}))
@@ -47,7 +47,7 @@ def request(
 
 
 def call(run_id: str = RUN, seq: int = 1, **extra: object) -> bytes:
-    """A finished call of a run."""
+    """Return a finished call of a run."""
     attributes: dict[str, object] = {
         names.SCHEMA: "1",
         names.RUN_ID: run_id,
@@ -65,7 +65,7 @@ def call(run_id: str = RUN, seq: int = 1, **extra: object) -> bytes:
 
 
 def root(run_id: str = RUN, *, calls: int = 0, app: str = "trader", start_ns: int = 0, user_id: str = "") -> bytes:
-    """The final root record of a run that made `calls` calls."""
+    """Return the final root record of a run that made `calls` calls."""
     attributes: dict[str, object] = {
         names.SCHEMA: "1",
         names.RUN_ID: run_id,
@@ -83,7 +83,7 @@ def root(run_id: str = RUN, *, calls: int = 0, app: str = "trader", start_ns: in
 def whole_run(
     run_id: str = RUN, calls: int = 3, *, app: str = "trader", user_id: str = "", start_ns: int = 0
 ) -> list[bytes]:
-    """All payloads of a finished run."""
+    """Return all payloads of a finished run."""
     return [
         *(call(run_id, n) for n in range(1, calls + 1)),
         root(run_id, calls=calls, app=app, user_id=user_id, start_ns=start_ns),
@@ -91,7 +91,7 @@ def whole_run(
 
 
 def wait_until(is_true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait on a condition; fail with `what` at the deadline."""
+    """Wait for a condition; fail with `what` at the deadline."""
     pause = threading.Event()
     end = time.monotonic() + deadline_s
     while not is_true():
@@ -100,17 +100,17 @@ def wait_until(is_true: Callable[[], bool], what: str, deadline_s: float = DEADL
 
 
 def calls(*seqs: int) -> list[bytes]:
-    """One call for each number."""
+    """Return one call per number."""
     return [call(seq=seq) for seq in seqs]
 
 
 def ids(*seqs: int) -> list[int]:
-    """The span ids that such calls have."""
+    """Return the span ids of such calls."""
     return [1000 + seq for seq in seqs]
 
 
 def leave(directory: Path, payloads: list[bytes], run_id: str = RUN, *, to_ship: bool = True) -> Path:
-    """The file that a writer left behind which is gone."""
+    """Write the file that a terminated writer would leave behind."""
     writer = SpoolWriter(directory, run_id, to_ship=to_ship)
     assert all(writer.append(p) for p in payloads)
     path = writer.path
@@ -120,12 +120,12 @@ def leave(directory: Path, payloads: list[bytes], run_id: str = RUN, *, to_ship:
 
 
 def make_shipper(directory: Path, endpoint: str) -> Shipper:
-    """A shipper that sends at once."""
+    """Return a shipper that sends immediately."""
     return Shipper(directory, target_of(endpoint), interval_ms=1)
 
 
 def start_python(code: str, *args: object) -> subprocess.Popen[bytes]:
-    """Another Python process that can import these tools."""
+    """Start another Python process that can import these tools."""
     tests = str(Path(__file__).parents[1])
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, sys.path)])}
     return subprocess.Popen(

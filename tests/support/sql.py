@@ -1,4 +1,4 @@
-"""Asks an embedded store with SQL, as a person would: in a process of its own, with the server stopped."""
+"""Queries an embedded store with SQL as a user would: in a separate process, with the server stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ session.close()
 
 
 def ask(data_dir: Path, query: str) -> list[dict[str, Any]]:
-    """The rows of a query over the store of a stopped `spanreplay up`."""
+    """Return the rows of a query on the store of a stopped `spanreplay up`."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(data_dir / "chdb"), query],
         capture_output=True,

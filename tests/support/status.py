@@ -1,8 +1,8 @@
 """Writes docs/STATUS.md: each requirement row, the tests that name it, and whether they passed.
 
-A test names its rows first: `test_s27_s28_miss_is_never_live` belongs to S27 and S28. A row has passed if every clause
-of its acceptance text has a test that asserts it (`clauses.md`); else what is missing is named. The page holds no
-dates and no durations, so that an equal run writes an equal page.
+A test's name begins with its rows: `test_s27_s28_miss_is_never_live` belongs to S27 and S28. A row has passed if every
+clause of its acceptance text has a passing test that asserts it (`clauses.md`); otherwise the missing clauses are
+named. The page holds no dates or durations, so that equal runs write equal pages.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ acceptance text ([clauses](../tests/clauses.md)); of a row that is *partly* prov
 
 @dataclass
 class Proof:
-    """One test function: how many cases ran, and the worst that happened."""
+    """One test function: its cases and the worst result."""
 
     cases: set[str] = field(default_factory=set)
     skipped: dict[str, str] = field(default_factory=dict)
-    """The reason of each case that was skipped."""
+    """The reason of each skipped case."""
     result: str = "passed"
 
     def add(self, nodeid: str, result: str, reason: str = "") -> None:
-        """Count one case in."""
+        """Add one case."""
         self.cases.add(nodeid)
         if result == "skipped":
             self.skipped[nodeid] = reason
@@ -54,7 +54,7 @@ class Proof:
             self.result = "passed"
 
     def tell(self) -> str:
-        """What came of it, with the reasons of what was skipped; '' where all passed."""
+        """Return the result with the reasons of skipped cases; '' if all passed."""
         if self.result != "passed" or not self.skipped:
             return "" if self.result == "passed" else f" — {self.result}{_reasons(self.skipped.values())}"
         return f" — passed, {len(self.skipped)} skipped{_reasons(self.skipped.values())}"
@@ -66,7 +66,7 @@ def _reasons(reasons: Iterable[str]) -> str:
 
 
 def result_of(proofs: Iterable[Proof], missing: Sequence[str] = (), *, is_any_asserted: bool = True) -> str:
-    """What came of a row: failed if any of its tests did, skipped if all were; partly if clauses are `missing`."""
+    """Return a row's result: failed if any of its tests did, skipped if all were, partly if clauses are `missing`."""
     results = {proof.result for proof in proofs}
     if not results or "failed" in results:
         return "failed" if results else "no test yet"
@@ -77,18 +77,18 @@ def result_of(proofs: Iterable[Proof], missing: Sequence[str] = (), *, is_any_as
 
 
 def rows_of(nodeid: str) -> list[str]:
-    """The rows that a test id names; pure."""
+    """Return the rows that a test id names; pure."""
     match = _ROWS.match(nodeid.rpartition("::")[2])
     return [part.upper() for part in match.group(1).split("_") if part] if match else []
 
 
 def name_of(nodeid: str) -> str:
-    """The name of a test's function; pure."""
+    """Return the name of a test's function; pure."""
     return nodeid.rpartition("::")[2]
 
 
 def claimed_tests() -> dict[str, list[str]]:
-    """The names of the tests that assert a clause, with the rows that they assert it of."""
+    """Return the names of tests that assert a clause → the rows of those clauses."""
     claimed: defaultdict[str, list[str]] = defaultdict(list)
     for row, clauses in read_clauses(TABLE).items():
         for name in sorted({name for clause in clauses for name in clause.tests}):
@@ -97,7 +97,7 @@ def claimed_tests() -> dict[str, list[str]]:
 
 
 def read_titles(path: Path) -> dict[str, str]:
-    """Row → what is required, from the tables of the requirements; empty without the file."""
+    """Return row → its title, from the tables of the requirements; empty without the file."""
     if not path.exists():
         return {}
     titles: dict[str, str] = {}
@@ -111,7 +111,7 @@ def read_titles(path: Path) -> dict[str, str]:
 
 
 def read_unmeasured(path: Path) -> set[str]:
-    """Rows whose goal is a GPU's figure that no GPU has measured: those that are blank in the table of figures."""
+    """Return the rows whose figure has not been measured on a GPU: those blank in the table of figures."""
     if not path.exists():
         return set()
     cells = [_FIGURE_ROW.match(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -120,19 +120,19 @@ def read_unmeasured(path: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Required:
-    """What is required, by row: title, acceptance text, its clauses."""
+    """The requirements by row: title, acceptance text, clauses."""
 
     titles: Mapping[str, str] = field(default_factory=dict)
     acceptance: Mapping[str, str] = field(default_factory=dict)
     clauses: Mapping[str, Sequence[Clause]] = field(default_factory=dict)
 
     def missing(self, row: str, passed: Mapping[str, bool]) -> list[str]:
-        """What of a row no passing test asserts."""
+        """Return the parts of a row that no passing test asserts."""
         return unproved(self.acceptance.get(row, ""), self.clauses.get(row, ()), passed)
 
 
 def read_required() -> Required:
-    """The rows of docs/REQUIREMENTS.md with the clauses of clauses.md."""
+    """Read the rows of docs/REQUIREMENTS.md and the clauses of clauses.md."""
     return Required(read_titles(REQUIREMENTS), read_acceptance(REQUIREMENTS), read_clauses(TABLE))
 
 
@@ -149,10 +149,10 @@ def render(
     passed: Mapping[str, bool],
     unmeasured: Collection[str] = frozenset(),
 ) -> str:
-    """The page; pure and deterministic.
+    """Render the page; pure and deterministic.
 
-    passed: of each test function that ran, whether it passed. unmeasured: rows that also want a figure which is not
-    measured yet.
+    passed: test function → whether it passed, for those that ran. unmeasured: rows that also require a figure that
+    isn't measured yet.
     """
     rows = sorted(required.titles.keys() | proofs.keys(), key=row_order)
     results = {row: _result(row, proofs, required, passed) for row in rows}
@@ -177,14 +177,14 @@ def render(
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Why a test was skipped; '' if it was not. No paths: they differ from machine to machine."""
+    """Return the reason why a test was skipped, or ''. Contains no paths, which differ between machines."""
     if report.outcome != "skipped" or not isinstance(report.longrepr, tuple):
         return ""
     return report.longrepr[2].removeprefix("Skipped: ").replace(f"{ROOT}/", "")
 
 
 class StatusPart:
-    """A pytest plugin: writes what a run in another environment found, for the page that the main run writes."""
+    """A pytest plugin: writes the results of a run in another environment, for the main run's page."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -192,14 +192,14 @@ class StatusPart:
         self._found: list[tuple[str, str, str]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what happened to one test that names a row or asserts a clause."""
+        """Record the result of one test that names a row or asserts a clause."""
         function = report.nodeid.partition("[")[0]
         is_wanted = bool(rows_of(function)) or name_of(function) in self._claimed
         if is_wanted and (report.when == "call" or report.outcome != "passed"):
             self._found.append((report.nodeid, report.outcome, _reason(report)))
 
     def pytest_sessionfinish(self) -> None:
-        """Write what was found."""
+        """Write the results."""
         self._path.write_text(json.dumps(self._found), encoding="utf-8")
 
 
@@ -217,7 +217,7 @@ class StatusPage:
             self._add(nodeid, result, reason)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what happened to one test; under xdist the controller sees every report."""
+        """Record the result of one test; under xdist the controller sees every report."""
         if report.when != "call" and report.outcome == "passed":
             return
         self._add(report.nodeid, report.outcome, _reason(report))
@@ -230,7 +230,7 @@ class StatusPage:
             self._proofs[row][function].add(nodeid, result, reason)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note that a file of tests could not be read."""
+        """Record that a test file couldn't be collected."""
         self._is_collected = self._is_collected and not report.failed
 
     def _is_whole_suite(self) -> bool:
@@ -240,7 +240,7 @@ class StatusPage:
         )
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the page, unless tests were picked or the run was cut short."""
+        """Write the page, unless tests were selected or the run was interrupted."""
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if ended and self._is_collected and self._is_whole_suite():
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""A process that loads batches into a store and may kill itself while it does.
+"""A process that loads batches into a store and may kill itself meanwhile.
 
 python -m support.store_loader load URL BATCHES DELAY_S   prints `ready`, then the number of each loaded batch
-python -m support.store_loader check URL BATCHES ACKED    checks, loads everything again, checks once more
+python -m support.store_loader check URL BATCHES ACKED    checks, reloads everything, checks again
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLS = 20
 
 
 def make_batch(number: int) -> Recording:
-    """The run that is batch so-and-so; a run in three is larger than one blob."""
+    """Return the run of a batch; every third run is larger than one blob."""
     extra = {"note": "x" * (2_000_000 if number % 3 == 0 else 700)}
     return make_recording(make_run_id(number), calls=CALLS, env={"git_sha": f"{number:040x}", **extra})
 
@@ -35,7 +35,7 @@ def load_batch(store: Store, number: int) -> None:
 
 
 def check_batches(store: Store, numbers: range) -> None:
-    """Assert that these batches are there, whole."""
+    """Assert that these batches are stored completely."""
     for number in numbers:
         expected = make_batch(number)
         payloads = store.read_run(TENANT, expected.run_id)
@@ -45,13 +45,13 @@ def check_batches(store: Store, numbers: range) -> None:
 
 
 def check_reload(store: Store, batches: int, acked: int) -> None:
-    """Assert that acknowledged batches survived, and that loading all of them again leaves each exactly once."""
+    """Assert that acknowledged batches survived, and that after reloading each exists exactly once."""
     check_batches(store, range(acked))
     for number in range(batches):
         load_batch(store, number)
     check_batches(store, range(batches))
     with store._engine.client() as client:
-        # Without FINAL: the tokens kept the rows from being written twice, not just from being seen twice.
+        # Without FINAL: the tokens must prevent duplicate rows from being written, not only from being read.
         for table in ("spans", "boundaries"):
             (row,) = client.query(f"SELECT count() FROM {table}").result_rows
             assert row[0] == batches * (CALLS + 1), f"{table} has {row[0]} rows"

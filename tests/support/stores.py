@@ -24,31 +24,31 @@ _directories: list[Path] = []
 
 
 def make_directory() -> Path:
-    """A directory that is removed when this process ends."""
+    """Return a directory that is removed when this process ends."""
     directory = Path(tempfile.mkdtemp(prefix="spanreplay-test-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
 def chdb_directory() -> Path:
-    """This process's one directory of embedded stores."""
+    """Return this process's only directory for embedded stores."""
     if not _directories:
         _directories.append(make_directory())
     return _directories[0]
 
 
 def fresh_database() -> str:
-    """A database name that no other test has."""
+    """Return a database name that no other test uses."""
     return f"test_{os.getpid()}_{next(_numbers)}"
 
 
 def fresh_chdb_url() -> str:
-    """The URL of an empty embedded store."""
+    """Return the URL of an empty embedded store."""
     return f"chdb://{chdb_directory()}?database={fresh_database()}"
 
 
 class Front:
-    """A ClickHouse server for tests, in a process of its own; a real one where the environment names one."""
+    """A ClickHouse server for tests in its own process, or a real one if the environment names it."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -67,11 +67,11 @@ class Front:
         self._base = f"http://default:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/"
 
     def url(self, database: str) -> str:
-        """The URL of a database there."""
+        """Return the URL of a database on this server."""
         return urlunsplit(urlsplit(self._base)._replace(path=f"/{database}"))
 
     def kill(self) -> None:
-        """End it as a power cut would; idempotent."""
+        """Kill it, as a power failure would; idempotent."""
         if self._process is None:
             return
         self._process.kill()

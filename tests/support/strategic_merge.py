@@ -1,4 +1,4 @@
-"""Kubernetes' patches as its API server applies them: JSON merge, and strategic merge with the keys of its lists."""
+"""Applies Kubernetes patches like its API server: JSON merge, and strategic merge with the merge keys of lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MERGE_KEYS: Final = {
     "volumeMounts": ("mountPath",),
     "topologySpreadConstraints": ("topologyKey",),
 }
-"""Lists that are merged element by element; every other list is replaced."""
+"""Lists that are merged element by element, and their merge keys; every other list is replaced."""
 
 
 def merge(target: dict[str, Any], patch: dict[str, Any], *, is_strategic: bool) -> None:

@@ -1,4 +1,4 @@
-"""Random programs of streams at once, whose bodies end in a read of their own; the same over several HTTP clients."""
+"""Random programs with concurrent streams, whose end arrives in a separate read; for several HTTP clients."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ UNIT_S: Final = 0.001
 
 
 def _answer(handler: Handler) -> None:
-    """Pieces of a body, each behind a gap, and its end behind the last gap.
+    """Send the pieces of a body, each after a gap, and its end after the last gap.
 
-    "cut" hangs up there instead; "bare" says nothing of the body's length, so that the connection's end is its end.
+    "cut" closes the connection instead of ending the body; "bare" doesn't state the body's length, so that closing the
+    connection ends it.
     """
     asked = parse_qs(urlsplit(handler.path).query)
     *gaps, last = (int(gap) for gap in asked["gaps"][0].split(","))
@@ -53,7 +54,7 @@ ROUTES: Final[dict[str, Route]] = {"/stream": _answer}
 
 @dataclass
 class Stream:
-    """One stream that a program reads: its path, after how many pieces it is left (-1: never), and what comes next."""
+    """One stream that a program reads: its path, the pieces after which it is left (-1: never), and the next stream."""
 
     path: str
     left_after: int
@@ -70,7 +71,7 @@ def _draw_stream(rng: random.Random, depth: int) -> Stream:
 
 @dataclass
 class StreamProgram:
-    """Two to five streams at once; `observed` is what the program could tell, in order."""
+    """Two to five concurrent streams; `observed` are the program's observations, in order."""
 
     streams: list[Stream]
     is_as_completed: bool
@@ -78,7 +79,7 @@ class StreamProgram:
 
 
 def draw_program(seed: int) -> StreamProgram:
-    """A random program."""
+    """Return a random program."""
     rng = random.Random(seed)
     return StreamProgram([_draw_stream(rng, 1) for _ in range(rng.randint(2, 5))], rng.random() < 0.5)
 
@@ -89,7 +90,7 @@ Open = Callable[[Any, str], Any]
 
 @dataclass(frozen=True)
 class Client:
-    """An HTTP library: what it is patched with, and how a program runs on it."""
+    """An HTTP library: its seams, and how a program runs with it."""
 
     seams: Seams
     run: Callable[[StreamProgram, str], Callable[[], Any]]

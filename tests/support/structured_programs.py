@@ -1,4 +1,4 @@
-"""Random programs of trio and of anyio on both of its loops: what they observe, in order, is their result."""
+"""Random programs for trio, and for anyio on both of its loops; the result is their observations, in order."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Program:
         self.compute: Any = compute
 
     async def main(self) -> list[Any]:
-        """Run it; everything that it observed."""
+        """Run the program and return its observations."""
         self.limiter = self.api.CapacityLimiter(2)
         await self.run_steps(self.steps, "main")
         return self.world.observed
 
     async def run_steps(self, steps: list[Step], path: str) -> None:
-        """One step after the other."""
+        """Run the steps one after another."""
         for number, (kind, *parts) in enumerate(steps):
             seen = await getattr(self, f"do_{kind}")(f"{path}.{number}", *parts)
             self.world.observed.append((path, number, seen))
@@ -91,7 +91,7 @@ class Program:
             return "too slow"
 
     async def do_first(self, path: str, delays: list[float]) -> Any:
-        """The first answer cancels the others, which see it."""
+        """Let the first answer cancel the other tasks, which observe it."""
         found: list[Any] = []
 
         async with self.open_group() as group:
@@ -108,7 +108,7 @@ class Program:
         return found
 
     async def do_channel(self, path: str, delays: list[float], consumers: int) -> Any:
-        """Answers go through a channel to several consumers, in the order in which they come."""
+        """Send answers through a channel to several consumers, in the order of arrival."""
         found: list[Any] = []
         send, receive = self.open_channel(1)
 
@@ -130,7 +130,7 @@ class Program:
         return found
 
     async def do_threads(self, path: str, count: int, is_limited: bool) -> Any:
-        """Calls of threads, some of which call back; who is first is seen."""
+        """Make calls from threads, some of which call back into the loop; observe which is first."""
         found: list[Any] = []
 
         def work(number: int) -> str:
@@ -150,7 +150,7 @@ class Program:
         return found
 
     async def do_event(self, path: str, units: float, waiters: int) -> Any:
-        """An event wakes up several tasks, each of which asks."""
+        """Wake up several tasks with an event; each of them makes a call."""
         found: list[Any] = []
         event = self.api.Event()
 
@@ -167,7 +167,7 @@ class Program:
 
 
 def random_steps(rng: random.Random, depth: int = 2, *, with_threads: bool = False) -> list[Step]:
-    """A program of one to three steps."""
+    """Return a program of one to three steps."""
     return [_random_step(rng, depth, with_threads) for _ in range(rng.randint(1, 3))]
 
 

@@ -1,4 +1,4 @@
-"""Suites of units, replayed as a user does: `spanreplay suite`."""
+"""Replays suites of units as a user does: `spanreplay suite`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from support.replaying import Workplace
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite that has ended: what it said, the exit status, what is in its JSON."""
+    """A finished suite: its output, exit status and JSON."""
 
     stderr: str
     status: int
     report: dict[str, Any]
 
     def words(self) -> dict[str, str]:
-        """Run id → its verdict."""
+        """Return run id → its verdict."""
         return {unit["run_id"]: unit["verdict"] for unit in self.report["units"]}
 
 
 def replay_suite(place: Workplace, *command: str, options: Sequence[str]) -> Suite:
-    """`spanreplay suite` with these options; `command` are the words behind the Python that is started."""
+    """Run `spanreplay suite` with these options; `command` are the arguments of the Python that it starts."""
     report = place.path / "suite.json"
     report.unlink(missing_ok=True)
     done = place.run("suite", *options, "--json", str(report), "--", str(place.python), *command)

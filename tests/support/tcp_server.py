@@ -1,4 +1,4 @@
-"""A server outside of the program that is recorded: it answers every connection with one text."""
+"""A server outside of the recorded program; it answers every connection with one text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def answering(text: bytes, *, reads: bool) -> Iterator[tuple[int, list[bytes]]]:
-    """Its port, and what it was asked in each connection; nothing where it does not read."""
+    """Serve; yield the port and the input of each connection, which is empty unless the server `reads`."""
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -1,4 +1,4 @@
-"""A terminal of the test's own: a program that believes a person is there, and what that person sees."""
+"""A pseudo-terminal: runs a program as if a person used it, and returns what that person would see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 24
 
 @dataclass(frozen=True)
 class Seen:
-    """What the terminal showed, what went into the pipe, and the exit status."""
+    """The terminal's screen, the piped output, and the exit status."""
 
     screen: str
     stdout: str
@@ -43,7 +43,7 @@ def run_in_terminal(
 ) -> Seen:
     """Run a program in the foreground of a terminal to its end; `is_piped`: its standard output goes to a pipe.
 
-    `is_background`: the terminal is not its controlling one, as after `&` in another session.
+    `is_background`: the terminal isn't its controlling terminal, as after `&` in another session.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
@@ -89,5 +89,5 @@ def run_in_terminal(
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65_536)
-    except OSError:  # the last program has left the terminal
+    except OSError:  # the last program has closed the terminal
         return b""

@@ -1,4 +1,4 @@
-"""Large bodies through each HTTP library: a server, and a program that sends or fetches one and says what that took.
+"""Large bodies through each HTTP library: a server, and a program that transfers one and reports the cost.
 
 Run: python transfers.py serve BYTES, or python transfers.py LIBRARY WAY URL BYTES ROUNDS [DIRECTORY]; with a
 directory the program records itself there.
@@ -25,7 +25,7 @@ _RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """GET gives a body of letters; anything else answers with the size and hash of what came."""
+    """GET returns a body of letters; other methods return the size and hash of the received body."""
 
     protocol_version = "HTTP/1.1"
     size = 0
@@ -84,7 +84,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def pieces(size: int) -> Iterator[bytes]:
-    """So many letters, block by block."""
+    """Yield `size` letters, block by block."""
     while size > 0:
         yield BLOCK[:size]
         size -= len(BLOCK)
@@ -209,7 +209,7 @@ class Pipe:
         self._left = size
 
     def read(self, amount: int | None = -1) -> bytes:
-        """The next of it."""
+        """Return the next bytes."""
         amount = self._left if amount is None or amount < 0 else min(amount, self._left)
         self._left -= amount
         return BLOCK[:amount] if amount <= len(BLOCK) else b"x" * amount
@@ -227,12 +227,12 @@ LIBRARIES: Final[dict[str, Callable[[str, str, int, bytes], dict[str, Any]]]] = 
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held so far."""
+    """Return this process's peak memory so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
 
 
 class Transfers:
-    """The server, in a thread, while the block runs; gives its address."""
+    """Runs the server in a thread while entered; yields its address."""
 
     def __init__(self, size: int, content: bytes | None = None, encoding: str = "") -> None:
         members = {"size": size, "content": content, "encoding": encoding}
@@ -251,7 +251,7 @@ class Transfers:
 
 def _transfer(library: str, way: str, url: str, size: int, rounds: int) -> dict[str, Any]:
     use = LIBRARIES[library]
-    use(way, f"{url}/small", 1024, b"x" * 1024)  # imports what it needs
+    use(way, f"{url}/small", 1024, b"x" * 1024)  # imports the library's modules
     body = b"x" * size if way == "upload_whole" else b""
     before, times, seen = peak_bytes(), [], {}
     for _ in range(rounds):
@@ -262,7 +262,7 @@ def _transfer(library: str, way: str, url: str, size: int, rounds: int) -> dict[
 
 
 def main(arguments: list[str]) -> None:
-    """Serve, or transfer and print what it took."""
+    """Serve, or transfer and print the cost."""
     if arguments[0] == "serve":
         Handler.size = int(arguments[1])
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

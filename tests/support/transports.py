@@ -12,7 +12,7 @@ from support.in_process import Seams, recorded
 
 
 def recorded_calls(function: Callable[[], Any], seams: Seams) -> tuple[CallRecord, ...]:
-    """The calls that a function makes, none if it makes none."""
+    """Return the calls that a function makes; empty if it makes none."""
     try:
         return recorded(function, seams).calls
     except RunNotFound:
@@ -20,7 +20,7 @@ def recorded_calls(function: Callable[[], Any], seams: Seams) -> tuple[CallRecor
 
 
 def assert_patches(seams: Seams, *targets: tuple[Any, str]) -> None:
-    """Every target exists, is patched by the seams, and is the very same object again afterwards."""
+    """Assert that every target exists, is patched by the seams, and is afterwards the identical object again."""
     before = [vars(owner)[name] for owner, name in targets]
     patches = Patches()
     for install, module in seams:

@@ -1,4 +1,4 @@
-"""Values that keys go wrong on, by name; `python -c` with `print_keys()` says what each one's key is."""
+"""Values that keys tend to get wrong, by name; `python -c` with `print_keys()` prints each one's key."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Invoice(pydantic.BaseModel):
 
 
 class Tagged(str):
-    """A string of a class of its own."""
+    """A string subclass."""
 
     __slots__ = ()
 
@@ -110,7 +110,7 @@ class Tagged(str):
 
 
 class Client:
-    """What every agent has somewhere, and no key may contain."""
+    """A client object, as every agent has one; no key may contain it."""
 
 
 def _circular_list() -> list[Any]:
@@ -251,7 +251,7 @@ def _make_local() -> Any:
 
 
 def find_key(value: Any) -> str:
-    """The key of a tool call with this argument, or where and why there is none."""
+    """Return the key of a tool call with this argument, or where and why there is none."""
     try:
         return compute_key("tool/1", {"name": "t", "arguments": {"value": encode(value)}}).hex
     except Unserializable as exc:

@@ -1,4 +1,4 @@
-"""What every row of the table of units promises, checked in a process: `python -m support.unit_rows ROW`."""
+"""Checks the contract of a row of the units table in its own process: `python -m support.unit_rows ROW`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spanreplay.units._table import UNITS
 
 
 def check(row: Seam) -> None:
-    """Every trigger is a module of the library; each target is changed, and afterwards what it was."""
+    """Check that every trigger is a module of the library, and each target is patched and afterwards restored."""
     patches = Patches()
     for trigger in row.triggers:
         module = trigger.partition(".")[0]

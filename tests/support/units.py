@@ -1,4 +1,4 @@
-"""Servers that are recorded in the tests, and the runs of what they serve."""
+"""Servers recorded by the tests, and the runs of their requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def ask(text):
     answer = await client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return answer.choices[0].message.content
 """
-"""How an application of the tests' begins: with a client of its models."""
+"""The first lines of a test application: a client of its models."""
 FLASK: Final = """
 import time, uuid
 
@@ -49,7 +49,7 @@ def ask(text):
     answer = client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": text}])
     return answer.choices[0].message.content
 """
-"""The same of a WSGI application."""
+"""The first lines of a WSGI application."""
 CHAT: Final = f"""{ASKING}
 from contextlib import asynccontextmanager
 
@@ -67,18 +67,18 @@ async def chat(request: Request):
     at = {{"started": STARTED, "now": time.time(), "id": str(uuid.uuid4())}}
     return {{"reply": reply, "warm": request.state.warm, **at}}
 """
-"""A whole one, with a lifespan and the path `/chat`."""
+"""A complete application, with a lifespan and the path `/chat`."""
 
 
 def prepare(path: Path, provider: Provider, app: str) -> Workplace:
-    """A directory with an application whose models are the local provider's."""
+    """Make a directory with an application that uses the local provider's models."""
     workplace = Workplace(path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     workplace.write("app.py", app)
     return workplace
 
 
 class Server:
-    """A recorded server that answers, as a user starts it."""
+    """A recorded server that is ready, started as a user would."""
 
     def __init__(self, workplace: Workplace, port: int, process: subprocess.Popen[str]) -> None:
         self.workplace = workplace
@@ -87,20 +87,20 @@ class Server:
         self.process = process
 
     def units(self) -> list[Recording]:
-        """The runs of its requests, oldest first."""
+        """Return the runs of its requests, oldest first."""
         return [each for each in self.workplace.recordings() if "unit" in each.root.env]
 
     def the_process(self) -> Recording:
-        """The run of the process itself."""
+        """Return the run of the process itself."""
         (found,) = [each for each in self.workplace.recordings() if "unit" not in each.root.env]
         return found
 
     def await_ends(self) -> None:
-        """Wait until all units have ended: a client has its answer a moment before the server closes it."""
+        """Wait until all units have ended: a client gets its answer a moment before the server closes the unit."""
         await_true(lambda: all(unit.root.manifest for unit in self.units()))
 
     def stop(self) -> None:
-        """End it as a service manager does."""
+        """Stop it as a service manager does."""
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate(timeout=TIMEOUT_S)
 
@@ -109,9 +109,9 @@ class Server:
 def serve(
     workplace: Workplace, *options: str, command: Sequence[str] = COMMAND, at: str = "--port {port}", **environ: str
 ) -> Iterator[Server]:
-    """Start `app:app` of the workplace, by default under uvicorn; killed at the end if it still runs.
+    """Start `app:app` of the workplace, by default under uvicorn; it is killed at the end if still running.
 
-    `at` are the words that tell the server its port.
+    `at` are the arguments that tell the server its port.
     """
     port = free_port()
     with serve_with(workplace, port, *command, *options, *at.format(port=port).split(), **environ) as server:
@@ -120,7 +120,7 @@ def serve(
 
 @contextmanager
 def serve_with(workplace: Workplace, port: int, *command: str, **environ: str) -> Iterator[Server]:
-    """Start a server by the arguments of its Python; killed at the end if it still runs."""
+    """Start a server with these Python arguments; it is killed at the end if still running."""
     process = workplace.spawn([str(workplace.python), *command], **environ)
     try:
         await_true(lambda: listens(port, process))
@@ -132,28 +132,28 @@ def serve_with(workplace: Workplace, port: int, *command: str, **environ: str) -
 
 
 def await_true(happened: Callable[[], bool]) -> None:
-    """Wait until something is so, for a limited time."""
+    """Wait until a condition is true, for a limited time."""
     deadline = time.monotonic() + TIMEOUT_S
     pause = threading.Event()
     while not happened():
         assert time.monotonic() < deadline
-        pause.wait(0.02)  # servers of the test's own process answer meanwhile
+        pause.wait(0.02)  # lets servers in the test's own process answer
 
 
 def listens(port: int, process: subprocess.Popen[str]) -> bool:
-    """Whether a server accepts connections; insists that it still runs."""
+    """Whether a server accepts connections; it must still be running."""
     assert process.poll() is None, process.communicate()[1]
     with socket.socket() as asking:
         return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 def path_of(unit: Recording) -> str:
-    """What a unit was asked."""
+    """Return the path of a unit's request."""
     return str(json.loads(unit.calls[0].response)["value"]["path"])
 
 
 def find_own_number(unit: Recording) -> int:
-    """The number of a whole unit of `app:app`'s, by its session; insists that no other one's question is in it."""
+    """Return the number of a complete unit of `app:app`, from its session; it must contain no other one's question."""
     assert unit.completeness().is_complete, unit.completeness().reasons
     assert unit.root.app == "app:app"
     number = int(unit.root.session_id.removeprefix("session-"))
@@ -163,19 +163,19 @@ def find_own_number(unit: Recording) -> int:
 
 
 def trace_of(unit: Recording) -> int:
-    """The number of the trace that a unit's request or message was part of."""
+    """Return the number of the trace to which a unit's request or message belonged."""
     return int(unit.root.env["unit"]["trace"], 16)
 
 
 def response_of(unit: Recording) -> dict[str, Any]:
-    """What a unit has answered."""
+    """Return a unit's response."""
     (found,) = [call for call in unit.calls if call.boundary == "http:response"]
     arguments: dict[str, Any] = json.loads(found.request)["arguments"]
     return arguments
 
 
 def ended_runs(sink: OtlpSink) -> set[str]:
-    """The ids of the runs whose manifests were delivered."""
+    """Return the ids of the runs whose manifests were delivered."""
     requests = [ExportTraceServiceRequest.FromString(seen.body) for seen in sink.accepted]
     spans = [span for r in requests for rs in r.resource_spans for scope in rs.scope_spans for span in scope.spans]
     found = [decode_attributes(span.attributes) for span in spans]

@@ -46,7 +46,7 @@ class UpServer:
 
     @property
     def log(self) -> str:
-        """What it wrote on standard error."""
+        """Its standard error output."""
         return self.log_path.read_text(encoding="utf-8")
 
     def export(self, payload: bytes, *, token: str = "") -> None:
@@ -59,13 +59,13 @@ class UpServer:
             assert response.status == 200
 
     def stop(self) -> int:
-        """Ask it to end, wait, and give its exit status; idempotent."""
+        """Ask it to stop, wait, and return its exit status; idempotent."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._wait()
 
     def kill(self) -> None:
-        """Kill it at once, as the kernel does when memory is short."""
+        """Kill it immediately, as the kernel does when out of memory."""
         self.process.kill()
         self._wait()
 
@@ -89,7 +89,7 @@ class UpServer:
 
 
 def command(data_dir: Path, arguments: Sequence[str] = (), *, phoenix: bool = False) -> list[str]:
-    """The command line on free ports; later arguments win over earlier ones."""
+    """Return the command line with free ports; later arguments override earlier ones."""
     return [
         *(sys.executable, "-c", "from spanreplay.cli import main; main()"),
         *("up", "--data-dir", str(data_dir), "--json"),
@@ -106,9 +106,9 @@ def start_up(
     arguments: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> UpServer:
-    """Start `spanreplay up` with its data in `directory`/server and wait until it says that it is ready.
+    """Start `spanreplay up` with its data in `directory`/server and wait until it reports that it is ready.
 
-    Started again in the same directory, it goes on with the same data.
+    If started again in the same directory, it continues with the same data.
     """
     data_dir = directory / "server"
     log_path = directory / "up.log"
@@ -120,7 +120,7 @@ def start_up(
             stderr=log,
             env={**os.environ, **(environ or {})},
         )
-    # A pipe has no deadline of its own: the timer ends the process, which ends the pipe.
+    # Reading a pipe has no timeout: the timer kills the process, which closes the pipe.
     timer = threading.Timer(START_PHOENIX_S if phoenix else START_S, process.kill)
     timer.start()
     try:

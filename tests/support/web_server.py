@@ -18,7 +18,7 @@ PIECES = 5
 
 
 class WebServer:
-    """Answers on a port of 127.0.0.1 while it is entered; `requests` is what it was asked."""
+    """Serves on a port of 127.0.0.1 while entered; `requests` are the requests it got."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -98,28 +98,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def answer_json(self, body: bytes) -> None:
-        """What was asked, and a number that is never given twice."""
+        """Answer with the request and a unique number."""
         answer = {"id": uuid.uuid4().hex, "path": self.path, "method": self.command, "got": body.decode("latin-1")}
         self._send(json.dumps(answer).encode())
 
     def answer_gzip(self, body: bytes) -> None:
-        """The same, compressed."""
+        """Answer like `answer_json`, compressed."""
         self._send(gzip.compress(json.dumps({"id": uuid.uuid4().hex, "x": "é" * 50}).encode()), content_encoding="gzip")
 
     def answer_binary(self, body: bytes) -> None:
-        """Bytes that are no text."""
+        """Answer with bytes that aren't text."""
         self._send(bytes(range(256)) + uuid.uuid4().bytes, content_type="application/octet-stream")
 
     def answer_pieces(self, body: bytes) -> None:
-        """A stream of lines, chunk by chunk."""
+        """Answer with a stream of lines, chunk by chunk."""
         self._pieces(PIECES, is_whole=True)
 
     def answer_broken(self, body: bytes) -> None:
-        """A stream that ends in its middle."""
+        """Answer with a truncated stream."""
         self._pieces(2, is_whole=False)
 
     def answer_torn(self, body: bytes) -> None:
-        """Chunks whose parts, and whose ends, come by themselves."""
+        """Answer with chunks whose parts and ends arrive separately."""
         self.send_response(200)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
@@ -143,28 +143,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def answer_moved(self, body: bytes) -> None:
-        """A redirect to /json."""
+        """Redirect to /json."""
         self._send(b"moved", 302, location="/json?moved=1")
 
     def answer_cookie(self, body: bytes) -> None:
-        """Sets a cookie."""
+        """Set a cookie."""
         self._send(b"{}", set_cookie="flavour=oat; Path=/")
 
     def answer_cookies(self, body: bytes) -> None:
-        """The cookies that came, and a number."""
+        """Answer with the received cookies and a number."""
         self._send(json.dumps({"cookies": self.headers.get("cookie", ""), "id": uuid.uuid4().hex}).encode())
 
     def answer_status(self, body: bytes) -> None:
-        """The status that the path names: /status/503."""
+        """Answer with the status in the path: /status/503."""
         self._send(json.dumps({"error": uuid.uuid4().hex}).encode(), int(self.path.split("/")[2]))
 
     def answer_hang_up(self, body: bytes) -> None:
-        """No answer at all."""
+        """Close the connection without an answer."""
         self.close_connection = True
         self.connection.close()
 
     def answer_model(self, body: bytes) -> None:
-        """Bedrock's Converse: a JSON answer or an event stream."""
+        """Answer like Bedrock's Converse: a JSON answer or an event stream."""
         if self.path.endswith("/converse-stream"):
             self._events()
             return
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def answer_b(self, body: bytes) -> None:
-        """An S3 bucket: one object, anything may be put."""
+        """Answer like an S3 bucket: it has one object and accepts any upload."""
         if self.path.partition("?")[0].endswith("/missing"):
             error = b"<Error><Code>NoSuchKey</Code><Message>it is not here</Message></Error>"
             self._send(error, 404, content_type="application/xml")
@@ -203,9 +203,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(f"line one\nline two {uuid.uuid4().hex}\n".encode(), content_type="text/plain")
 
     def answer_wait(self, body: bytes) -> None:
-        """Nothing until the server is stopped, or the client has gone."""
+        """Don't answer until the server is stopped or the client disconnects."""
         self.server.web.stopping.wait(30)
 
     def answer_v1(self, body: bytes) -> None:
-        """Where telemetry goes."""
+        """Accept telemetry."""
         self._send(b"{}")

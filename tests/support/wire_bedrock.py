@@ -56,7 +56,7 @@ def _answer_blocks(body: Json) -> list[Json]:
 
 
 def answer_converse(body: Json) -> Json:
-    """An answer of Converse; also what a Nova model answers to InvokeModel."""
+    """Return an answer of Converse; a Nova model gives the same to InvokeModel."""
     blocks = _answer_blocks(body)
     asked = count_tokens(json.dumps(body["messages"], ensure_ascii=False))
     said = count_tokens(json.dumps(blocks, ensure_ascii=False))
@@ -88,7 +88,7 @@ def _converse_events(body: Json) -> list[tuple[str, Json]]:
 
 
 def stream_converse(body: Json) -> list[bytes]:
-    """The event messages of ConverseStream; each payload is padded, as Bedrock's are."""
+    """Return the event messages of ConverseStream; each payload is padded, as in Bedrock."""
     events = [aws_event(name, _json({**event, "p": make_id("", 4)})) for name, event in _converse_events(body)]
     if "throttled mid-stream" in json.dumps(body["messages"][-1]):
         return [
@@ -104,7 +104,7 @@ def _prompt_text(body: Json) -> str:
 
 
 def answer_invoke(model: str, body: Json) -> Json:
-    """What a model answers to InvokeModel, in its vendor's form."""
+    """Return a model's answer to InvokeModel, in its vendor's form."""
     if "anthropic_version" in body:
         return answer_messages({**body, "model": model})
     if "singleEmbeddingParams" in body:
@@ -152,7 +152,7 @@ def _invoke_chunks(model: str, body: Json) -> list[Json]:
 
 
 def stream_invoke(model: str, body: Json) -> list[bytes]:
-    """The event messages of InvokeModelWithResponseStream; metrics stand in the last chunk."""
+    """Return the event messages of InvokeModelWithResponseStream; metrics are in the last chunk."""
     *chunks, last = _invoke_chunks(model, body)
     metrics = {"inputTokenCount": 11, "outputTokenCount": 12, "invocationLatency": 7, "firstByteLatency": 3}
     framed = []

@@ -1,4 +1,4 @@
-"""For each transport one request to nobody, and for each part of the request two values."""
+"""For each transport one request to a closed port, and two values for each part of the request."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ SOCKETS: Final[dict[str, Values]] = {"url": ("'/a'", "'/b'"), "header": ("'acme'
 
 
 def fill(source: str, values: dict[str, Values], changed: str = "") -> str:
-    """A source with the first values, but for one."""
+    """Return a source with the first values, except for the changed one."""
     for name, (first, other) in values.items():
         source = source.replace("{" + name + "}", other if name == changed else first)
     return source
 
 
 def http_agent(client: str) -> str:
-    """An agent that sends two requests to nobody; its values are those of HTTP and CREDENTIALS."""
+    """Return an agent that sends two requests to a closed port; its values are those of HTTP and CREDENTIALS."""
     return (
         f"{CLIENTS[client]}\ndef agent():\n    for ask in (first, second):\n        try:\n            ask()\n"
         f"        except Exception:\n            pass\ndef first():\n    {_SEND}\ndef second():\n    {_MORE}\n"
@@ -69,7 +69,7 @@ def http_agent(client: str) -> str:
 
 
 def grpc_agent(kind: str) -> str:
-    """An agent that makes one gRPC call to nobody; its values are those of GRPC."""
+    """Return an agent that makes one gRPC call to a closed port; its values are those of GRPC."""
     sent = "iter([{message}])" if kind.startswith("stream") else "{message}"
     end = "" if kind.endswith("unary") else "list"
     call = _CALL.replace("{kind}", kind).replace("{sent}", sent)

@@ -129,7 +129,7 @@ def stream_chat_v1(body: Json) -> list[bytes]:
 
 # ── Embed and rerank ────────────────────────────────────────────────────────────────────────────────
 def answer_embed(body: Json) -> Json:
-    """Embeddings, in the form that `embedding_types` asks for."""
+    """Return embeddings, in the form that `embedding_types` requests."""
     texts = body.get("texts") or []
     vectors = [make_vector(body.get("output_dimension") or EMBEDDING_SIZE) for _ in texts]
     meta = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": sum(map(count_tokens, texts))}}
@@ -140,7 +140,7 @@ def answer_embed(body: Json) -> Json:
 
 
 def answer_rerank(body: Json) -> Json:
-    """Documents in order of relevance, which is chance."""
+    """Return documents in order of relevance, which is random."""
     count = len(body["documents"])
     scores = sorted((abs(make_vector(1)[0]) for _ in range(count)), reverse=True)
     order = sorted(range(count), key=lambda _: make_vector(1)[0])

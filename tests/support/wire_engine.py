@@ -1,4 +1,4 @@
-"""What inference engines serve beside OpenAI's chat: older completions, tokens, scores, SGLang's own completion."""
+"""Routes of inference engines beside OpenAI's chat: older completions, tokens, scores, SGLang's own completion."""
 
 from __future__ import annotations
 

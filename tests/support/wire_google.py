@@ -52,7 +52,7 @@ def _read_turn(body: Json) -> Turn:
 
 
 def _lower_types(schema: Any) -> Any:
-    """Google's schemas say STRING where JSON schema says string."""
+    """Convert Google's type names: its schemas say STRING instead of JSON schema's string."""
     if isinstance(schema, list):
         return [_lower_types(each) for each in schema]
     if not isinstance(schema, dict):
@@ -114,7 +114,7 @@ def stream_generate(model: str, body: Json) -> list[bytes]:
 
 
 def error_body(status: int, message: str) -> Json:
-    """An error as Google's servers state it."""
+    """Return an error in the format of Google's servers."""
     return {"error": {"code": status, "message": message, "status": STATUSES.get(status, "UNKNOWN")}}
 
 

@@ -1,4 +1,4 @@
-"""Google's interactions on the wire: an object with steps, or events that begin, add to and end them."""
+"""Google's interactions on the wire: an object with steps, or events that start, extend and end them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.wire_text import Json, Line, count_tokens, make_id, make_text, read
 
 
 def answer_interaction(body: Json) -> Json:
-    """An interaction that has ended."""
+    """Return a finished interaction."""
     names = [tool["name"] for tool in body.get("tools") or []]
     turn = read_turn([Line("user", body["input"])], names, "")
     steps: list[Json] = [
@@ -29,7 +29,7 @@ def answer_interaction(body: Json) -> Json:
 
 
 def stream_interaction(body: Json) -> list[bytes]:
-    """The same as server-sent events."""
+    """Return a finished interaction as server-sent events."""
     final = answer_interaction(body)
     steps, head = final.pop("steps"), {k: final[k] for k in ("id", "object", "model")}
     events: list[Json] = [

@@ -1,4 +1,4 @@
-"""Ollama's own wire format: chat, generate and embed; JSON lines where it streams."""
+"""Ollama's own wire format: chat, generate and embed; streams are JSON lines."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def sse(payload: Json | str, event: str = "") -> bytes:
 
 # ── Chat completions ────────────────────────────────────────────────────────────────────────────────
 def read_chat_turn(body: Json) -> Turn:
-    """What a conversation in OpenAI's form asks for now."""
+    """Return the turn that a conversation in OpenAI's form requests now."""
     lines = [
         Line(m.get("role", ""), flatten_content(m.get("content")), bool(m.get("tool_calls")))
         for m in body.get("messages", [])
@@ -97,7 +97,7 @@ def _chat_usage(body: Json, texts: list[str]) -> Json:
 
 
 def _is_thinking(body: Json) -> bool:
-    """Whether an inference engine's template is asked to think aloud."""
+    """Whether an inference engine's template is asked for visible reasoning."""
     return bool((body.get("chat_template_kwargs") or {}).get("enable_thinking"))
 
 
@@ -194,7 +194,7 @@ def _read_responses_turn(body: Json) -> Turn:
         if item.get("type") == "function_call_output":
             lines.append(Line("tool", flatten_content(item.get("output"))))
         elif item.get("type") == "function_call":
-            if not (lines and lines[-1].is_tool_request):  # parallel calls are one turn
+            if not (lines and lines[-1].is_tool_request):  # parallel calls belong to one turn
                 lines.append(Line("assistant", "", is_tool_request=True))
         else:
             lines.append(Line(item.get("role", ""), flatten_content(item.get("content"))))
@@ -310,12 +310,12 @@ def answer_embeddings(body: Json) -> Json:
         rows.append({"object": "embedding", "index": index, "embedding": value})
     tokens = sum(count_tokens(str(text)) for text in inputs)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    head = {"id": make_id("embd-"), "object": "list"}  # OpenAI gives no id; Mistral's SDK insists on one
+    head = {"id": make_id("embd-"), "object": "list"}  # OpenAI sends no id; Mistral's SDK requires one
     return {**head, "data": rows, "model": resolve_model(body.get("model", "")), "usage": usage}
 
 
 def answer_compact(body: Json) -> Json:
-    """What the user said, and one item that only the model can read."""
+    """Return the user's messages, and one item that only the model can read."""
     said = [item for item in body["input"] if item.get("role") == "user"]
     kept = [
         {"type": "message", "role": "user", "id": make_id("msg_"), "status": "completed", "content": [
@@ -339,5 +339,5 @@ def answer_compact(body: Json) -> Json:
 
 
 def answer_input_tokens(body: Json) -> Json:
-    """How many tokens a request has."""
+    """Return the number of tokens of a request."""
     return {"object": "response.input_tokens", "input_tokens": count_tokens(json.dumps(body["input"]))}

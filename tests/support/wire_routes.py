@@ -1,4 +1,4 @@
-"""Which path of the local provider speaks which protocol, beside OpenAI's, Anthropic's and Google's own paths."""
+"""Paths of the local provider and their protocols, beside OpenAI's, Anthropic's and Google's own paths."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ COHERE_LINES: Final = "application/stream+json"
 
 @dataclass(frozen=True)
 class Route:
-    """How to answer one request: a JSON object, or, where `content_type` is set, the pieces of a stream."""
+    """How to answer one request: a JSON object or, if `content_type` is set, the pieces of a stream."""
 
     make: Callable[[], Any]
     content_type: str = ""
 
 
 def find_route(path: str, body: Json, fingerprint: str) -> Route | None:
-    """The route of a path, without its query."""
+    """Return the route of a path without its query."""
     for pattern, choose in _ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:

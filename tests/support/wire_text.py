@@ -1,4 +1,4 @@
-"""What the local provider says: unique texts, ids, tool calls read from the prompt, values for a schema."""
+"""Contents of the local provider's answers: unique texts, ids, tool calls read from the prompt, schema values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 CONTENT_PIECES: Final = 11
-"""A streamed text comes in this many pieces; with the opening and the closing chunk that makes 13."""
+"""A streamed text is split into this many pieces; with the opening and closing chunk there are 13."""
 MODEL_DATE: Final = "-2026-10-01"
 _RANDOM: Final = random.SystemRandom()
 _COUNTER: Final = itertools.count(1)
@@ -36,7 +36,7 @@ _OBSERVED: Final = re.compile(r"\[\[ ## observation_\d+ ## \]\]")
 
 @dataclass(frozen=True)
 class Line:
-    """One message of a conversation, in no provider's dialect."""
+    """One message of a conversation, independent of any provider's dialect."""
 
     role: str
     text: str
@@ -54,32 +54,32 @@ class ToolOrder:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a conversation asks for now: tool calls, else a text."""
+    """The answer that a conversation requests now: tool calls, else a text."""
 
     prompt: str
     tool_orders: tuple[ToolOrder, ...] = ()
     tool_results: tuple[str, ...] = ()
     text: str = ""
-    """What it must say, word for word; empty for whatever it likes."""
+    """The exact text of the answer; empty for any text."""
 
 
 def make_id(prefix: str, length: int = 24) -> str:
-    """A provider-like opaque id, never the same twice."""
+    """Return a provider-like opaque id, always unique."""
     return prefix + "".join(_RANDOM.choices(_BASE62, k=length))
 
 
 def resolve_model(model: str) -> str:
-    """The dated model behind an alias; a dated name stays."""
+    """Return the dated model of an alias; a dated name is returned unchanged."""
     return model if re.search(r"\d{4}-?\d{2}-?\d{2}$", model) else model + MODEL_DATE
 
 
 def count_tokens(text: str) -> int:
-    """A plausible number of tokens for a text."""
+    """Return a plausible number of tokens for a text."""
     return max(1, (len(text) + 3) // 4)
 
 
 def make_text(turn: Turn) -> str:
-    """A completion that no other call gets: a running number and random words."""
+    """Return a unique completion: a sequence number and random words."""
     if turn.text:
         return turn.text
     words = " ".join(_RANDOM.choices(_WORDS, k=9))
@@ -90,19 +90,19 @@ def make_text(turn: Turn) -> str:
 
 
 def split_text(text: str, pieces: int = CONTENT_PIECES) -> list[str]:
-    """The text in exactly `pieces` parts that join to it again; parts may be empty if it is short."""
+    """Split the text into exactly `pieces` parts; parts may be empty if it is short."""
     bounds = [round(i * len(text) / pieces) for i in range(pieces + 1)]
     return [text[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def read_turn(lines: Sequence[Line], tools: Iterable[str], call_id_prefix: str) -> Turn:
-    """What the conversation asks for after its last user message.
+    """Return the turn that the conversation requests after its last user message.
 
     "use tool A with {…} and use tool B with {…} then use tool C with {…}" makes two parallel calls in
     the first turn and one in the second, and a text after that. Tools that were not offered are not called.
-    'say {"text": …}' is a turn with that text. A prompt with "step by step" holds for all that comes after it, also
-    where a framework hands tool results back as messages of the user; a turn is then an answer of the assistant, or
-    an observation that dspy writes into its prompt.
+    'say {"text": …}' is a turn with that text. A prompt with "step by step" applies to all messages after it, even if
+    a framework returns tool results as user messages; a turn is then an answer of the assistant, or an observation
+    that dspy writes into its prompt.
     """
     offered = set(tools)
     last_user = max((i for i, line in enumerate(lines) if line.role == "user"), default=-1)
@@ -110,7 +110,7 @@ def read_turn(lines: Sequence[Line], tools: Iterable[str], call_id_prefix: str) 
     start = plan if plan >= 0 else last_user
     prompt = lines[start].text if start >= 0 else ""
     after = lines[start + 1 :]
-    separator = r"\bthen\b" if " then " in prompt else r"\bTHEN\b"  # the plan of a sub-agent, inside its boss's
+    separator = r"\bthen\b" if " then " in prompt else r"\bTHEN\b"  # a sub-agent's plan inside that of its supervisor
     rounds = [r for part in re.split(separator, prompt) if (r := _read_round(part, offered))]
     if plan >= 0:
         done = sum(line.role == "assistant" for line in after) + len(set(_OBSERVED.findall(prompt)))
@@ -126,7 +126,7 @@ def read_turn(lines: Sequence[Line], tools: Iterable[str], call_id_prefix: str) 
 
 
 def _read_round(text: str, offered: set[str]) -> str | list[tuple[str, str]]:
-    """The text to say, or the tools to call, in one turn."""
+    """Return the text to say, or the tools to call, in one turn."""
     said = _SAY_ORDER.search(text)
     if said is None:
         return _read_tool_orders(text, offered)
@@ -150,7 +150,7 @@ def _read_tool_orders(text: str, offered: set[str]) -> list[tuple[str, str]]:
 
 
 def make_value(schema: Json, root: Json | None = None) -> Any:
-    """A random value that a JSON schema (the subset that SDKs emit) accepts."""
+    """Return a random value that a JSON schema (the subset that SDKs emit) accepts."""
     root = schema if root is None else root
     if "$ref" in schema:
         target: Any = root
@@ -178,12 +178,12 @@ def make_value(schema: Json, root: Json | None = None) -> Any:
 
 
 def make_vector(size: int) -> list[float]:
-    """A random unit-range vector, exact in single precision, never the same twice."""
+    """Return a random unit-range vector, exact in single precision, always unique."""
     return [_RANDOM.randint(-(2**20), 2**20) / 2**20 for _ in range(size)]
 
 
 def flatten_content(content: Any) -> str:
-    """The text of a message's content: a string, a list of parts, or nothing."""
+    """Return the text of a message's content: a string, a list of parts, or nothing."""
     if content is None:
         return ""
     if isinstance(content, str):

@@ -1,4 +1,4 @@
-"""Random programs whose jobs find out which worker of a pool they run in: by what a thread keeps between jobs."""
+"""Random programs whose jobs observe which worker of a pool runs them, through state that a thread keeps."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ UNIT_S: Final = 0.0005
 
 
 class _Connection:
-    """What a worker opens once."""
+    """A connection that a worker opens once."""
 
     def __init__(self, number: str) -> None:
         self.number = number
 
 
 class Office:
-    """What one execution does; `observed` is what it could tell, in order."""
+    """One execution; `observed` are its observations, in order."""
 
     def __init__(self) -> None:
         self.observed: list[Any] = []
@@ -50,7 +50,7 @@ class Office:
         self.ask: Callable[[str, float], str] = ask
 
     def work(self, number: int, units: float) -> tuple[Any, ...]:
-        """A job: what it finds in the worker that it runs in, and leaves there."""
+        """Run a job: return what it finds in its worker, and leave its own answer there."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = _Connection(self.ask("connect", units / 4))
@@ -58,12 +58,12 @@ class Office:
         before, answer = self._latest.get(), self.ask(f"job {number}", units)
         self._latest.set(f"{number}:{answer}")
         pool, _, name = threading.current_thread().name.rpartition("_")
-        name = name if pool else ""  # others are numbered in the process, not in their pool
+        name = name if pool else ""  # other threads are numbered per process, not per pool
         return number, name, connection.number, before, answer, connection in self._seen
 
 
 Jobs = list[float]
-"""How long each job takes, in units."""
+"""The duration of each job, in units."""
 Program = Callable[[Office, Jobs, int], "Awaitable[None] | None"]
 
 
@@ -179,12 +179,12 @@ PROGRAMS: Final[dict[str, Program]] = {
 
 
 def draw_jobs(rng: random.Random) -> tuple[Jobs, int]:
-    """How long some jobs take, and how many workers there are for them."""
+    """Return the durations of some jobs, and the number of workers for them."""
     return [rng.choice((0, 0, rng.random() * 3)) for _ in range(rng.randint(2, 8))], rng.randint(1, 4)
 
 
 def build(name: str, office: Office, jobs: Jobs, workers: int) -> Callable[[], Any]:
-    """A program as a function, or as a coroutine function."""
+    """Build a program as a function or as a coroutine function."""
     program = PROGRAMS[name]
     if not asyncio.iscoroutinefunction(program):
         return lambda: program(office, jobs, workers)

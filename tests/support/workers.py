@@ -1,4 +1,4 @@
-"""Workers that are recorded in the tests, and the runs of their tasks."""
+"""Workers recorded by the tests, and the runs of their tasks."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ else:
 
 
 def record_until(place: Workplace, units: int, *command: str, status: int = 0) -> None:
-    """Record a worker until so many units are whole; it ends when it is asked to."""
+    """Record a worker until `units` units are complete, then ask it to stop."""
     process = place.spawn([str(place.python), *command])
 
     def are_here() -> bool:
@@ -269,19 +269,19 @@ def record_until(place: Workplace, units: int, *command: str, status: int = 0) -
 
 
 def units_of(workplace: Workplace, name: str = "") -> list[Recording]:
-    """The runs of tasks, oldest first."""
+    """Return the runs of tasks, oldest first."""
     found = [each for each in workplace.recordings() if "unit" in each.root.env]
     return [each for each in found if not name or each.root.app == name]
 
 
 def input_of(unit: Recording) -> dict[str, Any]:
-    """What a task was given."""
+    """Return a task's input."""
     value: dict[str, Any] = codec.decode(json.loads(unit.calls[0].response)["value"])
     return value
 
 
 def output_of(unit: Recording) -> dict[str, Any]:
-    """What a task has given."""
+    """Return a task's output."""
     (found,) = [call for call in unit.calls if call.boundary == "compute:output"]
     arguments: dict[str, Any] = json.loads(found.request)["arguments"]
     return arguments
