@@ -53,7 +53,7 @@ _HEAD: dict[str, Any] = {"method": "POST", "url": "http://127.0.0.1/v1/chat/comp
 
 
 def make_incident(number: int = 0, *, start_ns: int = START_NS, user_id: str = "u-7") -> Recording:
-    """Return a trading agent's run that places an order of $190,000: four calls in two lanes, one nested, one stream."""
+    """Return a trading agent's run that orders for $190,000: four calls in two lanes, one nested, one streamed."""
     run_id = f"{start_ns // 1_000_000:012x}7{number:03x}8{0:015x}"
     recording = make_recording(
         run_id,
