@@ -46,7 +46,7 @@ def _time(load: Callable[[], Any]) -> float:
 
 
 def measure() -> Sequence[Figure]:
-    """From the directory and from a `.replay` file, checked against the root hash and indexed."""
+    """Measure loading from the directory and from a `.replay` file, including the root hash check and indexing."""
     from spanreplay.recording.bundle import load_file
     from spanreplay.recording.spool import SpoolCatalog
 
