@@ -3,7 +3,7 @@
 An engine computes in separate processes. Once our kernels have run in one of them, it writes a file that states the
 operations, plans and versions. The server process adds the determinism line of these files to its responses. If a
 process has no file, or two files differ, no header is sent, and a probe that requires the header never reports the pod
-as ready. torch is not imported here, because a server process may not need it.
+as ready. torch is not imported here, because a server process may not be able to afford it.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def rms_norm_kernel(
         blocks = tl.cdiv(N, BLOCK)
         for done in range(blocks):
             start = (blocks - 1 - done) * BLOCK
-            # Recomputed, not read back: the stored value may be another thread's
+            # Recomputed, not read back: the value may have been stored by another thread
             x = _read(x_ptr, residual_ptr, rows, start, M, N, BLOCK, HAS_RESIDUAL, INTERPRET)
             _write(
                 x, rstd, weight_ptr, out_ptr, sum_ptr, rows, start, M, N, BLOCK, HAS_RESIDUAL, HAS_WEIGHT, INTERPRET,
