@@ -108,7 +108,7 @@ def collect(data_dir: Path | None, store: str | None, log_mib_max: int, is_json:
     deferred = DeferredStore(read_store_url(store))
 
     class Part:
-        """The collector, and the store that it closes behind itself."""
+        """The collector, and the store that is closed after it stops."""
 
         def __init__(self) -> None:
             self.collector = Collector(settings, deferred)
@@ -119,7 +119,7 @@ def collect(data_dir: Path | None, store: str | None, log_mib_max: int, is_json:
             return self.collector
 
         async def stop(self) -> None:
-            """Load what is there if the store is up, then close it."""
+            """Load the waiting records if the store is up, then close it."""
             await self.collector.stop()
             await asyncio.to_thread(deferred.close)
 

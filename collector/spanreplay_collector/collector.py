@@ -1,4 +1,4 @@
-"""The collector as one object: ways in, log, loader, Phoenix."""
+"""The collector as one object: receivers, log, loader, Phoenix."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CollectorSettings:
-    """Everything a collector is told; port 0 takes a free port, an empty `phoenix_url` means no Phoenix.
+    """All settings of a collector; port 0 takes a free port, an empty `phoenix_url` means no Phoenix.
 
-    Listening beyond loopback needs `tokens` (or a client CA), and TLS unless `is_plaintext_allowed`.
+    Listening outside localhost needs `tokens` (or a client CA), and TLS unless `is_plaintext_allowed`.
     """
 
     data_dir: Path
@@ -53,9 +53,9 @@ class CollectorSettings:
 
 
 class Collector:
-    """Receives OTLP, acknowledges what is durable, loads it into the store and shows it in Phoenix.
+    """Receives OTLP, acknowledges it once it is durable, loads it into the store and shows it in Phoenix.
 
-    `http_port` and `grpc_port` are the real ones after `start`. The store stays the caller's to close.
+    After `start`, `http_port` and `grpc_port` are the actual ports. The caller closes the store.
     """
 
     def __init__(self, settings: CollectorSettings, store: SpanStore, metrics: Metrics | None = None) -> None:
@@ -69,7 +69,7 @@ class Collector:
         self._parts = AsyncExitStack()
 
     async def start(self) -> None:
-        """Open the log, listen, load. Raises: ConfigError, PortTaken; nothing is left running then."""
+        """Open the log, listen, load. Raises: ConfigError, PortTaken; on an error nothing is left running."""
         settings = self.settings
         check_exposure(
             settings.host,
@@ -88,7 +88,7 @@ class Collector:
         )
 
     async def stop(self) -> None:
-        """Refuse new requests, finish those in progress, load what there is, and close."""
+        """Refuse new requests, finish those in progress, load the waiting records, and close."""
         await self._parts.aclose()
         self._loader = self._fanout = None
 
@@ -145,7 +145,7 @@ class Collector:
         settings = self.settings
         cursors: dict[str, int | None] = {loader.CURSOR: None}
         if settings.phoenix_url:
-            # A quarter at most: a Phoenix that is away must not fill the log.
+            # At most a quarter: an unavailable Phoenix must not fill the log.
             cursors[phoenix.CURSOR] = min(limits.PHOENIX_LAG_BYTES_MAX, settings.log_bytes_max // 4)
         return SegmentLog(
             settings.data_dir / "log",

@@ -1,4 +1,4 @@
-"""From the log into the store: at least once, with tokens that make it exactly once."""
+"""Load the log into the store: at least once, with deduplication tokens that make it exactly once."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ CURSOR: Final = "loader"
 
 
 class SpanStore(Protocol):
-    """What the collector needs of a store."""
+    """The interface that the collector needs of a store."""
 
     @property
     def apart_spans(self) -> int:
-        """How many spans were kept apart, because they came again with other content."""
+        """Number of spans kept apart because they arrived again with different content."""
 
     def ping(self) -> None:
         """Return if the store answers. Raises: StoreError."""
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store requests and count their spans; the same token a second time stores nothing.
+        """Store requests and return how many spans they hold; loading again under the same token stores nothing.
 
-        Raises: StoreError or OSError while the store is away; anything else means that it will not take them.
+        Raises: StoreError or OSError while the store is unavailable; any other exception means that it rejects them.
         """
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why a load failed; a refusal is about the records, anything else about the store."""
+    """Why a load failed: a refusal is caused by the records, any other failure by the store."""
 
     cause: Exception
     is_refusal: bool
 
 
 class _Again(Exception):
-    """Read the batch again: by now it may have company, which tells an outage from a refusal."""
+    """Read the batch again: it may have grown by now, and with several records an outage and a refusal differ."""
 
 
 class _Stopping(Exception):
-    """The loader was told to end in the middle of a batch; the next start repeats it."""
+    """The loader was stopped in the middle of a batch; the next start repeats it."""
 
 
 class Loader:
-    """One thread that follows the log; what the store refuses for good lands in a folder, not in the void."""
+    """One thread that follows the log. Records that the store permanently refuses are kept in a folder."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Loader:
         self._thread = threading.Thread(target=self._run, name="spanreplay-loader", daemon=True)
 
     def start(self) -> None:
-        """Begin to load."""
+        """Start loading."""
         self._thread.start()
 
     def stop(self, drain_s: float = limits.STOP_DRAIN_S) -> None:
-        """Load what there is while the store is up and time is left, then end."""
+        """Load the waiting records while the store is up and time is left, then end."""
         if not self._is_store_down:
             self.flush(drain_s)
         self._stop.set()
@@ -112,7 +112,7 @@ class Loader:
             except _Stopping:
                 return
             except Exception:
-                # The log's own disk, for one: nothing is lost, the batch is repeated.
+                # For example a failure of the log's own disk: nothing is lost, the batch is repeated.
                 logger.exception("the loader failed; it tries again")
                 self._stop.wait(self._backoff_s[1])
 
@@ -125,7 +125,7 @@ class Loader:
                 return
             self._linger(position)
             batch = self._log.read(position, bytes_max=limits.LOAD_BYTES_MAX, records_max=limits.LOAD_RECORDS_MAX)
-        else:  # cut short by a crash: the same bounds give the same token
+        else:  # interrupted by a crash: the same bounds give the same token
             batch = self._log.read(position, bytes_max=1 << 62, records_max=1 << 62, until=planned)
         if batch.records:
             self._log.plan(self._cursor, batch)
@@ -137,7 +137,7 @@ class Loader:
         self._log.advance(self._cursor, batch.next)
 
     def _linger(self, position: Position) -> None:
-        """Wait for company: the store takes one large batch better than many small ones."""
+        """Wait for more records: the store handles one large batch better than many small ones."""
         deadline = time.monotonic() + self._linger_s
         while not self._stop.is_set() and self._flush_to <= position:
             left = deadline - time.monotonic()
@@ -155,7 +155,7 @@ class Loader:
             self._load_records(tenant, records, f"{bounds}:{tenant}")
 
     def _load_records(self, tenant: str, records: Sequence[Record], token: str) -> None:
-        """Load, however long the store is away; what it refuses for good while it takes others is set aside."""
+        """Load, however long the store is unavailable; set aside records it keeps refusing while it takes others."""
         delay_s, delay_max_s = self._backoff_s
         failures = 0
         while failure := self._try_load(tenant, records, token):
@@ -173,7 +173,7 @@ class Loader:
             spans = self._store.load(tenant, [record.payload for record in records], token)
         except (StoreError, OSError) as exc:
             failure = _Failure(exc, is_refusal=False)
-        except Exception as exc:  # noqa: BLE001 whatever it is, the other records go on
+        except Exception as exc:  # noqa: BLE001 whatever it is, the other records must still be loaded
             failure = _Failure(exc, is_refusal=True)
         else:
             if self._is_store_down:
@@ -188,10 +188,10 @@ class Loader:
         return failure
 
     def _load_apart(self, tenant: str, records: Sequence[Record], token: str) -> bool:
-        """Load records one by one, to find those that spoil a batch; False if the store takes none.
+        """Load records one by one to find those that make a batch fail; False if the store takes none.
 
-        A record is set aside only if it failed in every round while the store took another one: an outage
-        must not be mistaken for a refusal.
+        A record is set aside only if it failed in every round while the store took another one, so that
+        an outage is not mistaken for a refusal.
         """
         failed = {place: _Failure(StoreError("not tried"), is_refusal=False) for place in range(len(records))}
         good: int | None = None
@@ -223,7 +223,7 @@ class Loader:
             raise _Stopping
 
     def _reject(self, tenant: str, record: Record, failure: _Failure) -> None:
-        """Keep a record that the store will never take where a person can look at it."""
+        """Write a record that the store permanently refuses to a file for inspection."""
         make_private(self._rejected_dir)
         kept = sum(path.stat().st_size for path in self._rejected_dir.iterdir())
         if kept + len(record.payload) > limits.REJECTED_BYTES_MAX:

@@ -1,6 +1,6 @@
-"""Counters and gauges of the collector, as Prometheus text.
+"""Counters and gauges of the collector, in the Prometheus text format.
 
-Numbers only: no label ever carries a run, a user or a prompt.
+No label ever contains a run, a user or a prompt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEANING: Final[dict[str, str]] = {
     "loader_lag_bytes": "acknowledged bytes that the store does not have yet",
     "phoenix_breaker_open": "1 while Phoenix refuses our token and nothing is sent",
 }
-"""Every name that may be counted; names not ending in `_total` are gauges."""
+"""All metric names with their help texts; names not ending in `_total` are gauges."""
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -49,7 +49,7 @@ class Metrics:
         self._gauges: dict[str, Callable[[], float]] = {}
 
     def add(self, name: str, amount: int = 1, **labels: str) -> None:
-        """Count something. Raises: KeyError for a name that MEANING lacks."""
+        """Add to a counter. Raises: KeyError for a name missing from MEANING."""
         if name not in MEANING:
             raise KeyError(name)
         key = (name, tuple(sorted(labels.items())))
@@ -57,14 +57,14 @@ class Metrics:
             self._counters[key] = self._counters.get(key, 0) + amount
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Publish a number that is read when asked for."""
+        """Publish a number that is read on each scrape. Raises: KeyError for a name missing from MEANING."""
         if name not in MEANING:
             raise KeyError(name)
         with self._lock:
             self._gauges[name] = read
 
     def value(self, name: str, **labels: str) -> int:
-        """What a counter stands at; without labels, the sum over all its labels."""
+        """The value of a counter; without labels, the sum over all its labels."""
         wanted = tuple(sorted(labels.items()))
         with self._lock:
             return sum(
@@ -74,7 +74,7 @@ class Metrics:
             )
 
     def render(self) -> str:
-        """All of it in the Prometheus text format."""
+        """All counters and gauges in the Prometheus text format."""
         with self._lock:
             counters = sorted(self._counters.items())
             gauges = sorted(self._gauges.items())

@@ -1,4 +1,4 @@
-"""Options that every server shares: where it listens, whom it answers, which store it uses."""
+"""Options that all servers share: listening address, access control, store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def access_options(command: Command) -> Command:
 def read_access(
     *, tokens_file: Path | None, tls_cert: Path | None, tls_key: Path | None, tls_client_ca: Path | None
 ) -> tuple[tuple[Token, ...], TlsFiles | None]:
-    """Tokens (those of the file, and SPANREPLAY_TOKEN) and TLS files. Raises: ConfigError."""
+    """Return the tokens (from the file and SPANREPLAY_TOKEN) and the TLS files. Raises: ConfigError."""
     if bool(tls_cert) != bool(tls_key) or (tls_client_ca and not tls_cert):
         raise ConfigError("TLS needs both --tls-cert and --tls-key")
     tokens = load_tokens(tokens_file) if tokens_file else ()
@@ -58,7 +58,7 @@ def read_access(
 
 
 def read_store_url(url: str | None) -> str:
-    """A server's URL with the credentials of the environment. Raises: ConfigError if it names no server."""
+    """Return a server's URL with credentials from the environment. Raises: ConfigError if it names no server."""
     if not url or url.startswith("chdb:"):
         raise ConfigError(
             "this command needs a ClickHouse server: an embedded store belongs to one process",
@@ -68,9 +68,9 @@ def read_store_url(url: str | None) -> str:
 
 
 def add_credentials(url: str, environ: Mapping[str, str]) -> str:
-    """A store's URL with SPANREPLAY_STORE_USER and …_PASSWORD, unless it names a user itself; pure.
+    """Add SPANREPLAY_STORE_USER and …_PASSWORD to a store's URL unless it names a user itself; pure.
 
-    A password from a secret may hold any character, which nothing outside could escape for a URL.
+    A password from a secret may contain any character; a deployment can't escape it for a URL, so it is done here.
     """
     user, password = environ.get(USER_VARIABLE, ""), environ.get(PASSWORD_VARIABLE, "")
     if url.startswith("chdb:") or not (user or password):
@@ -78,7 +78,7 @@ def add_credentials(url: str, environ: Mapping[str, str]) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url  # the store says what is wrong with it
+        return url  # opening the store reports the error
     if "@" in parts.netloc:
         return url
     netloc = f"{quote(user or 'default', safe='')}:{quote(password, safe='')}@{parts.netloc}"

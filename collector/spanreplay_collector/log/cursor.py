@@ -1,4 +1,4 @@
-"""A named place in the log that survives a restart."""
+"""A named position in the log that survives a restart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor:
-    """How far one reader has come; owned by `SegmentLog`, whose lock guards `position`.
+    """The position of one reader; owned by `SegmentLog`, whose lock guards `position`.
 
-    `planned` is the end of the batch that is being handed on: a batch that was cut short by a crash is
-    repeated with the same bounds, hence with the same deduplication token.
+    `planned` is the end of the batch being passed on: a batch interrupted by a crash is repeated with the
+    same bounds, hence with the same deduplication token.
     """
 
     def __init__(self, path: Path, *, lag_bytes_max: int | None) -> None:
@@ -26,7 +26,7 @@ class Cursor:
         self.position, self.planned = _read(path)
 
     def persist(self) -> None:
-        """Write the place down; durable when this returns. Raises: OSError."""
+        """Write the position to disk; durable when this returns. Raises: OSError."""
         planned = list(self.planned) if self.planned else None
         replace_file(self._path, json.dumps({"position": list(self.position), "planned": planned}).encode() + b"\n")
 
@@ -39,7 +39,7 @@ def _read(path: Path) -> tuple[Position, Position | None]:
     except FileNotFoundError:
         return Position(0, 0), None
     except (ValueError, KeyError, TypeError) as exc:
-        # From the start again: a repeated load is deduplicated, a skipped one would be a loss.
+        # Start from the beginning: a repeated load is deduplicated, a skipped one would lose data.
         logger.warning("cursor %s cannot be read (%s); starting at the oldest record", path.name, exc)
         return Position(0, 0), None
     return position, planned

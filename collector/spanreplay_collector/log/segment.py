@@ -1,6 +1,6 @@
-"""The bytes of the log: records in framed segments; pure functions and plain file I/O.
+"""The file format of the log: records in framed segments; pure functions and plain file I/O.
 
-A segment is the magic line, then frames: u32 length, u32 CRC-32 of the body, body. The body is
+A segment is the magic line followed by frames: u32 length, u32 CRC-32 of the body, body. The body is
 u64 received_ns, u16 length of the tenant, tenant (UTF-8), and one serialized ExportTraceServiceRequest.
 """
 
@@ -25,7 +25,7 @@ _IOV_MAX: Final = 512
 
 
 class Position(NamedTuple):
-    """A place in the log; ordered. Offset 0 is the start of a segment."""
+    """A position in the log; ordered. Offset 0 is the start of a segment."""
 
     segment: int
     offset: int
@@ -33,7 +33,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One acknowledged request, and where it lies: from `start` to `end`."""
+    """One acknowledged request and its range in the log, from `start` to `end`."""
 
     tenant: str
     received_ns: int
@@ -43,18 +43,18 @@ class Record:
 
 
 def segment_path(directory: Path, segment: int) -> Path:
-    """The file of a segment."""
+    """Path of a segment's file."""
     return directory / f"{segment:016d}{_SUFFIX}"
 
 
 def list_segments(directory: Path) -> list[int]:
-    """The segments on disk, oldest first."""
+    """Numbers of the segments on disk, oldest first."""
     stems = (path.stem for path in directory.glob(f"*{_SUFFIX}"))
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def encode_frame(tenant: str, received_ns: int, payload: bytes) -> tuple[bytes, bytes]:
-    """A record as two buffers, so that the payload is not copied."""
+    """Encode a record as two buffers, so that the payload is not copied."""
     name = tenant.encode()
     head = _HEAD.pack(received_ns, len(name)) + name
     crc = zlib.crc32(payload, zlib.crc32(head))
@@ -62,7 +62,7 @@ def encode_frame(tenant: str, received_ns: int, payload: bytes) -> tuple[bytes, 
 
 
 def write_all(fd: int, buffers: Sequence[bytes]) -> None:
-    """Write every byte, whatever the kernel takes at once. Raises: OSError."""
+    """Write every byte, continuing after partial writes. Raises: OSError."""
     for first in range(0, len(buffers), _IOV_MAX):
         group = buffers[first : first + _IOV_MAX]
         written = os.writev(fd, group)
@@ -73,7 +73,7 @@ def write_all(fd: int, buffers: Sequence[bytes]) -> None:
 
 
 def sync_file(fd: int) -> None:
-    """Return when the bytes are on the disk, not in its cache."""
+    """Return once the bytes are on the disk, not only in its cache."""
     if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync only reaches the drive's cache
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
@@ -90,7 +90,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a small file so that a reader sees the old or the new one, whole."""
+    """Replace a small file atomically: a reader sees either the old or the new content."""
     temporary = path.with_suffix(".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -104,14 +104,14 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that lies in its file: `body` is None if its checksum does not match."""
+    """A complete frame of a file; `body` is None if its checksum does not match."""
 
     body: bytes | None
     end: int
 
 
 def read_frame(file: BinaryIO, offset: int, limit: int) -> Frame | None:
-    """The frame at an offset, or None if no whole frame lies before `limit`."""
+    """Read the frame at an offset; None if no complete frame ends before `limit`."""
     file.seek(offset)
     header = file.read(_FRAME.size)
     if len(header) < _FRAME.size:
@@ -127,7 +127,7 @@ def read_frame(file: BinaryIO, offset: int, limit: int) -> Frame | None:
 
 
 def decode_body(body: bytes, start: Position, end: int) -> Record | None:
-    """A frame's body as a record; None if it is not one."""
+    """Decode a frame's body to a record; None if it is malformed."""
     received_ns, tenant_bytes = _HEAD.unpack_from(body)
     split = _HEAD.size + tenant_bytes
     if split > len(body):
@@ -140,9 +140,9 @@ def decode_body(body: bytes, start: Position, end: int) -> Record | None:
 
 
 def find_end(path: Path) -> int:
-    """Where the last whole record of a segment ends; what follows is a torn tail.
+    """Offset at which the last intact record of a segment ends; bytes after it are a torn tail.
 
-    A damaged record that is followed by a whole one is no tail: readers skip it and count it.
+    A damaged record followed by an intact one does not belong to the tail: readers skip and count it.
     """
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The append-only log between the ACK and everything behind it.
+"""The append-only log between the ACK and the later stages, store and Phoenix.
 
 Readers follow with named cursors; a segment is deleted when every cursor has passed it.
 """
@@ -43,17 +43,17 @@ READY_FILE = ".ready"
 
 @dataclass(frozen=True)
 class Batch:
-    """Records of one segment in order, and where the next batch starts."""
+    """Records of one segment in order, and the start of the next batch."""
 
     records: tuple[Record, ...]
     next: Position
 
 
 class SegmentLog:
-    """An append log in a directory of its own; one process at a time.
+    """An append-only log in its own directory; one process at a time.
 
-    `cursors` names every reader; a number is how many bytes it may stay behind before it is moved on,
-    None means that nothing is deleted before it was read. Append from asyncio, read from threads.
+    `cursors` names every reader. A number is how many bytes the reader may lag before its cursor is moved
+    forward; None means that nothing is deleted before it was read. Append from asyncio, read from threads.
     Raises: ConfigError if another process has the directory open.
     """
 
@@ -92,7 +92,7 @@ class SegmentLog:
     def _open_cursors(self, wanted: Mapping[str, int | None]) -> dict[str, Cursor]:
         folder = self._directory / "cursors"
         folder.mkdir(exist_ok=True, mode=0o700)
-        for stale in folder.iterdir():  # a reader that is gone must not keep segments for ever
+        for stale in folder.iterdir():  # a removed reader must not keep segments forever
             if stale.stem not in wanted or stale.suffix:
                 stale.unlink()
         cursors = {name: Cursor(folder / name, lag_bytes_max=lag) for name, lag in wanted.items()}
@@ -103,9 +103,9 @@ class SegmentLog:
         return cursors
 
     def _read_identity(self) -> str:
-        """A name for this log in deduplication tokens; new whenever no record is left from before.
+        """A name for this log in deduplication tokens; new whenever no earlier record is left.
 
-        Segment numbers alone could come twice, and the store would take new records for known ones.
+        Segment numbers alone could repeat, and the store would mistake new records for known ones.
         """
         path = self._directory / "identity"
         if self._shelf.sizes and path.exists():
@@ -115,7 +115,7 @@ class SegmentLog:
         return identity
 
     def close(self) -> None:
-        """Commit what waits, stop the writer and release the directory."""
+        """Commit the waiting records, stop the writer and release the directory."""
         self._writer.close()
         with self._shelf.lock:
             self._is_closing = True
@@ -127,13 +127,13 @@ class SegmentLog:
     # ── Appending ───────────────────────────────────────────────────────────────────────────────────
 
     async def append(self, tenant: str, payload: bytes) -> None:
-        """Return when the record is on the disk. Raises: LogUnavailable."""
+        """Return once the record is on the disk. Raises: LogUnavailable."""
         if len(tenant.encode()) > limits.TENANT_BYTES_MAX or len(payload) > limits.RECORD_BYTES_MAX - 256:
             raise LogUnavailable("the request is larger than a record of the log may be")
         await self._writer.append(tenant, payload)
 
     def has_room(self, size: int) -> bool:
-        """Whether the disk takes that many bytes more."""
+        """Whether the log and the disk have room for `size` more bytes."""
         if self._shelf.bytes_on_disk + self._writer.pending_bytes + size > self._bytes_max:
             return False
         try:
@@ -143,7 +143,7 @@ class SegmentLog:
         return free - size >= limits.DISK_FREE_BYTES_MIN
 
     def find_trouble(self) -> str:
-        """Why a record could not be written now, in one line; "" if one could. Writes a byte to find out."""
+        """One line on why a record can't be written now; "" if it can. Writes one byte to find out."""
         if not self.has_room(limits.READY_ROOM_BYTES):
             return "the log is full: the store is slow or unavailable, or the disk is full"
         path = self._directory / READY_FILE
@@ -161,31 +161,34 @@ class SegmentLog:
 
     @property
     def bytes_on_disk(self) -> int:
-        """Bytes of all segments."""
+        """Total size of all segments in bytes."""
         return self._shelf.bytes_on_disk
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────────────
 
     def cursor(self, name: str) -> Cursor:
-        """One of the cursors named at the start."""
+        """Return one of the cursors named in the constructor."""
         return self._cursors[name]
 
     @property
     def end(self) -> Position:
-        """Just behind the last durable record."""
+        """The position just after the last durable record."""
         return self._shelf.end
 
     def position_of(self, cursor: Cursor) -> Position:
-        """Where a cursor stands; a cursor with a lag limit may have been moved on."""
+        """The position of a cursor; a cursor with a lag limit may have been moved forward."""
         with self._shelf.lock:
             return cursor.position
 
     def count_bytes(self, start: Position) -> int:
-        """Durable bytes behind a position."""
+        """Number of durable bytes after a position."""
         return self._shelf.count_bytes(start)
 
     def wait_passed(self, cursor: Cursor, position: Position, timeout_s: float) -> bool:
-        """Wait until no record is left before a position; False after the timeout or when the log closes."""
+        """Wait until a cursor has no record left before a position.
+
+        False if there still is one after the timeout or when the log closes.
+        """
 
         def has_passed() -> bool:
             return cursor.position >= position or not self._shelf.count_bytes(cursor.position, position)
@@ -200,19 +203,19 @@ class SegmentLog:
             self._shelf.grown.notify_all()
 
     def wait_change(self, timeout_s: float) -> None:
-        """Wait until the log grew, a cursor moved or somebody called `wake_readers`."""
+        """Wait until the log has grown, a cursor has moved or `wake_readers` was called."""
         with self._shelf.lock:
             if not self._is_closing:
                 self._shelf.grown.wait(timeout_s)
 
     def wait_news(self, position: Position, timeout_s: float) -> None:
-        """Like `wait_change`, but returns at once if there is a record behind a position."""
+        """Like `wait_change`, but return at once if there is a record after a position."""
         with self._shelf.lock:
             if not self._is_closing and not self._shelf.has_more(position):
                 self._shelf.grown.wait(timeout_s)
 
     def read(self, position: Position, *, bytes_max: int, records_max: int, until: Position | None = None) -> Batch:
-        """The next records of one segment, at least one if there is any; empty at the end of the log."""
+        """Read the next records of one segment, at least one if there is any; empty at the end of the log."""
         position, size = self._shelf.locate(position)
         limit = min(size, until.offset) if until and until.segment == position.segment else size
         start = Position(position.segment, max(position.offset, len(MAGIC)))
@@ -250,20 +253,20 @@ class SegmentLog:
     # ── Moving on ───────────────────────────────────────────────────────────────────────────────────
 
     def plan(self, cursor: Cursor, batch: Batch) -> None:
-        """Write down the bounds of a batch that is about to be handed on. Raises: OSError."""
+        """Persist the bounds of a batch that is about to be passed on. Raises: OSError."""
         with self._shelf.lock:
             cursor.position = max(cursor.position, batch.records[0].start)
             cursor.planned = batch.next
         cursor.persist()
 
     def unplan(self, cursor: Cursor) -> None:
-        """Forget a planned batch, of which nothing was handed on. Raises: OSError."""
+        """Drop the plan of a batch of which nothing was passed on. Raises: OSError."""
         with self._shelf.lock:
             cursor.planned = None
         cursor.persist()
 
     def advance(self, cursor: Cursor, position: Position) -> None:
-        """Say that everything before a position is done with. Raises: OSError."""
+        """Mark everything before a position as processed. Raises: OSError."""
         with self._shelf.lock:
             cursor.position = self._shelf.normalize(max(position, cursor.position))
             cursor.planned = None
@@ -296,7 +299,7 @@ class SegmentLog:
 
 
 def _recover(directory: Path) -> dict[int, int]:
-    """Sizes of the segments found; a torn tail is cut off, an empty segment is deleted."""
+    """Return the sizes of the segments found; cut off a torn tail and delete empty segments."""
     sizes: dict[int, int] = {}
     segments = list_segments(directory)
     for segment in segments:

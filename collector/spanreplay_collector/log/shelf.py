@@ -10,7 +10,7 @@ from spanreplay_collector.log.segment import MAGIC, Position
 class Shelf:
     """The segments of one log; thread-safe. `grown` is notified whenever a reader may find something new.
 
-    `sizes` counts durable bytes only: what lies behind them in a file does not exist for readers.
+    `sizes` counts durable bytes only: readers don't see bytes after them in a file.
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class Shelf:
 
     @property
     def bytes_on_disk(self) -> int:
-        """Bytes of all segments."""
+        """Total size of all segments in bytes."""
         with self.lock:
             return sum(self.sizes.values())
 
     @property
     def end(self) -> Position:
-        """Just behind the last durable record."""
+        """The position just after the last durable record."""
         with self.lock:
             if not self.sizes:
                 return Position(self.next_segment, 0)
@@ -36,31 +36,31 @@ class Shelf:
             return self.normalize(Position(newest, self.sizes[newest]))
 
     def take_number(self) -> int:
-        """The number of a new segment; never given twice."""
+        """Return the number of a new segment; never returns a number twice."""
         with self.lock:
             self.next_segment += 1
             return self.next_segment - 1
 
     def open_segment(self, segment: int) -> None:
-        """A segment was made, and is written to from now on."""
+        """Note that a segment was created and is now the active one."""
         with self.lock:
             self.active = segment
             self.sizes[segment] = len(MAGIC)
 
     def grow(self, size: int) -> None:
-        """Bytes were made durable in the active segment."""
+        """Note that `size` more bytes of the active segment are durable."""
         with self.lock:
             self.sizes[self.active] += size
             self.grown.notify_all()
 
     def close_segment(self) -> None:
-        """Nothing more is written to the active segment."""
+        """Note that nothing more is written to the active segment."""
         with self.lock:
             self.active = -1
             self.grown.notify_all()
 
     def normalize(self, position: Position) -> Position:
-        """The end of a closed segment is the start of the next one."""
+        """Turn the end of a closed segment into the start of the next one."""
         with self.lock:
             if position.segment == self.active or position.offset < self.sizes.get(position.segment, 0):
                 return position
@@ -69,7 +69,7 @@ class Shelf:
             return Position(position.segment + 1, 0)
 
     def locate(self, position: Position) -> tuple[Position, int]:
-        """The position, moved on if its segment is gone, and the durable size of its segment."""
+        """Return the position, moved forward if its segment was deleted, and the durable size of its segment."""
         with self.lock:
             later = [segment for segment in self.sizes if segment >= position.segment]
             if later and min(later) > position.segment:
@@ -77,7 +77,7 @@ class Shelf:
             return position, self.sizes.get(position.segment, 0)
 
     def count_bytes(self, start: Position, end: Position | None = None) -> int:
-        """Durable bytes from a position up to another, or to the end."""
+        """Number of durable bytes from a position up to another, or to the end."""
         with self.lock:
             return sum(
                 max(0, (end.offset if end and end.segment == segment else size) - first)
@@ -87,6 +87,6 @@ class Shelf:
             )
 
     def has_more(self, position: Position) -> bool:
-        """Whether a record lies behind a position."""
+        """Whether there is a record after a position."""
         with self.lock:
             return any(Position(segment, size) > position for segment, size in self.sizes.items())

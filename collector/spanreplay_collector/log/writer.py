@@ -1,4 +1,4 @@
-"""The one thread that writes the log: all waiting requests at once, one sync, then all answers."""
+"""The one thread that writes the log: it writes all waiting requests, syncs once, then answers them all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogUnavailable(SpanreplayError):
-    """The log could not make a record durable; the sender has to try again."""
+    """The log could not make a record durable; the sender must retry."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Waiting:
 
 
 class GroupWriter:
-    """Appends records to the active segment of a shelf. `on_write` runs after each group, on the thread."""
+    """Appends records to the active segment of a shelf. `on_write` runs on the writer thread after each group."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class GroupWriter:
         self._thread.start()
 
     async def append(self, tenant: str, payload: bytes) -> None:
-        """Return when the record is on the disk. Raises: LogUnavailable."""
+        """Return once the record is on the disk. Raises: LogUnavailable."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._work:
@@ -82,7 +82,7 @@ class GroupWriter:
         await future
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the waiting records, then stop the thread."""
         with self._work:
             self._is_closing = True
             self._work.notify()
@@ -160,7 +160,7 @@ class GroupWriter:
         self._shelf.open_segment(segment)
 
     def _abandon_tail(self) -> None:
-        """After a failed write or sync nobody knows what the tail holds: cut it and start a new segment."""
+        """Cut the tail and start a new segment: after a failed write or sync its content is unknown."""
         if self._fd < 0:
             return
         with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ def _answer(group: Sequence[_Waiting], failure: LogUnavailable | None) -> None:
     for waiting in group:
         by_loop.setdefault(waiting.loop, []).append(waiting.future)
     for loop, futures in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is waiting any more
             loop.call_soon_threadsafe(_settle, futures, failure)
 
 

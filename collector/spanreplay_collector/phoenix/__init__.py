@@ -1,1 +1,1 @@
-"""Sends spans on to Phoenix."""
+"""Forward spans to Phoenix."""

@@ -1,4 +1,4 @@
-"""Verdicts of replays, written onto the spans that Phoenix shows."""
+"""Write verdicts of replays as annotations on the spans that Phoenix shows."""
 
 from __future__ import annotations
 

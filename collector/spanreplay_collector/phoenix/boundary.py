@@ -1,8 +1,8 @@
-"""A boundary span's OpenInference attributes, derived from its payload; pure functions.
+"""Derive a boundary span's OpenInference attributes from its payload; pure functions.
 
-The agent's process writes the payload once and says only what kind of span it is; what Phoenix shows of it
-(messages, tool calls, token counts, input, output) is worked out here. A span that an OpenInference instrumentor
-shows already has kind CHAIN and gets no tokens, so that they don't count twice.
+The agent's process writes the payload once and only adds the kind of span; the attributes that Phoenix shows
+(messages, tool calls, token counts, input, output) are derived here. A span that an OpenInference instrumentor
+already shows has kind CHAIN and gets no tokens, so that they don't count twice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spanreplay.runtime.wire.http_reply import body_texts, decode_reply
 SPAN_KIND: Final = "openinference.span.kind"
 _JSON: Final = "application/json"
 _MODEL_KINDS: Final = ("retriever", "compute")
-"""Kinds of which some calls are a model's: a reranker's, a tokenizer's."""
+"""Kinds that include some model calls, such as a reranker's or a tokenizer's."""
 
 
 def derive_attributes(pairs: Any) -> dict[str, AnyValue]:
-    """OpenInference attributes that the span does not carry itself; empty for a span that is not a boundary's."""
+    """OpenInference attributes that the span does not have itself; empty if it is not a boundary span."""
     attributes = decode_attributes(pairs)
     if names.REQUEST not in attributes:
         return {}
@@ -33,7 +33,7 @@ def derive_attributes(pairs: Any) -> dict[str, AnyValue]:
     try:
         derived = _derive(attributes)
     except (ValueError, KeyError, TypeError, AttributeError):
-        # A payload of another shape than ours, from another writer: it is shown as it came
+        # A payload in another format, from another writer: it is shown unchanged
         derived = {}
     return {k: encode_value(v) for k, v in derived.items() if k not in attributes and v is not None}
 

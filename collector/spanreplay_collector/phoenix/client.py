@@ -1,4 +1,4 @@
-"""A small HTTP client for Phoenix: one kept connection, a bearer token, no redirects, no proxies."""
+"""A small HTTP client for Phoenix: one persistent connection, a bearer token, no redirects, no proxies."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _REPLY_BYTES_MAX = 4 * limits.MIB
 
 @dataclass(frozen=True)
 class Reply:
-    """What Phoenix answered."""
+    """A response from Phoenix."""
 
     status: int
     body: bytes
 
     @property
     def is_ok(self) -> bool:
-        """Whether it was done."""
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
 
 class PhoenixClient:
     """Requests to one Phoenix, one at a time; thread-safe.
 
-    The url may carry a path, for a Phoenix behind a prefix. Raises: ConfigError for anything but http(s).
+    The URL may have a path, for a Phoenix served under a prefix. Raises: ConfigError if it is not an http(s) URL.
     """
 
     def __init__(self, url: str, token: str = "", *, timeout_s: float = limits.PHOENIX_TIMEOUT_S) -> None:
@@ -50,7 +50,7 @@ class PhoenixClient:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Send one request and read the whole answer. Raises: OSError if Phoenix cannot be reached."""
+        """Send one request and read the response, at most 4 MiB. Raises: OSError if Phoenix cannot be reached."""
         target = self._parts.path.rstrip("/") + path
         with self._lock:
             was_open = self._connection is not None
@@ -60,7 +60,7 @@ class PhoenixClient:
                 self._drop_connection()
                 if not was_open:
                     raise _as_os_error(exc) from exc
-            # An idle connection may have been closed by the server: once more, on a new one.
+            # The server may have closed an idle connection: try once more on a new one.
             try:
                 return self._exchange(method, target, body, {**self._headers, **(headers or {})})
             except (http.client.HTTPException, OSError) as exc:
@@ -68,7 +68,7 @@ class PhoenixClient:
                 raise _as_os_error(exc) from exc
 
     def close(self) -> None:
-        """Close the kept connection."""
+        """Close the persistent connection."""
         with self._lock:
             self._drop_connection()
 
@@ -78,7 +78,7 @@ class PhoenixClient:
         self._connection.request(method, target, body, dict(headers))
         response = self._connection.getresponse()
         content = response.read(_REPLY_BYTES_MAX)
-        if not response.isclosed():  # longer than we want to know
+        if not response.isclosed():  # longer than the limit
             self._drop_connection()
         return Reply(response.status, content)
 

@@ -1,7 +1,7 @@
-"""The fan-out to Phoenix: a cursor and a thread of its own, bounded, lossy, never in the way.
+"""The fan-out to Phoenix: its own cursor and thread, bounded and lossy, never blocking the collector.
 
-Phoenix takes some 80 spans a second and loses what it has acknowledged when it crashes: it is a window
-onto the recordings, not their store. When it is slow or away, spans wait in the log up to a limit; beyond it
+Phoenix takes some 80 spans a second and loses acknowledged spans when it crashes: it is a view of the
+recordings, not their store. When it is slow or unavailable, spans wait in the log up to a limit; beyond it
 the oldest are skipped and counted.
 """
 
@@ -34,26 +34,26 @@ logger = logging.getLogger(__name__)
 
 CURSOR: Final = "phoenix"
 _HEADERS: Final = {
-    "content-type": "application/x-protobuf",  # Phoenix takes exactly this, no charset
+    "content-type": "application/x-protobuf",  # Phoenix accepts exactly this, without a charset
     "content-encoding": "gzip",
 }
 _AGAIN_STATUSES: Final = frozenset({408, 429, 502, 503, 504})
 _FAILURES_MAX: Final = 5
-"""Internal errors of Phoenix for one request, before the request is thought to be the cause."""
+"""Internal errors of Phoenix for one request before the request is assumed to be the cause."""
 _ShownSpan = tuple[str, Span]
 
 
 def deep_link(base: str, span_id: str) -> str:
-    """The address that opens a span in Phoenix's pages."""
+    """The URL that opens a span in Phoenix."""
     return f"{base.rstrip('/')}/redirects/spans/{span_id}"
 
 
 class _Stopping(Exception):
-    """The fan-out was told to end; the cursor stays before what was not sent."""
+    """The fan-out was stopped; the cursor stays before the first unsent span."""
 
 
 class PhoenixFanout:
-    """Follows the log and sends every span once. Raises: ConfigError if the url is none."""
+    """Follows the log and sends every span once. Raises: ConfigError if `url` is not an http(s) URL."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class PhoenixFanout:
         metrics.gauge("phoenix_breaker_open", lambda: float(self._is_breaker_open))
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the request in progress; what was not sent is sent after the next start."""
+        """End after the request in progress; unsent spans are sent after the next start."""
         self._stop.set()
         self._log.wake_readers()
         self._thread.join(limits.PHOENIX_TIMEOUT_S + 5)
         self._client.close()
 
     def flush(self, timeout_s: float) -> bool:
-        """Send everything acknowledged so far, without waiting for roots; False if that took too long."""
+        """Send everything acknowledged so far, without waiting for root spans; False if that took too long."""
         target = self._log.end
         self._is_flushing = True
         self._log.wake_readers()
@@ -160,7 +160,7 @@ class PhoenixFanout:
                 first = last
 
     def _post(self, project: str, spans: Sequence[_ShownSpan]) -> None:
-        """Send spans of one project; if Phoenix cannot digest them, find out which, and leave only those."""
+        """Send spans of one project; if Phoenix rejects them, find the culprits and leave out only those."""
         body = gzip.compress(build_request(project, spans).SerializeToString(), compresslevel=3)
         status = self._post_patiently(body)
         if status == 0:
@@ -174,7 +174,7 @@ class PhoenixFanout:
             logger.warning("Phoenix answers %d to span %s; left out", status, spans[0][1].span_id.hex())
 
     def _post_patiently(self, body: bytes) -> int:
-        """0 when sent, else the status that says that trying again is useless."""
+        """Send until it succeeds; 0 when sent, else a status for which a retry is useless."""
         delay_s, delay_max_s = self._backoff_s
         failures = 0
         while True:

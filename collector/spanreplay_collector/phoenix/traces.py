@@ -1,4 +1,4 @@
-"""Which project each trace belongs to, decided once; spans wait a moment for the root that knows."""
+"""Assign each trace to a Phoenix project, once; spans briefly wait for the root span that names it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANSWERED: Final = "llm.output_messages."
 
 @dataclass(frozen=True)
 class ReadySpan:
-    """A span whose project is decided, and where in the log it came from."""
+    """A span whose project is decided, and its position in the log."""
 
     project: str
     filed: FiledSpan
@@ -54,7 +54,7 @@ class _Trace:
 
 
 class TraceBook:
-    """Remembers the last traces; not thread-safe. Spans of one run share a project, whatever their trace."""
+    """Remembers the latest traces; not thread-safe. Spans of one run share a project, whatever their trace."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class TraceBook:
         return self._held_bytes > 0
 
     def oldest_held(self) -> Position | None:
-        """Where the oldest waiting span lies in the log."""
+        """Log position of the oldest waiting span."""
         return min((place for t in self._traces.values() for _, place in t.held), default=None)
 
     def add(self, filed: FiledSpan, position: Position, now_s: float) -> Iterator[ReadySpan]:
-        """Take in a span; yields it, and what waited for it, as soon as the project is known."""
+        """Add a span; yield it and the spans waiting for it as soon as the project is known."""
         key = filed.run_id or filed.span.trace_id.hex()
         trace = self._traces.get(key)
         if trace is None:
@@ -98,7 +98,7 @@ class TraceBook:
         yield from self._make_room()
 
     def release_waiting(self, now_s: float) -> Iterator[ReadySpan]:
-        """Spans whose root did not come in time, under the name of their service."""
+        """Yield the spans whose root did not arrive in time, under the fallback project of their resource."""
         for trace in list(self._traces.values()):
             if trace.held and trace.deadline_s <= now_s:
                 yield from self._release(trace)
@@ -133,7 +133,7 @@ def _note_preview(trace: _Trace, span: Span) -> None:
 
 
 def _read_message(span: Span, prefix: str, role: str = "") -> str:
-    """The text of the last message of a role."""
+    """The text of the last message with a role."""
     roles: dict[str, str] = {}
     texts: dict[str, str] = {}
     for pair in span.attributes:

@@ -1,4 +1,4 @@
-"""A recorded span as Phoenix is to show it; pure functions.
+"""Convert a recorded span to the form that Phoenix shows; pure functions.
 
 Phoenix drops resources, scopes and links, keeps the first write of a span, files a whole trace under the
 project of the span that arrives first, and cannot store NUL or bytes.
@@ -41,14 +41,14 @@ RESOURCE_ATTRIBUTES: Final = (
     "telemetry.sdk.language",
     names.RUN_ID,
 )
-"""What is copied from the resource, because Phoenix drops it."""
+"""Attributes copied from the resource, because Phoenix drops it."""
 DEFAULT_PROJECT: Final = "default"
 REPLAYS_SUFFIX: Final = "-replays"
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a run was asked and what it answered, for the root span that Phoenix lists."""
+    """A run's input and output, for the root span that Phoenix lists."""
 
     asked: str = ""
     answered: str = ""
@@ -60,28 +60,28 @@ def read_text(span: Span, key: str) -> str:
 
 
 def is_open_record(span: Span) -> bool:
-    """Whether this is the note of a start: Phoenix would keep it instead of the final record."""
+    """Whether this record only marks a span's start: Phoenix would keep it instead of the final record."""
     return read_text(span, names.OUTCOME) == Outcome.OPEN.value
 
 
 def is_run_root(span: Span) -> bool:
-    """Whether this is the root span of a run of ours."""
+    """Whether this is the root span of a spanreplay run."""
     return read_text(span, names.KIND) == names.KIND_RUN
 
 
 def name_project(filed: FiledSpan) -> str:
-    """The project that this span asks for, or "" if only its trace's root can tell."""
+    """The project that this span names, or "" if only its trace's root can name it."""
     span = filed.span
     if is_run_root(span):
         app = read_text(span, names.APP) or name_fallback_project(filed.resource)
         return app + REPLAYS_SUFFIX if read_text(span, names.REPLAY_OF) else app
-    if not filed.run_id and not span.parent_span_id:  # the root of a trace that is not ours
+    if not filed.run_id and not span.parent_span_id:  # the root of a trace without a run
         return name_fallback_project(filed.resource)
     return ""
 
 
 def name_fallback_project(resource: Mapping[str, Any]) -> str:
-    """The project of a trace whose root does not come."""
+    """The project of a trace whose root does not arrive."""
     for key in (names.PROJECT, names.APP, "service.name"):
         value = resource.get(key)
         if isinstance(value, str) and value.strip("\0 "):
@@ -90,7 +90,7 @@ def name_fallback_project(resource: Mapping[str, Any]) -> str:
 
 
 def present_span(filed: FiledSpan, preview: Preview) -> Span:
-    """A copy of the span as it is sent to Phoenix."""
+    """Return a copy of the span as it is sent to Phoenix."""
     span = Span()
     span.CopyFrom(filed.span)
     note = _describe_source(filed.run_id)
@@ -114,7 +114,7 @@ def present_span(filed: FiledSpan, preview: Preview) -> Span:
 
 
 def build_request(project: str, spans: Iterable[tuple[str, Span]]) -> ExportTraceServiceRequest:
-    """One request for one project from (scope name, span) pairs."""
+    """Build one request for one project from (scope name, span) pairs."""
     request = ExportTraceServiceRequest()
     batch = request.resource_spans.add()
     batch.resource.attributes.append(KeyValue(key=names.PROJECT, value=AnyValue(string_value=project)))
@@ -140,7 +140,7 @@ def _present_attributes(pairs: Iterable[KeyValue], note: str) -> dict[str, AnyVa
         shown[pair.key.replace("\0", "")] = value
     for key, mime in _MIME_OF.items():
         if key in shown and mime in shown and shown[key].string_value.endswith(f"{note}]"):
-            shown[mime] = AnyValue(string_value="text/plain")  # JSON that was cut is no JSON
+            shown[mime] = AnyValue(string_value="text/plain")  # truncated JSON is not JSON
     return shown
 
 
