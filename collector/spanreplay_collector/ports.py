@@ -1,4 +1,4 @@
-"""Listening sockets, and a plain word when a port is taken."""
+"""Open listening sockets, with a clear error when a port is taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HINTS = {
 
 
 def resolve_host(host: str) -> tuple[socket.AddressFamily, str]:
-    """The address family and numeric address of a host. Raises: ConfigError."""
+    """Resolve a host to an address family and a numeric address. Raises: ConfigError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0]
     except OSError as exc:
@@ -28,7 +28,7 @@ def resolve_host(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def open_listener(host: str, port: int, purpose: str) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises: PortTaken, ConfigError."""
+    """Open a listening socket; port 0 takes a free port. Raises: PortTaken, ConfigError."""
     family, address = resolve_host(host)
     # A server on the same port but another address (all addresses, SO_REUSEPORT, IPv6) does not always
     # make bind fail, yet it would get some of our clients' requests.
@@ -49,7 +49,7 @@ def open_listener(host: str, port: int, purpose: str) -> socket.socket:
 
 
 def check_free(host: str, port: int, purpose: str) -> None:
-    """Raise PortTaken or ConfigError if a server could not listen there."""
+    """Check that a server could listen on the port. Raises: PortTaken, ConfigError."""
     if port:
         open_listener(host, port, purpose).close()
 

@@ -1,4 +1,4 @@
-"""A server as a process: it starts, says where it listens, and stops at SIGINT or SIGTERM."""
+"""Run a server as a process: start it, announce where it listens, and stop it at SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Status = TypeVar("Status", covariant=True)
 
 
 class Part(Protocol[Status]):
-    """What can be started and stopped once."""
+    """A server that can be started and stopped once."""
 
     async def start(self) -> Status:
         """Start everything; on an error nothing is left running."""
@@ -28,9 +28,9 @@ class Part(Protocol[Status]):
 
 
 def set_up_logging() -> None:
-    """Warnings of ours and errors of everybody go to standard error.
+    """Send spanreplay's warnings and all errors to standard error.
 
-    What libraries warn about (a connection retried, a query refused) reaches the user as one error of ours.
+    Library warnings (a retried connection, a refused query) reach the user as one error from spanreplay instead.
     """
     handler = logging.StreamHandler()
     handler.addFilter(lambda record: record.levelno >= logging.ERROR or record.name.startswith("spanreplay"))
@@ -38,7 +38,7 @@ def set_up_logging() -> None:
 
 
 async def run_until_signal(part: Part[Status], announce: Callable[[Status], None]) -> bool:
-    """Start, announce, and stop at SIGINT or SIGTERM; False if the signal came before it was ready."""
+    """Start, announce, and stop at SIGINT or SIGTERM; False if the signal came before `start` returned."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
 
@@ -46,7 +46,7 @@ async def run_until_signal(part: Part[Status], announce: Callable[[Status], None
         if asked.is_set():
             return
         asked.set()
-        # A terminal and a wrapper may both pass one on; whoever asks again later wants us gone at once.
+        # A terminal and a wrapper may both deliver the signal; one after IMPATIENT_S ends the process at once.
         for number in SIGNALS:
             loop.call_later(IMPATIENT_S, loop.remove_signal_handler, number)
 

@@ -1,7 +1,7 @@
-"""OTLP requests read from their bytes, one span at a time; pure functions.
+"""Read OTLP requests from their bytes, one span at a time; pure functions.
 
-Parsed as a whole, a request of 64 MiB may become ten times as much memory: protobuf spends some 60 bytes on an empty
-span that is two bytes on the wire. Here only the span in hand is ever parsed.
+Parsed as a whole, a request of 64 MiB may take ten times as much memory: protobuf needs some 60 bytes for an empty
+span that is two bytes on the wire. Here only the current span is parsed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RESOURCE_SPANS: Final = 1
 SCOPE_SPANS: Final = 2
 SPANS: Final = 2
 
-# Kinds of field, https://protobuf.dev/programming-guides/encoding/#structure
+# Wire types, https://protobuf.dev/programming-guides/encoding/#structure
 _VARINT: Final = 0
 _FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
@@ -47,11 +47,11 @@ _TAG_MAX: Final = 2**32 - 1
 _SIZE_MAX: Final = 2**31 - 1
 _VARINT_BYTES_MAX: Final = 10
 _GROUPS_DEPTH_MAX: Final = 100
-"""As deep as protobuf itself follows."""
+"""Nesting limit of protobuf itself."""
 
 
 class Field(NamedTuple):
-    """A field of a message: from `begin` to `end` with its tag; its content starts at `start`."""
+    """A field of a message, from `begin` to `end` including its tag; its content starts at `start`."""
 
     number: int
     kind: int
@@ -62,7 +62,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class FiledBytes:
-    """A span with its surroundings: `resource` and `scope` are parsed once and hold no spans."""
+    """A span with its resource and scope, which are parsed once and contain no spans."""
 
     resource: ResourceSpans
     scope: ScopeSpans
@@ -70,14 +70,14 @@ class FiledBytes:
 
 
 def iter_filed(payload: bytes) -> Iterator[FiledBytes]:
-    """Every span of a serialised ExportTraceServiceRequest; lazy, one span in memory. Raises: DecodeError."""
+    """Yield every span of a serialised ExportTraceServiceRequest, one in memory at a time. Raises: DecodeError."""
     for number, kind, _, start, end in walk(payload, 0, len(payload)):
         if number == RESOURCE_SPANS and kind == LENGTH_DELIMITED:
             yield from _iter_resource(payload, start, end)
 
 
 def iter_spans(payload: bytes) -> Iterator[FiledSpan]:
-    """The same with the resource decoded and the run named. Raises: DecodeError."""
+    """Like `iter_filed`, with decoded resource attributes and the run id. Raises: DecodeError."""
     resource: ResourceSpans | None = None
     attributes: Mapping[str, Any] = {}
     for each in iter_filed(payload):
@@ -99,7 +99,7 @@ def _iter_resource(payload: bytes, start: int, end: int) -> Iterator[FiledBytes]
 
 
 def _surroundings(payload: bytes, start: int, end: int, number: int) -> bytes:
-    """A message without its fields of one number; what is said twice is merged by who parses it."""
+    """Return a message without its fields of one number; the parser merges fields that appear twice."""
     kept = bytearray()
     at = start
     for field in walk(payload, start, end):
@@ -111,7 +111,7 @@ def _surroundings(payload: bytes, start: int, end: int, number: int) -> bytes:
 
 
 def walk(payload: bytes, at: int, end: int) -> Iterator[Field]:
-    """The fields of a message that lies between two offsets; a group is one field. Raises: DecodeError."""
+    """Yield the fields of a message that lies between two offsets; a group is one field. Raises: DecodeError."""
     while at < end:
         begin = at
         tag = payload[at]
@@ -184,7 +184,7 @@ def _read_varint(payload: bytes, at: int, end: int, bytes_max: int) -> tuple[int
 
 
 def make_header(number: int, size: int) -> bytes:
-    """What stands before the content of a length-delimited field."""
+    """Encode the tag and length that precede the content of a length-delimited field."""
     return _make_varint(number << 3 | LENGTH_DELIMITED) + _make_varint(size)
 
 

@@ -1,9 +1,9 @@
-"""Whether bytes are an OTLP request whose spans can be filed, found out in small pieces; pure functions.
+"""Check in small pieces that bytes are an OTLP request whose spans have valid ids; pure functions.
 
 (1) Neighbouring fields are gathered into a piece. Protobuf reads a message that is cut between two fields as two
-    messages to be merged, so pieces are valid exactly if the whole is.
-(2) Each piece is parsed inside of all the messages that surround it, and protobuf's own limits hold as for the whole.
-(3) A message larger than a piece is cut itself, at any depth.
+    messages to be merged, so the pieces are valid exactly if the whole is.
+(2) Each piece is parsed inside all its enclosing messages, so protobuf's own limits apply as for the whole.
+(3) A message larger than a piece is itself cut into pieces, at any depth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["WireCheck", "check_wire", "leave_out_invalid"]
 _SPAN_PATH: Final = (RESOURCE_SPANS, SCOPE_SPANS, SPANS)
 _TRACE_ID, _SPAN_ID, _PARENT_SPAN_ID = 1, 2, 4
 _DEPTH_MAX: Final = 100
-"""Messages inside messages that protobuf follows."""
+"""Nesting limit of protobuf for messages."""
 
 _Path = tuple[int, ...]
 _Bytes = Sequence[bytes | memoryview]
@@ -32,7 +32,7 @@ _Bytes = Sequence[bytes | memoryview]
 
 @dataclass(frozen=True)
 class WireCheck:
-    """What a request holds; `payload` is the sender's bytes, without the refused spans if there are any."""
+    """Result of a check; `payload` is the sender's bytes, without the refused spans if there are any."""
 
     payload: bytes
     spans: int
@@ -50,14 +50,14 @@ class _Piece(NamedTuple):
 
 
 def check_wire(body: bytes, piece_bytes_max: int = limits.PARSE_PIECE_BYTES) -> WireCheck:
-    """A request with the spans left out whose ids are invalid. Raises: DecodeError."""
+    """Check a request and leave out spans with invalid ids. Raises: DecodeError."""
     check = _Check(body, piece_bytes_max)
     kept = check.check_message(ExportTraceServiceRequest.DESCRIPTOR, (), 0, len(body))
     return WireCheck(body if kept is None else b"".join(kept), check.spans, check.refused_spans)
 
 
 def leave_out_invalid(request: ExportTraceServiceRequest) -> tuple[int, int]:
-    """Remove the spans whose ids are invalid; how many are kept and how many were removed."""
+    """Remove spans with invalid ids; return how many are kept and how many were removed."""
     spans = refused = 0
     for batch in request.resource_spans:
         for scope in batch.scope_spans:
@@ -83,7 +83,7 @@ class _Check:
         self.refused_spans = 0
 
     def check_message(self, message: Descriptor, path: _Path, start: int, end: int) -> _Bytes | None:
-        """The message's bytes without refused spans; None if it has none of these. Raises: DecodeError."""
+        """Return the message's bytes without refused spans; None if no span is refused. Raises: DecodeError."""
         if len(path) > _DEPTH_MAX:
             raise DecodeError("messages are nested too deeply")
         kept: list[bytes | memoryview] = []
@@ -100,7 +100,7 @@ class _Check:
         return kept
 
     def _cut(self, message: Descriptor, start: int, end: int) -> Iterator[_Piece]:
-        """(1) and (3): the pieces of a message, in order and without gaps."""
+        """(1) and (3): yield the pieces of a message, in order and without gaps."""
         if end - start <= self._piece_bytes_max:
             yield _Piece(start, end)
             return
@@ -129,10 +129,10 @@ class _Check:
         return [make_header(piece.number, sum(map(len, kept))), *kept]
 
     def _check_small(self, path: _Path, piece: _Piece) -> _Bytes | None:
-        """(2): parse a piece where it stands; its bytes without refused spans, or None if it has none of these."""
+        """(2): parse a piece in place; return its bytes without refused spans, or None if no span is refused."""
         request = ExportTraceServiceRequest.FromString(self._surround(path, piece.begin, piece.end))
         if path[: len(_SPAN_PATH)] == _SPAN_PATH:
-            return None  # a part of a span, whose ids may be in another one
+            return None  # a piece of a span, whose ids may be in another piece
         spans, refused = leave_out_invalid(request)
         self.spans += spans
         self.refused_spans += refused
@@ -155,7 +155,7 @@ class _Check:
         return b"".join([*reversed(headers), self._view[begin:end]])
 
     def _is_fileable(self, start: int, end: int) -> bool:
-        """Whether a span that was checked in pieces has valid ids; of an id that is given twice the last holds."""
+        """Whether a span that was checked in pieces has valid ids; if an id appears twice, the last one counts."""
         ids = {_TRACE_ID: b"", _SPAN_ID: b"", _PARENT_SPAN_ID: b""}
         for number, kind, _, content, after in walk(self._body, start, end):
             if number in ids and kind == LENGTH_DELIMITED:
@@ -167,7 +167,7 @@ class _Check:
 
 
 def _find_message(message: Descriptor, number: int) -> Descriptor | None:
-    """What message a field of this number is, if it is one."""
+    """The message type of a field; None if the field is not a message."""
     field = message.fields_by_number.get(number)
     if field is None or field.type != FieldDescriptor.TYPE_MESSAGE:
         return None

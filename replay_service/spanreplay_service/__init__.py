@@ -1,1 +1,1 @@
-"""Gives recorded runs back over gRPC."""
+"""Serves recorded runs over gRPC."""

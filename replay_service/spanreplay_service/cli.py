@@ -139,7 +139,7 @@ def build_settings(
     tls_client_ca: Path | None,
     **same: Any,
 ) -> UpSettings:
-    """The settings that the options stand for. Raises: ConfigError."""
+    """Build the settings from the command-line options. Raises: ConfigError."""
     from spanreplay_service.up import UpSettings
 
     tokens, tls = read_access(tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca)
@@ -156,7 +156,7 @@ def build_settings(
 
 
 def describe(status: UpStatus) -> list[str]:
-    """What a user reads when everything is ready; pure."""
+    """Build the lines shown to the user when everything is ready; pure."""
     lines = [
         f"spanreplay is up, its data is in {status.data_dir}",
         f"  collector       {status.otlp_endpoint} (OTLP/HTTP), port {status.grpc_port} (OTLP/gRPC)",

@@ -1,8 +1,8 @@
-"""The one door of the service: a call is authenticated, bounded in rate and time, and its error is named.
+"""The interceptor of the service: it authenticates calls, limits their rate and time, and maps their errors.
 
-(1) Health checks pass. (2) A call without a valid token is refused. (3) A tenant's rate is bounded. (4) The
-handler runs under a deadline. (5) An error of our tree leaves as google.rpc.ErrorInfo, any other as a bare
-INTERNAL.
+(1) Health checks pass. (2) A call without a valid token is refused. (3) A tenant's rate is limited. (4) The
+handler runs under a deadline. (5) A SpanreplayError is returned as google.rpc.ErrorInfo, any other error as
+INTERNAL without details.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _tenant: ContextVar[str] = ContextVar("spanreplay_tenant")
 
 
 def current_tenant() -> str:
-    """The tenant of the call being served. Raises: LookupError outside of a call that passed the guard."""
+    """The tenant of the current call. Raises: LookupError outside a call that passed the guard."""
     return _tenant.get()
 
 
@@ -57,7 +57,7 @@ async def abort(context: Any, *, status: str, reason: str, message: str, hint: s
 
 
 async def abort_with(context: Any, error: SpanreplayError) -> None:
-    """End a call with an error of our tree; never returns."""
+    """End a call with a SpanreplayError; never returns."""
     row = wire.find_reason(error)
     await abort(context, status=row.status, reason=row.reason, message=str(error), hint=error.hint)
 
@@ -80,18 +80,18 @@ class _Bucket:
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no types
-    """The interceptor that all calls pass."""
+    """The interceptor for all calls; see the module's steps."""
 
     def __init__(self, authenticator: Authenticator, *, deadline_s: float = DEADLINE_S_MAX) -> None:
         self._authenticator = authenticator
         self._deadline_s = deadline_s
-        self._buckets: dict[str, _Bucket] = {}  # one a tenant; tenants come from the table of tokens
+        self._buckets: dict[str, _Bucket] = {}  # one per tenant; the token table bounds the tenants
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """The handler to run for a call, wrapped, or one that refuses it."""
+        """Return the wrapped handler for a call, or a handler that refuses it."""
         if handler_call_details.method.startswith(_OPEN_PREFIX):
             return await continuation(handler_call_details)  # (1)
-        # A non-ASCII value arrives as bytes: no token of ours looks like that.
+        # A non-ASCII value arrives as bytes and is never a valid token.
         values = [v for k, v in handler_call_details.invocation_metadata or () if k == "authorization"]
         authorization = values[0] if len(values) == 1 and isinstance(values[0], str) else None
         try:
@@ -110,19 +110,19 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
                 reason=wire.OVERLOADED,
                 message=f"more than {RATE_PER_S_MAX:g} calls a second",
             )
-        _tenant.set(tenant)  # each call runs in a task of its own, so in a context of its own
+        _tenant.set(tenant)  # each call runs in its own task and therefore in its own context
         handler = await continuation(handler_call_details)
         return None if handler is None else self._wrap(handler)
 
     def _wrap(self, handler: Any) -> Any:
-        # Requests are parsed here: gRPC would log a traceback for each that is garbage.
+        # Requests are parsed here: gRPC would log a traceback for each malformed one.
         parse = _parser(handler.request_deserializer)
         serializer = handler.response_serializer
         if handler.response_streaming:
 
             async def stream(request: bytes, context: Any) -> None:
                 async def pump() -> None:
-                    # Written here, not yielded: a reader that never reads also meets the deadline.
+                    # Written here, not yielded: the deadline also applies to a client that never reads.
                     async for response in handler.unary_stream(parse(request), context):
                         await context.write(response)
 
@@ -159,7 +159,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpcio ships no
                 reason=wire.TOO_SLOW,
                 message=f"not done after {self._deadline_s:g} s",
             )
-        except Exception:  # a defect of ours: the log says what, the caller only that
+        except Exception:  # a bug in the service: details go to the log, not to the caller
             logger.exception("a call failed")
             await abort(
                 context, status="INTERNAL", reason="INTERNAL", message="the service failed; its log has the reason"
@@ -178,7 +178,7 @@ def _parser(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _deny(*, status: str, reason: str, message: str, hint: str = "") -> Any:
-    # A stream handler fits every kind of call and reads nothing of the request.
+    # A stream handler fits every kind of call and does not read the request.
     async def deny(request_iterator: Any, context: Any) -> None:
         del request_iterator
         await abort(context, status=status, reason=reason, message=message, hint=hint)

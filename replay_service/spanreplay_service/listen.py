@@ -1,4 +1,4 @@
-"""Ports: whether one is free, before anything is started that would need it."""
+"""Check and find free ports before starting a server that needs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["can_listen", "find_free_port", "join_address"]
 
 
 def can_listen(host: str, port: int) -> bool:
-    """Whether a server could listen on a port now; port 0 always. Raises: ConfigError for a foreign host."""
+    """Whether a server could listen on a port now; port 0 is always free.
+
+    Raises: ConfigError if the host can't be resolved.
+    """
     family, address = resolve_host(host)
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -23,7 +26,7 @@ def can_listen(host: str, port: int) -> bool:
 
 
 def find_free_port(host: str) -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port that is free at this moment."""
     family, address = resolve_host(host)
     with socket.create_server((address, 0), family=family) as probe:
         port: int = probe.getsockname()[1]
@@ -31,6 +34,6 @@ def find_free_port(host: str) -> int:
 
 
 def join_address(host: str, port: int) -> str:
-    """host:port, with the brackets that an IPv6 address needs."""
+    """Join host and port, with brackets around an IPv6 address."""
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"

@@ -1,4 +1,4 @@
-"""Phoenix beside us: started, watched, stopped; and the verdicts that it shows."""
+"""Run Phoenix as a child process (start, supervise, stop) and send it verdicts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _HARDENING: Final = {
 
 
 def is_installed() -> bool:
-    """Whether arize-phoenix is here; many packages could be called `phoenix`."""
+    """Whether arize-phoenix is installed; other packages could also be called `phoenix`."""
     try:
         importlib.metadata.version("arize-phoenix")
     except importlib.metadata.PackageNotFoundError:
@@ -64,7 +64,7 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True)
 class PhoenixSettings:
-    """Where Phoenix keeps its data and listens, on loopback; whether it asks for a login."""
+    """Phoenix's data directory and its address on localhost; `is_closed` means that it requires a login."""
 
     directory: Path
     port: int
@@ -75,12 +75,12 @@ class PhoenixSettings:
 
     @property
     def url(self) -> str:
-        """The address of its pages."""
+        """The URL of its web interface."""
         return f"http://{self.host}:{self.port}"
 
 
 def choose_settings(directory: Path, port: int, *, is_closed: bool = False) -> PhoenixSettings:
-    """Settings with ports that are free now, and a login; port 0 takes any. Raises: PortTaken, ConfigError."""
+    """Choose free ports and load the login; port 0 takes any free port. Raises: PortTaken, ConfigError."""
     host = PhoenixSettings.host
     if port and not can_listen(host, port):
         raise PortTaken(
@@ -93,7 +93,7 @@ def choose_settings(directory: Path, port: int, *, is_closed: bool = False) -> P
 
 
 def build_environment(settings: PhoenixSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the Phoenix process: hardened, offline, and none of our settings or tokens; pure."""
+    """Build the environment of the Phoenix process: hardened, offline, without our settings and tokens; pure."""
     inherited = {k: v for k, v in environ.items() if k in _KEPT or not k.startswith(_FOREIGN_PREFIXES)}
     return {
         **inherited,
@@ -108,7 +108,7 @@ def build_environment(settings: PhoenixSettings, environ: Mapping[str, str]) -> 
 
 
 class PhoenixProcess:
-    """One Phoenix, started again when it falls; whatever happens to it, nothing else does."""
+    """One Phoenix process, restarted when it crashes; its failures never affect the other parts."""
 
     def __init__(
         self,
@@ -130,17 +130,17 @@ class PhoenixProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, 0 while there is none."""
+        """The process id, 0 while no process is running."""
         return self._process.pid if self._process and self._process.returncode is None else 0
 
     async def start(self) -> None:
-        """Start Phoenix and the task that watches it."""
+        """Start Phoenix and the task that supervises it."""
         make_private(self.settings.directory)
         await self._spawn()
         self._watcher = asyncio.create_task(self._watch(), name="phoenix-watcher")
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Whether Phoenix answers within that time; False as soon as it was given up."""
+        """Whether Phoenix answers within `timeout_s`; False at once when it is no longer restarted."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s and not self._gave_up.is_set():
             if await asyncio.to_thread(self._probe):
@@ -150,7 +150,7 @@ class PhoenixProcess:
         return False
 
     async def stop(self) -> None:
-        """End Phoenix: politely, then not; idempotent."""
+        """Terminate Phoenix, kill its process group after PHOENIX_STOP_S; idempotent."""
         self._stopping.set()
         process = self._process
         if process is not None and process.returncode is None:
@@ -180,13 +180,13 @@ class PhoenixProcess:
         with self._open_log() as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
-                # Held open for as long as we live; the child ends when it closes.
+                # Held open for our lifetime; the child ends when it closes.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=build_environment(self.settings, os.environ),
                 cwd=self.settings.directory,
-                # Ctrl-C in the terminal is for us; we then stop Phoenix in order.
+                # Ctrl-C in the terminal must reach only us; we then stop Phoenix in order.
                 start_new_session=True,
             )
 
@@ -223,14 +223,14 @@ class PhoenixSink:
     """Shows verdicts as annotations of the recorded spans."""
 
     def __init__(self, url: str, token: str = "", *, public_url: str = "") -> None:
-        """`public_url` is where people open Phoenix, if that is another address than ours."""
+        """`public_url` is where users open Phoenix, if it differs from `url`."""
         self._url = public_url or url
         self._annotator = PhoenixAnnotator(url, token)
 
     def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
         """Annotate the recorded root span, and the span of the first divergence if there is one.
 
-        Raises: ServiceError if Phoenix does not take it.
+        Raises: ServiceError if Phoenix does not accept it.
         """
         first = find_first_divergence(report)
         self._annotator.annotate_verdict(
@@ -245,7 +245,7 @@ class PhoenixSink:
 
 
 def find_first_divergence(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The divergence that the others may follow from; empty if the report has none; pure."""
+    """The first divergence that is not a consequence of another; empty if the report has none; pure."""
     listed = report.get("divergences")
     found = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
     return next((d for d in found if not d.get("downstream")), found[0] if found else {})

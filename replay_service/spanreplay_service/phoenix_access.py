@@ -1,6 +1,6 @@
-"""The login of the Phoenix that `spanreplay up` starts beside a service with tokens.
+"""The login of the Phoenix that `spanreplay up` starts with a service that has tokens.
 
-Phoenix knows no tenants: without a login whoever reaches its port reads the traces of all of them.
+Phoenix has no tenants: without a login, anyone who reaches its port can read the traces of all tenants.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _FILE_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True)
 class PhoenixAccess:
-    """What Phoenix signs its sessions with, what we show it, and the password of its first user."""
+    """Phoenix's session secret, our token for it, and the password of its first user."""
 
     secret: str = field(repr=False)
     token: str = field(repr=False)
     password: str = field(repr=False)
 
     def environment(self, *, is_required: bool) -> dict[str, str]:
-        """Phoenix's settings; the password is set in any case, for it is that of a login switched on later."""
+        """Phoenix's settings; the password is always set, so that it is valid if the login is enabled later."""
         first = {"PHOENIX_DEFAULT_ADMIN_INITIAL_PASSWORD": self.password}
         if not is_required:
             return first
@@ -43,7 +43,7 @@ class PhoenixAccess:
 
 
 def load_or_create_access(directory: Path) -> PhoenixAccess:
-    """The login that belongs to a Phoenix's directory; made at first, mode 0600. Raises: ConfigError."""
+    """Load the login of a Phoenix directory; created on first use, mode 0600. Raises: ConfigError."""
     path = make_private(directory) / ACCESS_FILE
     try:
         return _read(path) if os.path.lexists(path) else _create(path)
@@ -61,7 +61,7 @@ def _read(path: Path) -> PhoenixAccess:
 
 
 def _create(path: Path) -> PhoenixAccess:
-    # Phoenix asks for a digit and a lower-case letter in its secrets.
+    # Phoenix requires a digit and a lower-case letter in its secrets.
     secret, token = (f"a1{secrets.token_hex(24)}" for _ in range(2))
     made = PhoenixAccess(secret, token, secrets.token_urlsafe(15))
     part = path.with_suffix(".part")

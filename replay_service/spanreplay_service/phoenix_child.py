@@ -1,8 +1,8 @@
-"""What `spanreplay up` runs to have a Phoenix: Phoenix's own server, tied to its parent.
+"""The Phoenix process of `spanreplay up`: Phoenix's own server, tied to its parent.
 
-(1) It ends when its parent does, however that ends: the parent holds the other end of standard input.
-(2) Its OTLP/gRPC port, which Phoenix opens on every interface and without a token, is kept to loopback.
-(3) Its pages answer local names only: a web page that points its own name here gets nothing.
+(1) It ends when its parent does, even after a crash: the parent holds the other end of standard input.
+(2) Its OTLP/gRPC port, which Phoenix opens on every interface and without a token, is restricted to localhost.
+(3) Its pages answer only to local names: a web page that points its own domain here is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def end_with_parent() -> None:
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
-        # Phoenix waits for its browsers to leave; nobody is left to wait for it.
+        # Phoenix waits for open browser connections, but after the parent's end nobody waits for Phoenix.
         threading.Event().wait(STOP_S)
         os._exit(1)
 

@@ -1,4 +1,4 @@
-"""The service `Replay`: streams a recorded run, takes the verdict of a replay."""
+"""The gRPC service `Replay`: streams a recorded run and receives the verdict of a replay."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ VERDICTS: Final = ("identical", "diverged", "incomplete", "tampered", "over_budg
 
 
 class VerdictSink(Protocol):
-    """Where verdicts are shown; blocks, and is called from a thread."""
+    """A destination that shows verdicts; its method blocks and is called from a thread."""
 
     def report(self, *, root: RootRecord, replay_run_id: str, verdict: str, report: dict[str, Any]) -> str:
-        """Show a verdict on the run of that root span; the URL where it can be seen."""
+        """Show a verdict on the run of a root span; return the URL where it can be seen."""
         ...
 
 
@@ -35,22 +35,22 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
     async def ReplayRun(  # noqa: N802 - gRPC's name
         self, request: pb.ReplayRunRequest, context: Any
     ) -> AsyncIterator[pb.ReplayRunResponse]:
-        """The manifest, batches of calls, the end."""
+        """Stream the manifest, batches of calls and the end."""
         recording = await self._runs.load(current_tenant(), request.run_id)
         events = wire.iter_replay_events(recording)
-        # Batches are built one at a time and in a thread: a long run holds neither the loop nor memory twice.
+        # Batches are built one at a time in a thread: a long run neither blocks the loop nor is in memory twice.
         while (event := await self._runs.in_thread(next, events, None)) is not None:
             yield event
 
     async def ReportReplay(  # noqa: N802 - gRPC's name
         self, request: pb.ReportReplayRequest, context: Any
     ) -> pb.ReportReplayResponse:
-        """Show the verdict where there is a place for it; nothing is stored."""
+        """Show the verdict if there is a sink; nothing is stored."""
         if request.verdict not in VERDICTS:
             raise ConfigError(f"not a verdict: {request.verdict[:40]!r}; expected one of {', '.join(VERDICTS)}")
         report = _parse_report(request.report)
         replay_run_id = normalize_run_id(request.replay_run_id) if request.replay_run_id else ""
-        # Whoever may not read the run may not judge it: this raises RunNotFound.
+        # Only a tenant that may read the run may report on it: otherwise this raises RunNotFound.
         root = await self._runs.find_root(current_tenant(), request.run_id)
         if self._sink is None:
             return pb.ReportReplayResponse()

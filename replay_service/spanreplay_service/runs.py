@@ -1,4 +1,4 @@
-"""The service `Runs`: finds recorded runs and moves them in and out."""
+"""The gRPC service `Runs`: finds, exports and imports recorded runs."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Freshen = Callable[[float], Awaitable[None]]
-"""Waits, for at most so many seconds, until what was acknowledged is in the store. Raises: TimeoutError."""
+"""Waits, for at most the given number of seconds, until acknowledged spans are stored. Raises: TimeoutError."""
 
 RUN_ID_CHARS: Final = 32
 PREFIX_CHARS_MIN: Final = 6
 
 
 class RunStore(Protocol):
-    """What the service asks of a store; its methods block and may be called from several threads."""
+    """The interface that the service needs of a store; its methods block and must be thread-safe."""
 
     def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
         """Matching runs, newest first."""
         ...
 
     def resolve_run_id(self, tenant: str, prefix: str) -> str:
-        """The one run that a prefix names. Raises: RunNotFound, AmbiguousRun."""
+        """Find the one run whose id starts with a prefix. Raises: RunNotFound, AmbiguousRun."""
         ...
 
     def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
-        """Requests to models that have more than one serving stack or output."""
+        """Find model requests that have more than one serving stack or output."""
         ...
 
     def read_run(self, tenant: str, run_id: str) -> list[bytes]:
@@ -55,16 +55,16 @@ class RunStore(Protocol):
         ...
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store payloads, once per token; how many of their spans the store has now, as they are."""
+        """Store payloads, once per token; return how many of their spans the store now has unchanged."""
         ...
 
     def count_apart(self, tenant: str, run_id: str) -> int:
-        """How many records were kept apart from a run, because they came later with other content."""
+        """Number of a run's records kept apart because they arrived later with different content."""
         ...
 
 
 def normalize_run_id(text: str) -> str:
-    """A run id or prefix as stored: lower case, no dashes. Raises: RunNotFound, ConfigError."""
+    """Convert a run id or prefix to its stored form: lower case, no dashes. Raises: RunNotFound, ConfigError."""
     run_id = text.strip().lower().replace("-", "")
     if len(run_id) > RUN_ID_CHARS or any(c not in "0123456789abcdef" for c in run_id):
         raise RunNotFound(f"no run {text[:80]!r}", hint="a run id is hexadecimal; see `spanreplay ls`")
@@ -74,7 +74,7 @@ def normalize_run_id(text: str) -> str:
 
 
 def parse_payloads(payloads: Sequence[bytes]) -> list[ExportTraceServiceRequest]:
-    """Serialised export requests as messages. Raises: DamagedRecording."""
+    """Parse serialised export requests. Raises: DamagedRecording."""
     try:
         return [ExportTraceServiceRequest.FromString(p) for p in payloads]
     except DecodeError as exc:
@@ -82,7 +82,7 @@ def parse_payloads(payloads: Sequence[bytes]) -> list[ExportTraceServiceRequest]
 
 
 class RunAccess:
-    """Runs of a store, off the event loop: each method runs in the given pool of threads."""
+    """Asynchronous access to the runs of a store: each method runs in the given thread pool."""
 
     def __init__(self, store: RunStore, pool: Executor, freshen: Freshen | None = None) -> None:
         self._store = store
@@ -94,19 +94,19 @@ class RunAccess:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
 
     async def _read_own_writes(self, timeout_s: float = FRESHEN_S_MAX) -> bool:
-        """Whether the store has all that was acknowledged."""
+        """Wait for the store to catch up; False if it lacks acknowledged spans after `timeout_s`."""
         if self._freshen is None:
             return True
         try:
             await self._freshen(timeout_s)
         except TimeoutError:
-            # The store is behind or away: what it has is better than no answer.
+            # The store lags behind or is unavailable: older data is better than no answer.
             logger.info("reading without the newest spans: the store has not loaded them yet")
             return False
         return True
 
     async def _find(self, work: Callable[[str, str], T], tenant: str, run_id: str) -> T:
-        """What `work` finds of a run. Raises: RunNotFound only if the store has all that was acknowledged."""
+        """Run `work` on a run. Raises: RunNotFound only if the store has all acknowledged spans, else StoreError."""
         is_fresh = await self._read_own_writes()
         try:
             return await self.in_thread(work, tenant, run_id)
@@ -123,25 +123,25 @@ class RunAccess:
             raise StoreError(message, hint="try again in some seconds") from exc
 
     async def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
-        """Matching runs of a tenant."""
+        """Find matching runs of a tenant."""
         await self._read_own_writes()
         return await self.in_thread(self._store.search, tenant, query)
 
     async def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
-        """Requests to models that differ in their answers, over a tenant's runs."""
+        """Find model requests with differing answers in a tenant's runs."""
         await self._read_own_writes()
         return await self.in_thread(self._store.scan_drift, tenant, query)
 
     async def find_root(self, tenant: str, run_id: str) -> RootRecord:
-        """The root record of a tenant's run, without its calls."""
+        """Load the root record of a tenant's run, without its calls."""
         return await self._find(self._find_root, tenant, run_id)
 
     async def load(self, tenant: str, run_id: str) -> Recording:
-        """The calls of a tenant's run."""
+        """Load a tenant's run with its calls."""
         return await self._find(self._load, tenant, run_id)
 
     async def export(self, tenant: str, run_id: str) -> bytes:
-        """A tenant's run as a `.replay` file."""
+        """Export a tenant's run as a `.replay` file."""
         return await self._find(self._export, tenant, run_id)
 
     async def import_bundle(self, tenant: str, content: bytes) -> Imported:
@@ -150,7 +150,7 @@ class RunAccess:
 
     def _read(self, tenant: str, text: str) -> tuple[str, list[bytes]]:
         run_id = normalize_run_id(text)
-        if len(run_id) < RUN_ID_CHARS:  # a whole id needs no query of its own: reading says if it is not there
+        if len(run_id) < RUN_ID_CHARS:  # a full id needs no extra query: reading raises if it doesn't exist
             run_id = self._store.resolve_run_id(tenant, run_id)
         return run_id, self._store.read_run(tenant, run_id)
 
@@ -171,13 +171,13 @@ class RunAccess:
     def _import(self, tenant: str, content: bytes) -> Imported:
         found = bundle.read_bundle(content, name="the file")
         requests = parse_payloads(found.payloads)
-        # (1) Read it as a replay would before it is stored: what is stored can be served.
+        # (1) Read it as a replay would before it is stored, so that every stored run can be served.
         otlp.build_recording(requests, found.run_id)
-        # (2) One file holds one run; a span filed elsewhere would change somebody else's recording.
+        # (2) One file holds one run; a span of another run would change that run's recording.
         spans = [span for request in requests for span in otlp.iter_spans(request)]
         if any(span.run_id not in ("", found.run_id) for span in spans):
             raise ForeignFile(f"the file names run {found.run_id} and holds spans of another run")
-        # (3) Equal content gets an equal token, so the store takes it once; a run that is there stays as it is.
+        # (3) Equal content gets an equal token, so the store takes it once; an existing run stays unchanged.
         apart = len(spans) - self._store.load(tenant, found.payloads, f"import-{found.sha256}")
         if apart:
             raise SourceError(
@@ -195,12 +195,12 @@ class RunsServicer(replay_pb2_grpc.RunsServicer):
         self._phoenix_url = phoenix_url
 
     async def Search(self, request: pb.SearchRequest, context: Any) -> pb.SearchResponse:  # noqa: N802 - gRPC's name
-        """Matching runs, newest first."""
+        """Find matching runs, newest first."""
         found = await self._runs.search(current_tenant(), wire.query_from_message(request))
         return pb.SearchResponse(runs=[wire.summary_to_message(s) for s in found])
 
     async def Get(self, request: pb.GetRequest, context: Any) -> pb.GetResponse:  # noqa: N802 - gRPC's name
-        """One run, whole, in one message; a run beyond the message limit must be streamed."""
+        """Return one whole run in one message; a run beyond the message limit must be streamed."""
         recording = await self._runs.load(current_tenant(), request.run_id)
         response = await self._runs.in_thread(_build_get, recording, self._phoenix_url())
         if response.ByteSize() > GRPC_MESSAGE_BYTES_MAX:
@@ -214,12 +214,12 @@ class RunsServicer(replay_pb2_grpc.RunsServicer):
         return response
 
     async def Drift(self, request: pb.DriftRequest, context: Any) -> pb.DriftResponse:  # noqa: N802 - gRPC's name
-        """Requests to models that more than one serving stack answered, or that have more than one output."""
+        """Find model requests that were answered by more than one serving stack or have more than one output."""
         found = await self._runs.scan_drift(current_tenant(), wire.drift_query_from_message(request))
         return wire.drift_to_message(found)
 
     async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[pb.ExportResponse]:  # noqa: N802 - gRPC's name
-        """The `.replay` file, in pieces."""
+        """Stream a run's `.replay` file in pieces."""
         content = await self._runs.export(current_tenant(), request.run_id)
         for piece in wire.split_bytes(content, EXPORT_PIECE_BYTES):
             yield pb.ExportResponse(data=piece)
@@ -227,7 +227,7 @@ class RunsServicer(replay_pb2_grpc.RunsServicer):
     async def Import(  # noqa: N802 - gRPC's name
         self, request_iterator: Any, context: Any
     ) -> pb.ImportResponse:
-        """Take a `.replay` file in pieces."""
+        """Import a `.replay` file streamed in pieces."""
         content = bytearray()
         async for piece in request_iterator:
             content += piece.data

@@ -1,4 +1,4 @@
-"""`spanreplay serve`: the replay service alone, over a ClickHouse server that collectors fill."""
+"""`spanreplay serve`: the replay service alone, on a ClickHouse server that collectors fill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Serve", "ServeSettings"]
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Everything `spanreplay serve` is told; port 0 takes a free one."""
+    """All settings of `spanreplay serve`; port 0 takes a free port."""
 
     store_url: str
     host: str = "127.0.0.1"
@@ -33,7 +33,7 @@ class ServeSettings:
 
 
 class Serve:
-    """Store and service, started in order and stopped in the reverse."""
+    """Store and service, started in order and stopped in reverse order."""
 
     def __init__(self, settings: ServeSettings, *, say: Callable[[str], None]) -> None:
         self._settings = settings
@@ -41,7 +41,10 @@ class Serve:
         self._parts = AsyncExitStack()
 
     async def start(self) -> str:
-        """Wait for the store, then listen; the address. Raises: ConfigError, PortTaken, StoreError, NewerSchema."""
+        """Wait for the store, listen and return the address.
+
+        Raises: ConfigError, PortTaken, StoreError, NewerSchema.
+        """
         settings = self._settings
         public_url = settings.phoenix_public_url or settings.phoenix_url
         check_exposure(

@@ -39,7 +39,7 @@ OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_metadata_size", 16_384),
-    # With reuse, a second server on a taken port starts and gets half of the calls.
+    # With port reuse, a second server could start on a taken port and would get half of the calls.
     ("grpc.so_reuseport", 0),
 )
 
@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where the service listens and whom it answers; port 0 takes a free one.
+    """The service's address and access control; port 0 takes a free port.
 
-    Listening beyond loopback needs `tokens` (or a client CA), and TLS unless `is_plaintext_allowed`.
+    Listening outside localhost needs `tokens` (or a client CA), and TLS unless `is_plaintext_allowed`.
     """
 
     host: str = "127.0.0.1"
@@ -63,7 +63,7 @@ class ServerSettings:
 
 
 class ReplayServer:
-    """The replay service over a store; start and stop it on one event loop."""
+    """The replay service on a store; start and stop it on the same event loop."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ReplayServer:
         sink: VerdictSink | None = None,
         freshen: Freshen | None = None,
     ) -> None:
-        """`freshen` is awaited before each read, so that a read finds what was acknowledged."""
+        """`freshen` is awaited before each read, so that a read finds all acknowledged spans."""
         self._settings = settings or ServerSettings()
         check_exposure(
             self._settings.host,
@@ -117,7 +117,7 @@ class ReplayServer:
 
     async def _listen(self, server: Any, credentials: Any) -> int:
         address = join_address(self._settings.host, self._settings.port)
-        # Asked before gRPC is, whose core writes a line of its own on standard error.
+        # Checked before gRPC tries: its core writes its own message to standard error.
         is_free = can_listen(self._settings.host, self._settings.port)
         try:
             if is_free and credentials is None:
@@ -147,7 +147,7 @@ def _load_credentials(tls: TlsFiles) -> Any:
     try:
         pair = (tls.key.read_bytes(), tls.cert.read_bytes())
         roots = tls.client_ca.read_bytes() if tls.client_ca else None
-        # OpenSSL's own check first: gRPC reports a bad certificate as a port that cannot be opened.
+        # OpenSSL checks first: gRPC reports a bad certificate as a port that cannot be opened.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert, tls.key)
     except OSError as exc:
         raise ConfigError(f"the TLS certificate or key cannot be used: {exc}") from exc

@@ -1,7 +1,7 @@
-"""`python -m spanreplay_service.smoke`: one small run, recorded, sent, found and replayed; what `helm test` runs.
+"""`python -m spanreplay_service.smoke` records, sends, finds and replays one small run; `helm test` runs it.
 
-It asks the collector at OTEL_EXPORTER_OTLP_ENDPOINT and the service at SPANREPLAY_ENDPOINT, with SPANREPLAY_TOKEN, and
-keeps what it writes below SPANREPLAY_DIR. The run stays in the store, as app `spanreplay-smoke`.
+It uses the collector at OTEL_EXPORTER_OTLP_ENDPOINT and the service at SPANREPLAY_ENDPOINT, with SPANREPLAY_TOKEN,
+and writes its files below SPANREPLAY_DIR. The run stays in the store, as app `spanreplay-smoke`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _add(left: int, right: int) -> int:
 
 
 def run_smoke(say: Callable[[str], None]) -> None:
-    """Raises: SpanreplayError where the way is broken; what was reached so far has been said."""
+    """Run the smoke test; report each completed step to `say`. Raises: SpanreplayError at the first failure."""
     from spanreplay.recording.spool import read_target, ship_all
 
     target = read_target()
@@ -50,7 +50,7 @@ def run_smoke(say: Callable[[str], None]) -> None:
 
 
 def _wait_for(run_id: str) -> None:
-    """Return when the service has the run. Raises: RunNotFound, ServiceError."""
+    """Return once the service has the run. Raises: RunNotFound, ServiceError."""
     from spanreplay.recording.remote.client import ServiceCatalog
 
     deadline_s = time.monotonic() + FIND_S_MAX
@@ -68,9 +68,9 @@ def _wait_for(run_id: str) -> None:
 
 
 def main() -> int:
-    """The exit status: 0 if the whole way works."""
+    """Run the smoke test and return the exit status: 0 on success."""
     try:
-        run_smoke(lambda line: print(line, flush=True))  # noqa: T201 - what a user of `helm test --logs` reads
+        run_smoke(lambda line: print(line, flush=True))  # noqa: T201 - output for `helm test --logs`
     except SpanreplayError as exc:
         sys.stderr.write(f"error: {exc}\n" + (f"hint: {exc.hint}\n" if exc.hint else ""))
         return 1

@@ -1,4 +1,4 @@
-"""`spanreplay up`: store, collector, replay service and Phoenix as one process; the composition root."""
+"""`spanreplay up`: store, collector and replay service in one process, Phoenix as its child; the composition root."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LOCK_FILE: Final = "up.lock"
 
 @dataclass(frozen=True)
 class UpSettings:
-    """Everything `spanreplay up` is told; port 0 takes a free one.
+    """All settings of `spanreplay up`; port 0 takes a free port.
 
-    An empty `clickhouse_url` means an embedded store below `data_dir`. With `phoenix_url` that Phoenix is used,
-    else one is started unless `is_phoenix_wanted` is false.
+    An empty `clickhouse_url` means an embedded store below `data_dir`. If `phoenix_url` is set, that Phoenix is
+    used; otherwise one is started unless `is_phoenix_wanted` is false.
     """
 
     data_dir: Path
@@ -56,7 +56,7 @@ class UpSettings:
 
 @dataclass(frozen=True)
 class UpStatus:
-    """Where everything listens; what `up.json` and `--json` hold."""
+    """Addresses of all parts; the content of `up.json` and of the output of `--json`."""
 
     pid: int
     host: str
@@ -70,12 +70,12 @@ class UpStatus:
     data_dir: str
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Serialize to one line of JSON."""
         return json.dumps(asdict(self))
 
 
 class Up:
-    """The parts, started in order and stopped in the reverse."""
+    """All parts, started in order and stopped in reverse order."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Up:
         return status
 
     async def stop(self) -> None:
-        """Stop everything: no new calls, then what was acknowledged is loaded, then the store closes."""
+        """Stop everything: refuse new calls, load the acknowledged spans, close the store."""
         await self._parts.aclose()
 
     async def _start_parts(self, parts: AsyncExitStack) -> UpStatus:
@@ -153,7 +153,7 @@ class Up:
 
     @property
     def _phoenix_token(self) -> str:
-        """What we show Phoenix: the given token, or that of the Phoenix which we have started behind a login."""
+        """Our token for Phoenix: the configured one, or the token of the Phoenix started with a login."""
         started = self.phoenix.settings if self.phoenix else None
         if started is None or started.access is None or not started.is_closed:
             return self._settings.phoenix_token
@@ -210,7 +210,7 @@ class Up:
 
 
 def _reachable(host: str) -> str:
-    """The host that a program on this machine dials to reach a listener."""
+    """The host that a program on this machine connects to in order to reach a listener."""
     bare = host.strip("[]")
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bare, bare)  # noqa: S104 - compared, not bound
 
@@ -222,7 +222,7 @@ def _make_data_dir(path: Path) -> Path:
         found = path.stat()
     except OSError as exc:
         raise ConfigError(f"the directory {str(path)!r} cannot be used: {exc.strerror}") from exc
-    # A volume that is mounted for us is another user's; what we make in it is closed to others in any case.
+    # A volume mounted for us may belong to another user; everything we create in it is private anyway.
     if found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXO:
         raise ConfigError(
             f"the data directory {str(path)!r} is open to other users (mode {stat.S_IMODE(found.st_mode):o})",
@@ -232,9 +232,9 @@ def _make_data_dir(path: Path) -> Path:
 
 
 def _lock(data_dir: Path) -> int:
-    """The descriptor of a lock that ends with this process, however it ends. Raises: StoreLocked.
+    """Take a lock that ends with this process, even after a crash; return its descriptor. Raises: StoreLocked.
 
-    Asked before chDB's own, whose core writes to standard error and says less.
+    Taken before chDB's own lock: chDB's core writes to standard error and reports less.
     """
     descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,1 +1,1 @@
-"""The ways into the collector: OTLP over HTTP and gRPC."""
+"""Receivers of the collector: OTLP over HTTP and gRPC."""

@@ -1,4 +1,4 @@
-"""What HTTP and gRPC do alike: check, log, count; the ACK follows from its return."""
+"""Steps that HTTP and gRPC share: check, append to the log, count. The receiver sends the ACK afterwards."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Result = TypeVar("Result")
 
 
 class Acceptor:
-    """Makes requests durable; when `accept` returns, the spans survive a crash."""
+    """Makes requests durable: once `accept` has returned, the spans survive a crash."""
 
     def __init__(self, log: SegmentLog, authenticator: Authenticator, admission: Admission, metrics: Metrics) -> None:
         self.authenticator = authenticator
         self.admission = admission
         self.metrics = metrics
         self._log = log
-        # One: parsing holds the interpreter lock anyway, and hostile JSON takes twenty times its size.
+        # One thread: parsing holds the GIL anyway, and hostile JSON takes twenty times its size in memory.
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spanreplay-check")
 
     async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
-        """Do CPU work here, or on a thread if it would keep other requests waiting."""
+        """Do CPU work here, or on a thread if it would delay other requests."""
         if not is_long:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

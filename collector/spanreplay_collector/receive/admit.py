@@ -1,4 +1,4 @@
-"""Admission: what may be in flight at one time, and whether the disk takes more."""
+"""Admission control: limits the bytes in flight and checks that the log has room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spanreplay_collector import limits
 
 
 class Busy(SpanreplayError):
-    """Not now: the sender keeps its data and comes back after `retry_after_s`."""
+    """The collector is overloaded: the sender keeps its data and retries after `retry_after_s`."""
 
     def __init__(self, message: str, *, reason: str, retry_after_s: int) -> None:
         super().__init__(message)
@@ -21,10 +21,10 @@ class Busy(SpanreplayError):
 
 
 class HasRoom(Protocol):
-    """What admission asks the log."""
+    """The part of the log that admission uses."""
 
     def has_room(self, size: int) -> bool:
-        """Whether that many bytes more may be written."""
+        """Whether `size` more bytes may be written."""
 
 
 class Admission:
@@ -38,12 +38,12 @@ class Admission:
 
     @property
     def inflight_bytes(self) -> int:
-        """Bytes being received now."""
+        """Number of bytes being received now."""
         return self._inflight_bytes
 
     @contextmanager
     def request(self) -> Iterator[Claim]:
-        """Claim room for one request; given back at the end, however it ends."""
+        """Claim room for one request; released at the end, even after an error."""
         claim = Claim(self)
         try:
             yield claim
@@ -56,7 +56,7 @@ class Admission:
 
     def _claim(self, size: int) -> None:
         with self._lock:
-            # A single request is always let in, or one larger than the limit could never come through.
+            # A single request is always admitted; otherwise one larger than the limit could never succeed.
             if self._inflight_bytes and self._inflight_bytes + size > self._inflight_bytes_max:
                 raise Busy(
                     "too much is being received at once",
@@ -74,14 +74,14 @@ class Admission:
 
 
 class Claim:
-    """The bytes that one request has been let in with."""
+    """The bytes admitted for one request."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Claim up to that many bytes in all. Raises: Busy."""
+        """Increase the claim to `size` bytes in total. Raises: Busy."""
         if size > self.size:
             self._admission._claim(size - self.size)
             self.size = size

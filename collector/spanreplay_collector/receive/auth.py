@@ -1,4 +1,4 @@
-"""Bearer tokens to tenants."""
+"""Map bearer tokens to tenants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_TENANT: Final = "default"
 
 @dataclass(frozen=True)
 class Token:
-    """A token as the collector keeps it: never the secret, only its hash."""
+    """A token as the collector stores it: only the hash of the secret."""
 
     tenant: str
     sha256: bytes = field(repr=False)
@@ -33,7 +33,7 @@ class Token:
 
     @classmethod
     def of(cls, secret: str, tenant: str = DEFAULT_TENANT, *, expires_at_s: float | None = None) -> Token:
-        """The token of a secret."""
+        """Create a token from a secret."""
         return cls(tenant, hashlib.sha256(secret.encode()).digest(), expires_at_s)
 
 
@@ -47,20 +47,20 @@ class TlsFiles:
 
 
 class Authenticator:
-    """Says which tenant a request belongs to; without tokens everything is `default`."""
+    """Finds the tenant of a request; without tokens every request belongs to `default`."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tuple(tokens)
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has to show a token."""
+        """Whether requests need no token."""
         return not self._tokens
 
     def find_tenant(self, authorization: str | None) -> str:
         """The tenant of an Authorization header. Raises: AccessDenied.
 
-        Every token is compared, in constant time, so that the answer's delay says nothing.
+        Every token is compared, in constant time, so that the response time reveals nothing.
         """
         if not self._tokens:
             return DEFAULT_TENANT
@@ -80,9 +80,9 @@ class Authenticator:
 
 
 def load_tokens(path: Path) -> tuple[Token, ...]:
-    """Tokens from a JSON file: a list of {"tenant", "token" or "sha256", optional "expires" (ISO 8601)}.
+    """Load tokens from a JSON file: a list of {"tenant", "token" or "sha256", optional "expires" (ISO 8601)}.
 
-    Raises: ConfigError naming the entry that cannot be used.
+    Raises: ConfigError, naming the invalid entry.
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
@@ -110,7 +110,7 @@ def _read_entry(entry: object, where: str) -> Token:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Whether an address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:

@@ -1,8 +1,8 @@
-"""Connections on which nothing happens: how many there may be, and when they are closed.
+"""Idle connections: how many may be open, and when they are closed.
 
-granian accepts no further connection while a number of them is open, and gives one that has sent nothing, or half
-of an HTTP/2 preface, as long as it likes. So the number is what the process's limit of open files allows, and
-connections are closed by what the kernel says of them: how long ago either side sent anything.
+granian stops accepting connections while a maximum number is open, and has no timeout for a connection that has
+sent nothing, or half of an HTTP/2 preface. So the maximum is derived from the process's limit on open files, and
+connections are closed once the kernel reports that neither side has sent anything for some time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 _IS_LINUX: Final = sys.platform == "linux"
 _TCP_INFO: Final = struct.Struct("=8B9I4I")
-"""struct tcp_info up to `tcpi_last_ack_recv`; the last four are ms since data sent, ack sent, data and ack received."""
+"""struct tcp_info up to `tcpi_last_ack_recv`; the last four are ms since data sent, ACK sent, data and ACK received."""
 _LAST_SENT, _LAST_RECEIVED = 17, 19
 
 
 def raise_file_limit() -> int:
-    """Allow this process FILES_MAX open files, or as many as the machine does; how many it is."""
+    """Raise this process's limit on open files to FILES_MAX, or as far as allowed; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.FILES_MAX if hard == resource.RLIM_INFINITY else min(limits.FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -40,12 +40,12 @@ def raise_file_limit() -> int:
 
 
 def count_connections_max(files_max: int) -> int:
-    """How many connections may be open; half of the files, at most, are left to log, store and gRPC."""
+    """How many connections may be open; at most half of the files are reserved for log, store and gRPC."""
     return max(files_max - limits.FILES_RESERVED, files_max // 2)
 
 
 class IdleWatch:
-    """Closes connections of one port on which nothing was sent for a time; that is shorter while there are many."""
+    """Closes idle connections of one port; the timeout is shorter while many are open."""
 
     def __init__(self, port: int, connections_max: int) -> None:
         self._port = port
@@ -54,12 +54,12 @@ class IdleWatch:
         self.closed = 0
 
     def start(self) -> None:
-        """Watch from now on; needs the running event loop. Nothing is watched where the kernel does not tell."""
+        """Start watching; needs the running event loop. No-op except on Linux, which reports idle times."""
         if _IS_LINUX:
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="spanreplay-idle")
 
     async def stop(self) -> None:
-        """End."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -74,7 +74,7 @@ class IdleWatch:
                 logger.exception("cannot look for idle connections")
 
     def close_idle(self) -> int:
-        """Close what has been idle for too long; how many connections that were."""
+        """Close the connections that have been idle for too long; return how many were closed."""
         idle_ms = {fd: found for fd in _list_files() if (found := self._read_idle_ms(fd)) is not None}
         is_crowded = len(idle_ms) > self._connections_max * limits.IDLE_CROWD_SHARE
         patience_ms = 1000 * (limits.IDLE_CROWDED_S if is_crowded else limits.IDLE_S)
@@ -83,7 +83,7 @@ class IdleWatch:
         return closed
 
     def _read_idle_ms(self, fd: int) -> int | None:
-        """How long nothing was sent on a file; None if it is no connection of our port."""
+        """Milliseconds since either side sent data on a file; None if it is not a connection of our port."""
         try:
             looked_at = socket.socket(fileno=fd)
         except OSError:
@@ -105,8 +105,8 @@ class IdleWatch:
         return int(min(info[_LAST_SENT], info[_LAST_RECEIVED]))
 
     def _close(self, fd: int, patience_ms: float) -> bool:
-        # The number may stand for another file by now. A copy is one file for good: ask that again, then end it;
-        # its owner reads the end and closes.
+        # The descriptor may refer to another file by now. A duplicate always refers to the same file: check that
+        # again, then shut it down; the owner reads end-of-file and closes.
         try:
             copy = socket.socket(fileno=os.dup(fd))
         except OSError:

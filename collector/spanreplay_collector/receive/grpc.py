@@ -44,7 +44,7 @@ _Handler = Callable[[bytes, Any], Awaitable[bytes]]
 
 
 class GrpcReceiver:
-    """A gRPC server on one address; `port` is the real one after `start`."""
+    """A gRPC server on one address; after `start`, `port` is the actual port."""
 
     def __init__(self, acceptor: Acceptor, host: str, port: int, tls: TlsFiles | None = None) -> None:
         self._acceptor = acceptor
@@ -137,12 +137,12 @@ def _as_text(value: object) -> str | None:
 
 
 def _build_handler(service: str, export: _Handler) -> Any:
-    # No (de)serializer: the bytes go to the log as they came.
+    # No (de)serializer: the bytes go to the log unchanged.
     return grpc.method_handlers_generic_handler(service, {"Export": grpc.unary_unary_rpc_method_handler(export)})
 
 
 def _build_retry_details(code: Any, busy: Busy) -> tuple[tuple[str, bytes], ...]:
-    """Without RetryInfo, RESOURCE_EXHAUSTED means to OTLP clients that the data is to be dropped."""
+    """Build RetryInfo: without it, OTLP clients drop the data on RESOURCE_EXHAUSTED."""
     status = Status(code=code.value[0], message=str(busy))
     status.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=busy.retry_after_s)))
     return ((_DETAILS, status.SerializeToString()),)

@@ -1,7 +1,7 @@
-"""Which names a client may call a service on loopback by.
+"""Check the `Host` header of requests to a service on localhost, against DNS rebinding.
 
-A web page whose name its owner points to 127.0.0.1 speaks to every service there, with its own name as `Host`. Such
-a name is one of the public DNS; addresses, names without a dot and those that no registry gives out are none.
+A web page whose owner points its domain to 127.0.0.1 can reach every service there, with its own domain as `Host`.
+Such a domain is in the public DNS. Addresses, names without a dot and reserved names can't be, so they are allowed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _RESERVED: Final = (".localhost", ".local", ".internal", ".test", ".home.arpa")
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a `Host` header names an address, this machine, or a name that nobody can register; "" is none."""
+    """Whether a `Host` header, possibly "", names an address, this machine, or a name that nobody can register."""
     name = host.strip().lower()
     if name.startswith("["):
         name = name[1:].partition("]")[0]

@@ -63,17 +63,17 @@ DISCARDED: Final[dict[str, Callable[[], Any]]] = {
     "metrics": ExportMetricsServiceResponse,
     "logs": ExportLogsServiceResponse,
 }
-"""Signals that SDKs send by default beside traces.
+"""Signals that SDKs send by default in addition to traces.
 
-An error status would make every SDK complain for ever, so they are answered 200 with a partial success
-that says what happens, as OTLP provides for warnings: rejected count 0, message set.
+An error status would make every SDK log errors forever, so they are answered with 200 and a partial success
+whose message says that they are discarded. OTLP provides this for warnings: rejected count 0, message set.
 """
 
 Headers = list[tuple[str, str]]
 
 
 class _Refusal(Exception):
-    """An answer other than 200."""
+    """A response with a status other than 200."""
 
     def __init__(self, status: int, code: int, message: str, headers: Headers | None = None) -> None:
         super().__init__(message)
@@ -84,7 +84,7 @@ class _Refusal(Exception):
 
 
 class HttpReceiver:
-    """Serves a listening socket until stopped; the socket belongs to it from then on."""
+    """Serves a listening socket until stopped; takes ownership of the socket."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class HttpReceiver:
         tls: TlsFiles | None = None,
         phoenix_url: str = "",
     ) -> None:
-        """`phoenix_url`: where people see the spans; what delivers them is told."""
+        """`phoenix_url` is where users see the spans; responses to senders of traces carry it in a header."""
         self._acceptor = acceptor
         self._told = [(PHOENIX_HEADER, shown)] if (shown := parse_phoenix_url(phoenix_url)) else None
         self._readiness = readiness
@@ -120,7 +120,7 @@ class HttpReceiver:
         self._is_stopping = False
 
     def start(self) -> None:
-        """Answer requests from now on; needs the running event loop."""
+        """Start answering requests; needs the running event loop."""
         self._serving = asyncio.get_running_loop().create_task(self._server.serve())
         self._serving.add_done_callback(self._note_end)
         self._watch.start()
@@ -203,7 +203,7 @@ class HttpReceiver:
         else:
             _send_message(proto, 200, kind, checked.response(), self._told)
             return
-        # Out here, because a chained exception would keep the body in memory while the rest is discarded.
+        # Raised outside the `except`: a chained exception would keep the body in memory while the rest is discarded.
         raise refusal
 
     async def _take_in(self, scope: Any, proto: Any, kind: str, tenant: str) -> CheckedRequest:
@@ -227,7 +227,7 @@ class HttpReceiver:
 
 
 def build_discarded(signal: str) -> Message:
-    """The answer to a signal that is not kept."""
+    """Build the response to a signal that is discarded."""
     response: Message = DISCARDED[signal]()
     response.partial_success.error_message = (  # type: ignore[attr-defined]  # both kinds have it
         f"spanreplay keeps traces only; {signal} are thrown away"
@@ -256,7 +256,7 @@ def _read_content_type(scope: Any) -> str:
 
 
 async def _read_body(scope: Any, proto: Any, claim: Claim, size_max: int) -> bytes:
-    """The whole body, claimed before it is held. Raises: TooLarge, Busy, BadRequest."""
+    """Read the whole body; each part is claimed before it is kept. Raises: TooLarge, Busy, BadRequest."""
     stated = scope.headers.get("content-length")
     if stated is not None and stated.isdecimal():
         if len(stated) > 18 or int(stated) > size_max:
@@ -264,8 +264,8 @@ async def _read_body(scope: Any, proto: Any, claim: Claim, size_max: int) -> byt
         claim.grow_to(min(int(stated), limits.CLAIM_AHEAD_BYTES))
     parts: list[bytes] = []
     size = 0
-    # granian 2.8.7 ends this loop, without an error, when the client goes away in the middle: a stated length
-    # and every compression tell. Else a part that parses is kept; its sender got no ACK and sends it again.
+    # granian 2.8.7 ends this loop without an error when the client disconnects in the middle. A stated length
+    # or a compression reveals it. Otherwise a part that parses is kept; its sender got no ACK and sends it again.
     async for part in proto:
         size += len(part)
         if size > size_max:
@@ -278,7 +278,7 @@ async def _read_body(scope: Any, proto: Any, claim: Claim, size_max: int) -> byt
 
 
 async def _discard_body(proto: Any, size_max: int) -> None:
-    """Read what the client still sends, so that it comes to read our answer."""
+    """Read the rest of the request, so that the client gets to read the response."""
 
     async def drain() -> None:
         size = 0
@@ -287,7 +287,7 @@ async def _discard_body(proto: Any, size_max: int) -> None:
             if size > size_max:
                 return
 
-    with contextlib.suppress(Exception):  # the body may have been read already, or the client be gone
+    with contextlib.suppress(Exception):  # the body may have been read already, or the client is gone
         await asyncio.wait_for(drain(), limits.DISCARD_TIMEOUT_S)
 
 
@@ -313,10 +313,10 @@ def _send_refusal(proto: Any, kind: str, refusal: _Refusal) -> None:
 
 
 class _OwnSocketServer(Server):
-    """A granian server on a socket that we bound.
+    """A granian server on a socket bound by us.
 
-    granian binds with SO_REUSEPORT and forgets the socket: a taken port would go unnoticed, and port 0 could
-    not be asked for its number.
+    granian binds with SO_REUSEPORT and doesn't expose the socket: a taken port would go unnoticed, and for
+    port 0 the actual port would be unknown.
     """
 
     def __init__(self, listener: socket.socket, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""From the bytes of a request body to a checked OTLP payload; pure functions."""
+"""Turn the bytes of a request body into a checked OTLP payload; pure functions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ENCODINGS: Final = "gzip, deflate, zstd"
 
 
 class BadRequest(SpanreplayError):
-    """The sender's bytes are not what they claim to be; sending them again is useless."""
+    """The request body is invalid; sending it again is useless."""
 
 
 class TooLarge(SpanreplayError):
-    """The request is larger than the collector takes, possibly only when unpacked."""
+    """The request is larger than the collector accepts, possibly only after decompression."""
 
 
 class UnknownEncoding(SpanreplayError):
@@ -35,14 +35,14 @@ class UnknownEncoding(SpanreplayError):
 
 @dataclass(frozen=True)
 class CheckedRequest:
-    """A payload that parses, its spans counted; `payload` is the sender's bytes wherever possible."""
+    """A valid payload with its span count; `payload` is the sender's bytes wherever possible."""
 
     payload: bytes
     spans: int
     refused_spans: int = 0
 
     def response(self) -> ExportTraceServiceResponse:
-        """What the sender is told."""
+        """Build the response to the sender."""
         response = ExportTraceServiceResponse()
         if self.refused_spans:
             response.partial_success.rejected_spans = self.refused_spans
@@ -56,9 +56,9 @@ class CheckedRequest:
 
 
 def inflate(body: bytes, encoding: str, size_max: int) -> bytes:
-    """A body without its content encoding. Raises: UnknownEncoding, TooLarge, BadRequest.
+    """Decompress a body. Raises: UnknownEncoding, TooLarge, BadRequest.
 
-    Never holds more than `size_max` plus one read buffer, whatever the body claims to unpack to.
+    Never holds more than `size_max` plus one read buffer, whatever decompressed size the body claims.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):
@@ -102,8 +102,8 @@ def _inflate_zlib(unpacker: zlib._Decompress, body: bytes, size_max: int) -> Ite
 
 
 def _inflate_zstd(body: bytes, size_max: int) -> Iterator[bytes]:
-    # Not stream_reader: it takes a body that was cut off for a shorter one. In slices, because decompressobj
-    # knows no limit: four bytes may stand for a block of 128 KiB.
+    # Not stream_reader: it accepts a truncated body as a shorter one. In slices, because decompressobj
+    # has no limit: four bytes may expand to a block of 128 KiB.
     del size_max
     unpacker = zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_BYTES_MAX)
     place = 0
@@ -129,9 +129,9 @@ _INFLATERS: Final[dict[str, Callable[[bytes, int], Iterator[bytes]]]] = {
 
 
 def check_protobuf(body: bytes) -> CheckedRequest:
-    """A protobuf request that parses and whose spans can be filed. Raises: BadRequest.
+    """Check that a protobuf request parses; leave out spans with invalid ids. Raises: BadRequest.
 
-    The bytes go on as they came, so that fields we do not know are kept, unless a span must be left out.
+    Unless a span must be left out, the bytes are passed on unchanged, so that unknown fields are kept.
     """
     try:
         checked = check_wire(body)
@@ -143,7 +143,7 @@ def check_protobuf(body: bytes) -> CheckedRequest:
 
 
 def check_json(body: bytes) -> CheckedRequest:
-    """An OTLP/JSON request as protobuf. Raises: BadRequest, TooLarge."""
+    """Convert an OTLP/JSON request to protobuf. Raises: BadRequest, TooLarge."""
     if sum(map(body.count, _JSON_MARKS)) > limits.JSON_ITEMS_MAX:
         raise TooLarge(
             f"the request has more than {limits.JSON_ITEMS_MAX} values", hint="send smaller batches, or protobuf"

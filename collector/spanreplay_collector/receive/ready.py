@@ -1,4 +1,4 @@
-"""Whether the collector is ready: the log can be written, and the store answers. Phoenix has no part in it."""
+"""Whether the collector is ready: the log can be written, and the store answers. Phoenix doesn't matter."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from spanreplay_collector import limits
 
 
 class Readiness:
-    """Asks both at most once in READY_FRESH_S, however many ask; used on one event loop."""
+    """Checks log and store at most once per READY_FRESH_S, however many clients ask; used on one event loop."""
 
     def __init__(self, check_log: Callable[[], str], check_store: Callable[[], object] | None) -> None:
-        """`check_log` names what keeps the log from being written, or ""; `check_store` raises if it is away."""
+        """`check_log` returns why the log can't be written, or ""; `check_store` raises if the store is unavailable."""
         self._checks = ((check_log, "the log"), *(((check_store, "the store"),) if check_store else ()))
         self.log_alone: Readiness = Readiness(check_log, None) if check_store else self
-        """Whether spans can be acknowledged, whatever the store does: what a load balancer asks."""
+        """Whether spans can be acknowledged, whatever the state of the store; for load balancers."""
         self._asking: asyncio.Task[str] | None = None
         self._asked_s = float("-inf")
         self._trouble = ""
 
     async def find_trouble(self) -> str:
-        """Why the collector is not ready, in one line; "" if it is."""
+        """One line on why the collector is not ready; "" if it is."""
         if self._asking is None:
             if time.monotonic() - self._asked_s < limits.READY_FRESH_S:
                 return self._trouble
@@ -38,13 +38,13 @@ class Readiness:
         return self._trouble
 
     async def _look(self) -> str:
-        # A thread that hangs in a dead disk or store goes on by itself: the answer does not wait for it.
+        # A thread that hangs on a dead disk or store is left alone: the response does not wait for it.
         for check, name in self._checks:
             try:
                 said = await asyncio.wait_for(asyncio.to_thread(check), limits.READY_TIMEOUT_S)
             except asyncio.TimeoutError:
                 return f"{name} does not answer within {limits.READY_TIMEOUT_S:g} s"
-            except Exception as exc:  # noqa: BLE001 whatever it is, it is not ready; the text may name an address
+            except Exception as exc:  # noqa: BLE001 any error means not ready; its text may contain an address
                 return f"{name} does not answer ({type(exc).__name__})"
             if said:
                 return str(said)

@@ -1,9 +1,9 @@
-"""Content addressing: a span's bytes as a skeleton plus parts named by their hash.
+"""Content addressing: store a span's bytes as a skeleton plus parts named by their hash.
 
-A conversation is resent whole with every call, so the same messages pass by again and again. A serialised
-span is cut into *parts*, large slices that are stored once per run under their blake2b-128, and the literal
-bytes between them. Parts are slices of the very bytes, so that joining is exact whatever the content is:
-where to cut decides how much repeats, never what comes back.
+Every call resends the whole conversation, so the same messages recur again and again. A serialised span is
+cut into *parts*, large slices that are stored once per run under their blake2b-128, and the literal bytes
+between them. Parts are slices of the original bytes, so joining is exact for any content: the cuts
+affect only how much is deduplicated.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ PART_BYTES_MIN: Final = 256
 PART_BYTES_MAX: Final = 1024 * 1024
 """Larger parts are cut; larger rows would hurt every reader of their granule."""
 LITERAL_BYTES_MAX: Final = 64 * 1024
-"""Longer bytes between large strings become parts too: skeletons are read whole by every query of a run."""
+"""Longer byte sequences between large strings become parts too: every query of a run reads whole skeletons."""
 BROKEN_ARRAYS_MAX: Final = 8
-"""After so many arrays that do not parse, a text is not searched further: hostile text stays linear."""
+"""After this many arrays that do not parse, the search of a text stops: hostile text takes linear time."""
 NESTING_MAX: Final = 16
 """Depth to which lists inside attribute values are searched for large strings."""
 
 # Names under which providers and frameworks resend history or definitions.
 _ARRAY: Final = re.compile(r'"(?:messages|input|tools|contents|functions|system|documents)"[ \t\r\n]*:[ \t\r\n]*\[')
-# An image or another file inside JSON: a part of its own, so that it is one part wherever it stands
+# An image or another file inside JSON: a part of its own, so that it is the same part wherever it appears
 _BLOB: Final = re.compile(r'(?:"b64": ?"|"data": ?"|;base64,)([A-Za-z0-9+/]{4096,}={0,2})')
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _COMMA: Final = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
-# In every release of CPython and PyPy, but not in typeshed: one JSON value at a position, and where it ends.
+# Parses one JSON value at a position and returns its end. In every release of CPython and PyPy, not in typeshed.
 _scan_json: Callable[[str, int], tuple[Any, int]] = getattr(json.JSONDecoder(strict=False), "scan_once")  # noqa: B009  the stubs lack it
 
 Range = tuple[int, int]
@@ -50,7 +50,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Addressed:
-    """Bytes with parts taken out: before the n-th part stand the next `cuts[n]` bytes of the skeleton."""
+    """Bytes with parts taken out: the next `cuts[n]` bytes of the skeleton precede the n-th part."""
 
     skeleton: bytes
     cuts: tuple[int, ...]
@@ -63,12 +63,12 @@ def hash_part(body: bytes) -> bytes:
 
 
 def address_span(span: Span, blobs: MutableMapping[bytes, bytes]) -> tuple[Addressed, int]:
-    """A span in parts, and its size in bytes; the parts' bodies are added to `blobs`."""
+    """Cut a span into parts and return it with its size in bytes; add the parts' bodies to `blobs`."""
     raw = span.SerializeToString()
     ranges: list[Range] = []
     at = 0
     for text in _iter_large(span):
-        # Any occurrence will do: what is cut out is put back, whichever value it belonged to.
+        # Any occurrence will do: a cut is put back in place, whichever value it belonged to.
         body = text if isinstance(text, bytes) else text.encode()
         start = raw.find(body, at)
         if start < 0:
@@ -81,14 +81,14 @@ def address_span(span: Span, blobs: MutableMapping[bytes, bytes]) -> tuple[Addre
 def cut_text(text: str) -> list[Range]:
     """The byte ranges of a text that become parts, ascending and disjoint; pure.
 
-    The elements of JSON arrays that hold history or definitions are parts of their own, so that a history
-    that has grown shares its beginning; what lies between and around is cut at a fixed size.
+    Elements of JSON arrays that hold history or definitions are separate parts, so that a longer history
+    shares its beginning with a shorter one. Text between and around them is cut at a fixed size.
     """
     return _cut(text, len(text.encode()))
 
 
 def join(skeleton: bytes, cuts: Sequence[int], parts: Sequence[bytes], blobs: Mapping[bytes, bytes]) -> bytes:
-    """The bytes that were addressed. Raises: DamagedRecording if a part is missing."""
+    """Restore the original bytes. Raises: DamagedRecording if a part is missing."""
     pieces: list[bytes] = []
     at = 0
     try:
@@ -123,7 +123,7 @@ def _address(raw: bytes, ranges: Iterable[Range], blobs: MutableMapping[bytes, b
 
 
 def _bounded(ranges: Iterable[Range], size: int) -> Iterator[Range]:
-    """The ranges and long gaps between them, none longer than a part may be."""
+    """Yield the ranges and the long gaps between them, cut to at most PART_BYTES_MAX."""
     at = 0
     for start, end in (*ranges, (size, size)):
         if start - at > LITERAL_BYTES_MAX:
@@ -137,7 +137,7 @@ def _fixed(start: int, end: int) -> Iterator[Range]:
 
 
 def _iter_large(span: Span) -> Iterator[str | bytes]:
-    """Every large string of a span, in the order in which protobuf writes them."""
+    """Yield every large string of a span, in the order in which protobuf writes them."""
     yield from _iter_large_in(span.attributes)
     for event in span.events:
         yield from _iter_large_in(event.attributes)
@@ -174,7 +174,7 @@ def _cut(text: str | bytes, size: int) -> list[Range]:
 
 
 def _iter_around(ranges: Iterable[Range], blobs: Iterable[Range], size: int) -> Iterator[Range]:
-    """The blobs that cross no border of a range, and what is left of the ranges before, between and after them."""
+    """Yield the blobs that cross no boundary of a range, and the rest of the ranges before, between and after them."""
     waiting = iter(blobs)
     blob = next(waiting, None)
     at = 0
@@ -197,7 +197,7 @@ def _iter_around(ranges: Iterable[Range], blobs: Iterable[Range], size: int) -> 
 
 
 def _with_gaps(ranges: Iterable[Range], size: int) -> Iterator[Range]:
-    """The ranges and the gaps between them that are worth a part."""
+    """Yield the ranges and the gaps between them that are long enough for a part."""
     at = 0
     for start, end in ranges:
         if start - at >= TEXT_BYTES_MIN:
@@ -209,7 +209,7 @@ def _with_gaps(ranges: Iterable[Range], size: int) -> Iterator[Range]:
 
 
 def _iter_byte_ranges(text: str, ranges: Iterable[Range]) -> Iterator[Range]:
-    """Ranges of characters as ranges of UTF-8 bytes."""
+    """Convert ranges of characters to ranges of UTF-8 bytes."""
     chars = position = 0
     for start, end in ranges:
         begin = position + len(text[chars:start].encode())
@@ -219,9 +219,9 @@ def _iter_byte_ranges(text: str, ranges: Iterable[Range]) -> Iterator[Range]:
 
 
 def _iter_groups(text: str) -> Iterator[Range]:
-    """Character ranges of the elements of known arrays, short neighbours grouped.
+    """Yield the character ranges of the elements of known arrays; short neighbours are grouped.
 
-    Groups start at the array's start, so that they stay the same when elements are appended.
+    Groups are formed from the array's start, so that they stay the same when elements are appended.
     """
     at = broken = 0
     while broken < BROKEN_ARRAYS_MAX and (found := _ARRAY.search(text, at)):
@@ -230,7 +230,7 @@ def _iter_groups(text: str) -> Iterator[Range]:
             try:
                 _, at = _scan_json(text, at)
             except (StopIteration, ValueError, RecursionError):
-                # Not JSON, cut off, an empty array, or too deep: what came before still counts.
+                # Not JSON, truncated, an empty array, or too deep: the elements before it still count.
                 broken += not text.startswith("]", at)
                 break
             if at - begin >= PART_BYTES_MIN:

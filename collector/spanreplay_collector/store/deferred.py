@@ -1,4 +1,4 @@
-"""A store that is not there yet: a collector starts without it, everything else waits for it."""
+"""A store that may not be available yet: a collector starts without it, everything else waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKOFF_S: Final = (0.25, 5.0)
 
 
 def open_migrated(url: str) -> Store:
-    """The store, if it answers and its tables are this version's. Raises: StoreError, ConfigError."""
+    """Open a store that answers and has this version's tables. Raises: StoreError, ConfigError, NewerSchema."""
     store = Store.open(url)
     try:
         pending = store.list_pending()
@@ -31,10 +31,10 @@ def open_migrated(url: str) -> Store:
 
 
 class DeferredStore:
-    """Opens the store with the first load, so that a collector takes spans in while the store is away.
+    """Opens the store on first use, so that a collector accepts spans while the store is unavailable.
 
-    Nothing is loaded before the tables are there: a load raises StoreError till then. Thread-safe.
-    Raises: ConfigError at once for an address that can't be one.
+    A load raises StoreError until the tables exist. Thread-safe.
+    Raises: ConfigError from the constructor if the URL is invalid.
     """
 
     def __init__(self, url: str) -> None:
@@ -45,11 +45,11 @@ class DeferredStore:
 
     @property
     def apart_spans(self) -> int:
-        """How many spans were kept apart, because they came again with other content."""
+        """Number of spans kept apart because they arrived again with different content."""
         return 0 if self._store is None else self._store.apart_spans
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store requests and count their spans. Raises: StoreError while the store is away or not migrated."""
+        """Store requests and count their spans. Raises: StoreError while the store is unavailable or not migrated."""
         return self._opened().load(tenant, payloads, token)
 
     def ping(self) -> None:
@@ -68,8 +68,8 @@ class DeferredStore:
                 try:
                     self._store = open_migrated(self._url)
                 except NewerSchema as exc:
-                    # To the loader anything but a StoreError means that the records are at fault: it would set
-                    # them aside, where they only have to wait for the right release.
+                    # The loader takes any exception except StoreError as the records' fault and would set them
+                    # aside, but they only have to wait for the right release.
                     raise StoreError(str(exc), hint=exc.hint) from exc
             return self._store
 
@@ -77,9 +77,9 @@ class DeferredStore:
 async def wait_for_store(
     url: str, say: Callable[[str], None], *, wait_s: float, open_store: Callable[[str], Store] = open_migrated
 ) -> Store:
-    """The store as soon as it can be opened; what is in the way is said once.
+    """Return the store as soon as it can be opened; pass each new obstacle to `say` once.
 
-    Raises: StoreError after `wait_s`; NewerSchema and ConfigError at once, since waiting changes nothing.
+    Raises: StoreError after `wait_s`; NewerSchema and ConfigError at once, since waiting would not help.
     """
     deadline_s = time.monotonic() + wait_s
     delay_s, delay_s_max = BACKOFF_S

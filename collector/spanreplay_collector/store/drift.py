@@ -1,4 +1,4 @@
-"""Equal requests to models in the store: those with more than one serving stack or output."""
+"""Find equal model requests in the store that have more than one serving stack or output."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["scan_drift"]
 RUNS_AT_ONCE: Final = 100
 """Runs whose calls are counted in one query."""
 GROUP_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What the engine groups in memory before it goes on disk."""
+"""Bytes that the engine groups in memory before it spills to disk."""
 
-# No call of a run began before the run: its own start is the least of all.
+# No call of a run starts before the run itself, so the root's start is the minimum.
 _ANSWERS: Final = """
     FROM boundaries FINAL
     WHERE tenant = {tenant:String}
@@ -84,7 +84,10 @@ GROUP BY run_id
 
 
 def scan_drift(client: Client, tenant: str, query: DriftQuery) -> DriftScan:
-    """Every key with more than one serving stack or output, at most KEYS_FOUND_MAX; other stacks go first."""
+    """Find every key with more than one serving stack or output, at most KEYS_FOUND_MAX.
+
+    Keys with more than one stack take precedence, then the newest.
+    """
     parameters = {
         "tenant": tenant,
         "since_ns": max(query.since_ns, 0),
@@ -110,7 +113,7 @@ def _firsts(row: Sequence[Any]) -> Iterable[tuple[int, str, int, str, str]]:
 
 
 def _number_calls(client: Client, tenant: str, rows: Sequence[Sequence[Any]]) -> dict[tuple[str, int], int]:
-    """(run, clock value) → the number of the call in its run, by start, from 1."""
+    """Map (run, Lamport clock) to the number of the call in its run, in start order, from 1."""
     wanted: dict[str, set[int]] = {}
     for row in rows:
         for _, run_id, seq, _, _ in _firsts(row):

@@ -25,12 +25,12 @@ __all__ = ["Engine", "StoreAddress", "parse_address"]
 
 DATABASE: Final = "spanreplay"
 CLIENTS_MAX: Final = 16
-"""Queries at the same time; a further one waits."""
+"""Maximum number of concurrent queries; further ones wait."""
 CONNECT_TIMEOUT_S: Final = 5
 QUERY_TIMEOUT_S: Final = 120
 SCHEMA_DIR: Final = Path(__file__).parents[1] / "schema"
 
-# The driver logs a traceback for each attempt while a server is away; we raise the error, the caller tells it once.
+# The driver logs a traceback for each attempt while a server is down; we raise the error, the caller reports it once.
 _driver_logger = logging.getLogger("clickhouse_connect")
 if _driver_logger.level == logging.NOTSET:
     _driver_logger.setLevel(logging.ERROR)
@@ -38,12 +38,12 @@ if _driver_logger.level == logging.NOTSET:
 _UNKNOWN_TABLE: Final = 60
 _UNKNOWN_DATABASE: Final = 81
 _REFUSED: Final = frozenset({192, 193, 194, 497, 516})
-"""Codes of ClickHouse for a wrong user, password or missing right."""
+"""ClickHouse error codes for a wrong user, a wrong password or missing privileges."""
 
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where the store is; `str()` of it holds no password."""
+    """The address of a store; its `str()` contains no password."""
 
     scheme: str
     host: str
@@ -63,7 +63,7 @@ class StoreAddress:
 
 
 def parse_address(url: str) -> StoreAddress:
-    """The parts of a store's URL. Raises: ConfigError, without the URL, which may hold a password.
+    """Parse a store's URL. Raises: ConfigError, without the URL, which may contain a password.
 
     `chdb:///absolute/directory[?database=name]` or `http[s]://[user:password@]host[:port][/database]`.
     """
@@ -91,7 +91,7 @@ _URL_HINT: Final = "use chdb:///absolute/directory or http://user:password@host:
 
 
 def _parse_embedded(url: str) -> StoreAddress:
-    """The directory is taken as it is written: `%` and `#` are letters of a path."""
+    """Parse a chdb URL; the directory is taken literally, `%` and `#` are ordinary characters."""
     path, _, database = url.removeprefix("chdb://").partition("?database=")
     if not Path(path).is_absolute():
         raise ConfigError("the directory of an embedded store must be absolute", hint=_URL_HINT)
@@ -107,13 +107,13 @@ def _checked_name(database: str) -> str:
 
 
 def _make_directory(path: Path) -> None:
-    """The directory of an embedded store, closed to others; one that another user mounted for us stays as it is."""
+    """Make an embedded store's directory accessible to its owner only; leave one owned by another user unchanged."""
     if not path.exists() or path.stat().st_uid == os.geteuid():
         make_private(path)
 
 
 def _is_locked(status_file: Path) -> bool:
-    """Whether a process holds the lock that chDB takes on its directory; chDB itself does not always say."""
+    """Whether a process holds the lock that chDB takes on its directory; chDB's own errors don't always say so."""
     try:
         with status_file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,9 +125,9 @@ def _is_locked(status_file: Path) -> bool:
 
 
 class Engine:
-    """A bounded pool of clients: one thread uses a client at a time, many threads have one each.
+    """A bounded pool of clients; each client is used by one thread at a time.
 
-    Thread-safe. Every error of the driver leaves as StoreError or StoreLocked.
+    Thread-safe. Driver errors are raised as StoreError or StoreLocked.
     """
 
     def __init__(self, address: StoreAddress) -> None:
@@ -139,7 +139,7 @@ class Engine:
 
     @contextmanager
     def client(self, *, is_server_level: bool = False) -> Iterator[Client]:
-        """A client in the store's database, or outside any (to create it)."""
+        """Borrow a client that uses the store's database, or no database (to create it)."""
         with self._slots:
             client = self._take()
             client.database = None if is_server_level else self.address.database
@@ -154,7 +154,7 @@ class Engine:
                 self._give_back(client)
 
     def close(self) -> None:
-        """Close every client; one in use closes when it is given back. Idempotent."""
+        """Close every client; one in use is closed when it is returned. Idempotent."""
         with self._lock:
             self._is_closed = True
             clients, self._free = self._free, []
@@ -177,10 +177,10 @@ class Engine:
         client.close()
 
     def _replaced(self, client: Client) -> Client:
-        """A fresh client in place of one that saw an error.
+        """Replace a chDB client after an error; return any other client unchanged.
 
         A chDB handle whose query failed after its first output gives that output to the next query (26.9).
-        The new handle is opened before the old one is closed, so that the directory's lock is never let go.
+        The new handle is opened before the old one is closed, so that the directory's lock is never released.
         """
         if self.address.scheme != "chdb":
             return client
@@ -198,7 +198,7 @@ class Engine:
                 return clickhouse_connect.get_client(
                     interface="chdb",
                     path=address.path,
-                    # A packaged file: every handle of a process must name the same one.
+                    # A packaged file: all handles of a process must name the same config file.
                     chdb_options={"config-file": str(SCHEMA_DIR / "chdb.xml")},
                 )
             return clickhouse_connect.get_client(
@@ -224,7 +224,7 @@ class Engine:
             raise StoreError(f"the directory {address.path!r} cannot be used: {exc.strerror}") from exc
 
     def _explained(self, exc: ClickHouseError) -> StoreError:
-        """The driver's error in our words: its own text may quote what was stored."""
+        """Reword a driver error: its own text may quote stored content."""
         text = str(exc)
         if "initializing EmbeddedServer" in text and _is_locked(Path(self.address.path) / "status"):
             return StoreLocked(

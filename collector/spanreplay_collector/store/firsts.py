@@ -1,11 +1,12 @@
-"""Which records of a load enter the store: the first final record of a span stays, whatever comes later.
+"""Decide which records of a load enter the store: the first final record of a span stays, whatever arrives later.
 
-(1) Within a load, a final record replaces the open one; of several final ones the first is taken.
-(2) Where the store has a final record of a span, an equal one is harmless and a different one is kept apart.
-(3) A run that ended, and whose calls are all here, takes no further call.
-(4) Versions fall with the time of arrival, so that a merge keeps the first as well, whoever inserted the other.
+(1) Within a load, a final record replaces the open one; if there are several final ones, the first is taken.
+(2) If the store has a final record of a span, an equal one is harmless and a different one is kept apart.
+(3) A run that has ended and whose calls are all stored accepts no further call.
+(4) Versions of final records decrease with the time of arrival, so that a merge keeps the first one as well,
+    whichever process inserted the other.
 
-A run has one root span, whatever id it has; a call is known by its span id, as every reader knows it.
+A run has one root span, whatever its id; a call is identified by its span id, as in every reader.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from spanreplay_collector.store.rows import SEQ_FOREIGN, SPAN_COLUMNS, VERSION_O
 __all__ = ["APART_COLUMNS", "FINAL_VERSION_MIN", "Sorted", "sort_batch"]
 
 FINAL_VERSION_MIN: Final = 2**60
-"""Lower versions are open records, by their arrival in µs. Earlier releases: 0, and for final ones the end in ns."""
+"""Lower versions are open records, by arrival in µs. Earlier releases: open records 0, final ones the end in ns."""
 _VERSION_MAX: Final = 2**64 - 1
 IDS_PER_QUERY: Final = 2_000
 APART_PER_LOAD_MAX: Final = 1_000
-"""Records of one load that are kept apart; more are only counted."""
+"""Maximum number of records of one load that are kept apart; further ones are only counted."""
 
 OTHER_CONTENT: Final = "other content"
 AFTER_THE_END: Final = "after the end"
@@ -64,7 +65,7 @@ _Content = tuple[Any, ...]
 
 @dataclass
 class Sorted:
-    """The rows that are inserted, and those that are not part of their run; `apart_runs` counts these by run."""
+    """The rows to insert, and in `apart` those that don't join their run; `apart_runs` counts the latter per run."""
 
     spans: list[Row] = field(default_factory=list)
     boundaries: list[Row] = field(default_factory=list)
@@ -73,13 +74,13 @@ class Sorted:
 
     @property
     def apart_spans(self) -> int:
-        """How many records are kept apart, those beyond the limit included."""
+        """Number of records kept apart, including those beyond the limit."""
         return sum(self.apart_runs.values())
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What the store has of a span."""
+    """The stored record of a span."""
 
     is_final: bool
     version: int
@@ -87,7 +88,7 @@ class _Known:
 
 
 def sort_batch(client: Client, tenant: str, batch: Batch) -> Sorted:
-    """What of a batch is new or equal to what is stored, and what differs from it; two queries, no insert."""
+    """Sort a batch into rows to insert and rows to keep apart, compared with the store; only queries, no inserts."""
     result = Sorted()
     chosen = _choose(batch.spans, result)  # (1)
     known = dict(_read_known(client, tenant, batch.spans)) if chosen else {}
@@ -115,7 +116,7 @@ def sort_batch(client: Client, tenant: str, batch: Batch) -> Sorted:
 
 
 def _choose(rows: Sequence[Row], result: Sorted) -> dict[Key, int]:
-    """The place of the one record of each span that counts: the first final one, else the last open one."""
+    """Map each span to the place of its decisive record: the first final one, else the last open one."""
     chosen: dict[Key, int] = {}
     for place, row in enumerate(rows):
         key = _key(row[_RUN], row[_SEQ], row[_TRACE], row[_SPAN], row[_KIND])
@@ -150,7 +151,7 @@ def _set_apart(result: Sorted, row: Row, reason: str) -> None:
 
 
 def _read_known(client: Client, tenant: str, rows: Sequence[Row]) -> Iterator[tuple[Key, _Known]]:
-    """What the store has of the spans of these rows, the best record of each last."""
+    """Yield the stored records of the spans of these rows; the best record of a span comes last."""
     found: list[tuple[Key, _Known]] = []
     for chunk in _chunks(rows):
         parameters = {"tenant": tenant, **_name_runs(chunk), "ids": sorted({row[_SPAN].hex() for row in chunk})}
@@ -167,14 +168,14 @@ def _text(value: str | bytes) -> str:
 
 
 def _read_closed(client: Client, tenant: str, rows: Sequence[Row]) -> frozenset[bytes]:
-    """The runs of these rows that have ended with all of their calls stored."""
+    """The runs of these rows that have ended and have all their calls stored."""
     parameters: Mapping[str, Any] = {"tenant": tenant, **_name_runs(rows)}
     found = client.query(_CLOSED, parameters=dict(parameters), query_formats=_BYTES).result_rows
     return frozenset(bytes(row[0]) for row in found)
 
 
 def _has_new_calls(chosen: Iterable[Key], known: Mapping[Key, _Known]) -> bool:
-    """Whether a run that the store has already gets a record that it lacks."""
+    """Whether there is a new record for a run that the store already has."""
     runs = {run_id for run_id, _ in known}
     return any(key[0] in runs and key not in known for key in chosen)
 

@@ -31,7 +31,7 @@ SELECT {number:UInt16}, {name:String}, {sha256:String}, now64(3)"""
 
 @dataclass(frozen=True)
 class Migration:
-    """One file of the schema; every statement of it can be run again."""
+    """One file of the schema; every statement in it can be run again."""
 
     number: int
     name: str
@@ -56,14 +56,14 @@ def read_migrations(directory: Path = SCHEMA_DIR) -> list[Migration]:
 
 
 def migrate(engine: Engine, migrations: list[Migration] | None = None) -> list[Migration]:
-    """Bring the store to this version's schema; what was applied now.
+    """Bring the store to this version's schema; return the migrations applied by this call.
 
     Idempotent, also after a crash in the middle: a migration is recorded after its last statement.
-    Raises: NewerSchema, StoreError if an applied migration is no longer what it was.
+    Raises: NewerSchema; StoreError if an applied migration has changed since.
     """
     known = read_migrations() if migrations is None else migrations
     with engine.client(is_server_level=True) as client:
-        # Atomic: renames and drops do not wait for readers, and chDB's default database is none.
+        # Atomic: renames and drops do not wait for readers, and chDB's default database engine is not Atomic.
         client.command(f"CREATE DATABASE IF NOT EXISTS {engine.address.database} ENGINE = Atomic")
     applied_now: list[Migration] = []
     with engine.client() as client:
@@ -88,14 +88,14 @@ def migrate(engine: Engine, migrations: list[Migration] | None = None) -> list[M
 
 
 def list_pending(engine: Engine) -> list[Migration]:
-    """What is left to apply. Raises: StoreError, where nothing was applied ever."""
+    """List the migrations that are not applied yet. Raises: StoreError if none was ever applied."""
     with engine.client() as client:
         applied = _read_applied(client)
     return [migration for migration in read_migrations() if migration.number not in applied]
 
 
 def check_schema(engine: Engine) -> None:
-    """Refuse a store that newer code has migrated; one without a schema passes. Raises: NewerSchema."""
+    """Refuse a store migrated by a newer release; a store without a schema passes. Raises: NewerSchema, StoreError."""
     with engine.client(is_server_level=True) as client:
         exists = client.query(
             "SELECT count() FROM system.tables WHERE database = {database:String} AND name = 'migrations'",

@@ -1,7 +1,7 @@
-"""OTLP payloads as rows of the tables; pure functions.
+"""Convert OTLP payloads to rows of the tables; pure functions.
 
-Nothing in a span may stop a load: what does not fit a column (a number out of range, JSON that is none) is
-left out of the columns. The span's own bytes are stored whole in any case.
+Nothing in a span may stop a load: a value that does not fit its column (a number out of range, invalid JSON)
+is clamped or left out. The span's own bytes are always stored completely.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ QUERY_TEXT_CHARS_MAX: Final = 1024
 MAP_TEXT_CHARS_MAX: Final = 256
 """Longer attribute values are left out of the map that queries use: they are content."""
 ATTRIBUTES_MAX: Final = 64
-"""Attributes of one span that are repeated in the query map."""
+"""Maximum number of a span's attributes copied to the query map."""
 SEQ_FOREIGN: Final = 2**32 - 1
 VERSION_OPEN: Final = 0
 VERSION_FINAL: Final = 1
-"""What a row says until it is stored: the version in the table tells the order of arrival as well."""
+"""Version of a row until it is stored; the version in the table also encodes the order of arrival."""
 NO_DAY: Final = date(1970, 1, 1)
 _DAY_MS: Final = 86_400_000
 _YEAR_2020_MS: Final = 1_577_836_800_000
@@ -140,15 +140,15 @@ class Batch:
     spans: list[Row] = field(default_factory=list)
     boundaries: list[Row] = field(default_factory=list)
     boundary_places: list[int] = field(default_factory=list)
-    """for each of `boundaries` the place of its row in `spans`"""
+    """for each entry of `boundaries`, the index of its row in `spans`"""
     blobs: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
     """run id → hash → body"""
     size_bytes: int = 0
-    """of all spans as they came"""
+    """total size of all spans as received"""
 
 
 def parse_run_id(text: object) -> bytes | None:
-    """A run id's 16 bytes, or None if the text is not one."""
+    """Parse a run id to its 16 bytes; None if the text is not a run id."""
     if not isinstance(text, str) or len(text) != 32:
         return None
     try:
@@ -158,9 +158,9 @@ def parse_run_id(text: object) -> bytes | None:
 
 
 def derive_run_id(trace_id: bytes, start_ns: int) -> bytes:
-    """The run of a span that names none: a UUIDv7 made of its trace and its UTC day.
+    """The run id of a span that names none: a UUIDv7 derived from its trace and its UTC day.
 
-    The same for every span of a trace on one day, whenever and however often it arrives.
+    It is the same for all spans of a trace on one day, whenever and however often they arrive.
     """
     day_ms = start_ns // 1_000_000 // _DAY_MS * _DAY_MS
     stamp = (day_ms if _YEAR_2020_MS <= day_ms < _YEAR_2100_MS else 0).to_bytes(6, "big")
@@ -171,7 +171,7 @@ def derive_run_id(trace_id: bytes, start_ns: int) -> bytes:
 
 
 def day_of_run(run_id: bytes) -> date:
-    """The partition of a run: the UTC day in its UUIDv7, or 1970-01-01 if it holds no likely one."""
+    """The partition of a run: the UTC day in its UUIDv7, or 1970-01-01 if it contains no plausible one."""
     ms = int.from_bytes(run_id[:6], "big")
     if run_id[6] >> 4 != 7 or not _YEAR_2020_MS <= ms < _YEAR_2100_MS:
         return NO_DAY
@@ -185,10 +185,10 @@ def build_batches(
     rows_max: int = limits.LOAD_ROWS_MAX,
     bytes_max: int = limits.LOAD_BYTES_MAX,
 ) -> Iterator[Batch]:
-    """Every span of the payloads as rows, in batches of bounded size; a span is parsed when its batch is due.
+    """Convert all spans of the payloads to rows, in batches of bounded size; spans are parsed lazily.
 
-    The same payloads give the same batches. Raises: DamagedRecording if a payload is no OTLP trace request;
-    then no batch comes at all.
+    The same payloads give the same batches. Raises: DamagedRecording before the first batch if a payload is
+    not an OTLP trace request.
     """
     for number, payload in enumerate(payloads):
         try:
@@ -214,7 +214,7 @@ def build_batches(
 
 @dataclass(frozen=True)
 class _Filed:
-    """What the spans of one scope share; made once, and its resource once for all of its scopes."""
+    """Values that all spans of one scope share; built once per scope, the resource once for all its scopes."""
 
     tenant: str
     resource_spans: ResourceSpans
@@ -348,7 +348,7 @@ def _root_values(attributes: Mapping[str, Any]) -> Row:
 
 
 def _has_holes(manifest: Mapping[str, Any]) -> bool:
-    """Whether the manifest itself states losses; how many calls arrived is for queries to compare."""
+    """Whether the manifest itself reports losses; queries compare the number of calls that arrived."""
     if not manifest:
         return False
     root = RootRecord(run_id="", manifest={**manifest, "calls": 0})
@@ -356,7 +356,7 @@ def _has_holes(manifest: Mapping[str, Any]) -> bool:
 
 
 def _fixed_id(span_or_trace_id: bytes, size: int, span: Span) -> bytes:
-    """An id as wide as its column; an invalid one is replaced by the span's hash, so that none collide."""
+    """Return an id with the width of its column; replace an invalid one by the span's hash to avoid collisions."""
     if len(span_or_trace_id) == size and any(span_or_trace_id):
         return span_or_trace_id
     return blake2b(span.SerializeToString(deterministic=True), digest_size=size).digest()
@@ -372,7 +372,7 @@ def _add_blob(blobs: dict[bytes, bytes], part: tuple[bytes, bytes]) -> bytes:
 
 
 def _text(value: object) -> str:
-    """Text that UTF-8 can hold: a lone surrogate, which JSON can smuggle in, becomes a question mark."""
+    """Make text encodable as UTF-8: a lone surrogate, which JSON can contain, becomes a question mark."""
     if not isinstance(value, str):
         return ""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
@@ -387,7 +387,7 @@ def _size(value: object) -> int:
 
 
 def _scalars(values: Mapping[str, Any]) -> dict[str, str]:
-    """The short scalar values as text, as queries write them; at most ATTRIBUTES_MAX."""
+    """Convert the short scalar values to text in the notation of queries; at most ATTRIBUTES_MAX."""
     found: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Finding runs: from the `runs` table which ones, from `boundaries` what their root spans say."""
+"""Find runs: the `runs` table selects them, `boundaries` provides their root spans."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _PAGE_ORDER: Final = """
     ORDER BY min(start_ns) DESC, run_id DESC
     LIMIT {limit:UInt32}
 """
-# The page is found from a few narrow columns; the counts, a set for each run, are merged for it alone.
+# The page is found from a few narrow columns; the counts, a set for each run, are merged only for its runs.
 _COUNTS: Final = (
     """
 SELECT
@@ -98,7 +98,7 @@ LIMIT {limit:UInt32}
 
 
 def find_runs(client: Client, tenant: str, query: RunQuery) -> list[RunSummary]:
-    """Matching runs, newest first, at most `query.limit` (1000 at most)."""
+    """Find matching runs, newest first, up to `query.limit` (at most 1000)."""
     bounds = _prefix_bounds(query.run_id_prefix)
     if bounds is None:
         return []
@@ -123,20 +123,20 @@ def find_runs(client: Client, tenant: str, query: RunQuery) -> list[RunSummary]:
         return []
     named = {"tenant": tenant, "runs": runs}
     counts = client.query(_COUNTS, parameters=named).result_rows
-    # Ordered by manifest and version: of several roots of a run the last row is the one that counts.
+    # Ordered by manifest and version: if a run has several root rows, the last one is used.
     roots = {row[0]: row for row in client.query(_ROOTS, parameters=named).result_rows}
     return [_summary(row, roots.get(row[0])) for row in counts]
 
 
 def _build_page(query: RunQuery) -> str:
-    """The statement that finds the run ids; what is not asked for costs nothing."""
+    """Build the statement that finds the run ids; filters that are not set cost nothing."""
     of_trace = _OF_TRACE if query.trace_id else ""
     of_status = f"AND {_STATUS} = {{status:String}}" if query.status else ""
     return "SELECT run_id" + _PAGE_FILTER + of_trace + of_status + _PAGE_ORDER
 
 
 def find_run_id(client: Client, tenant: str, prefix: str) -> str:
-    """The one run whose id begins so. Raises: RunNotFound, AmbiguousRun."""
+    """Find the one run whose id starts with a prefix. Raises: RunNotFound, AmbiguousRun."""
     text = prefix.strip().lower()
     bounds = _prefix_bounds(text)
     if bounds is None or len(text) < PREFIX_CHARS_MIN:

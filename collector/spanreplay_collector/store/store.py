@@ -35,14 +35,14 @@ __all__ = ["Store"]
 logger = logging.getLogger(__name__)
 
 KNOWN_BLOBS_MAX: Final = 100_000
-"""Blobs remembered as stored, so that a history resent in the next load is not written again."""
+"""Stored blobs remembered, so that a history resent in the next load is not written again."""
 INSERT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Blobs of one INSERT; a larger load is written in several."""
+"""Bytes of blobs in one INSERT; a larger load is written in several."""
 TENANT_CHARS_MAX: Final = 128
 APART_RUNS_SAID_MAX: Final = 10
-"""Runs of one load whose records were kept apart and that the log names."""
+"""Maximum number of runs named in the log per load because their records were kept apart."""
 ANY_DAY_COUNT: Final = 0
-"""No limit on the partitions of an insert: a backlog may span months, and must not be refused for it."""
+"""No limit on the partitions of an insert: a backlog may span months and must not be refused."""
 
 _SPANS: Final = """
 SELECT seq, start_ns, trace_id, span_id, version, resource, scope_header, skeleton, cuts, parts
@@ -63,23 +63,24 @@ _AS_BYTES: Final = {"String": "bytes", "FixedString": "bytes"}
 
 
 class Store:
-    """All runs of all tenants. Thread-safe; every method that takes a tenant sees that tenant's runs only.
+    """All runs of all tenants. Thread-safe; every method that takes a tenant sees only that tenant's runs.
 
-    Errors: StoreError, also while a server is away; StoreLocked; NewerSchema if newer code made the tables.
+    Raises: StoreError, also while a server is unavailable; StoreLocked; NewerSchema if a newer release
+    migrated the tables.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known_blobs: OrderedDict[tuple[str, bytes, bytes], None] = OrderedDict()
         self._known_lock = threading.Lock()
-        # What is stored is looked at before an insert: nothing may come in between.
+        # A load reads the stored records before it inserts: no other load may run in between.
         self._load_lock = threading.Lock()
         self.apart_spans = 0
-        """Records that this object kept apart; see `firsts`."""
+        """Number of records that this object kept apart; see `firsts`."""
 
     @classmethod
     def open(cls, url: str) -> Store:
-        """Connect; tables are made by `migrate`.
+        """Connect; `migrate` creates the tables.
 
         `chdb:///absolute/directory[?database=name]` is embedded: one process at a time, and one directory
         per process. `http[s]://user:password@host:port/database` is a server.
@@ -102,11 +103,11 @@ class Store:
         return f"Store({str(self._engine.address)!r})"
 
     def migrate(self) -> list[str]:
-        """Bring the schema up to date; the names of the migrations applied now. Idempotent."""
+        """Bring the schema up to date; return the names of the migrations applied by this call. Idempotent."""
         return [f"{m.number:04d}_{m.name}" for m in migrations.migrate(self._engine)]
 
     def list_pending(self) -> list[str]:
-        """Migrations that this version knows and the store lacks. Raises: StoreError if it has no tables at all."""
+        """Migrations that this version has and the store lacks. Raises: StoreError if it has no tables at all."""
         return [f"{m.number:04d}_{m.name}" for m in migrations.list_pending(self._engine)]
 
     def ping(self) -> None:
@@ -115,20 +116,20 @@ class Store:
             client.query("SELECT 1")
 
     def load(self, tenant: str, payloads: Sequence[bytes], token: str) -> int:
-        """Store the spans of serialised ExportTraceServiceRequests; how many of them are stored now.
+        """Store the spans of serialised ExportTraceServiceRequests; return how many of them the store has now.
 
-        A large load is stored in parts, so that its memory is bounded; what cuts it short leaves the first of them.
-        The first final record of a span stays: one that comes later with other content is kept apart, said in
-        the log and not counted in the result. An equal one changes nothing, under whatever token. Loading again
-        under the same token changes nothing, also after a crash at any point: the token must name the content
+        A large load is stored in parts to bound memory; if it is interrupted, the first parts remain.
+        The first final record of a span stays. A later one with different content is kept apart, reported in
+        the log and not counted in the result. An equal one changes nothing, whatever its token. Loading again
+        under the same token changes nothing, even after a crash at any point: the token must name the content
         (a log segment), not the attempt.
-        Raises: DamagedRecording if a payload is no OTLP trace request; nothing is stored then.
+        Raises: DamagedRecording if a payload is not an OTLP trace request; in that case nothing is stored.
         """
         spans = 0
         for number, batch in enumerate(build_batches(_checked_tenant(tenant), payloads)):
             if not token:
                 raise ConfigError("a load needs a token", hint="name the content that is loaded, e.g. its log segment")
-            # The engine compares tokens per table: without the tenant, one could swallow another's load.
+            # The engine compares tokens per table: without the tenant, one tenant's load could suppress another's.
             spans += self._load_batch(
                 tenant, batch, f"{tenant}/{token}" if number == 0 else f"{tenant}/{token}+{number}"
             )
@@ -145,7 +146,7 @@ class Store:
                     stored.append((tenant, run_id, part))
         with self._load_lock, self._engine.client() as client:
             firsts = sort_batch(client, tenant, batch)
-            # Blobs first: a reader must never see a span whose parts are not there yet. Boundaries last:
+            # Blobs first: a reader must never see a span whose parts are missing. Boundaries last:
             # they make the run findable.
             for number, chunk in enumerate(_chunks(rows)):
                 _insert(client, "blobs", BLOB_COLUMNS, chunk, f"{token}/{number}")
@@ -161,7 +162,7 @@ class Store:
         return len(batch.spans) - firsts.apart_spans
 
     def count_apart(self, tenant: str, run_id: str) -> int:
-        """How many records came later than those of a run, with other content; none of them is part of it."""
+        """Number of a run's records that were kept apart because they arrived later; they are not part of the run."""
         named = parse_run_id(run_id)
         if named is None:
             return 0
@@ -170,9 +171,9 @@ class Store:
             return int(client.query(_APART, parameters=parameters).result_rows[0][0])
 
     def read_run(self, tenant: str, run_id: str) -> list[bytes]:
-        """Every span of a run, one ExportTraceServiceRequest each, in start order; the final record of each.
+        """Read the final record of every span of a run as one ExportTraceServiceRequest each, in start order.
 
-        Byte-exact, with resource and scope. Joined payloads are again one valid request.
+        Byte-exact, with resource and scope. The concatenated payloads are one valid request.
         Raises: RunNotFound, DamagedRecording if a part is missing.
         """
         named = parse_run_id(run_id)
@@ -180,7 +181,7 @@ class Store:
             raise RunNotFound(f"{run_id!r} is not a run id", hint="a run id has 32 hexadecimal digits")
         parameters = {"tenant": _checked_tenant(tenant), "run_id": named.hex(), "day": day_of_run(named)}
         with self._engine.client() as client:
-            # Spans before blobs, the reverse of writing: every part of a span that is seen is there.
+            # Spans before blobs, the reverse of writing: all parts of the spans read are present.
             spans = client.query(_SPANS, parameters=parameters, query_formats=_AS_BYTES).result_rows
             if not spans:
                 raise RunNotFound(f"no run {named.hex()} in the store", hint=search.LIST_HINT)
@@ -189,17 +190,17 @@ class Store:
         return [_payload(row[5:], blobs) for row in _final_records(spans)]
 
     def resolve_run_id(self, tenant: str, prefix: str) -> str:
-        """The one run whose id begins so, at least 6 digits. Raises: RunNotFound, AmbiguousRun."""
+        """Find the one run whose id starts with a prefix of at least 6 digits. Raises: RunNotFound, AmbiguousRun."""
         with self._engine.client() as client:
             return search.find_run_id(client, _checked_tenant(tenant), prefix)
 
     def search(self, tenant: str, query: RunQuery) -> list[RunSummary]:
-        """Matching runs that have a boundary span, newest first, at most `query.limit` (1000 at most)."""
+        """Find matching runs that have a boundary span, newest first, up to `query.limit` (at most 1000)."""
         with self._engine.client() as client:
             return search.find_runs(client, _checked_tenant(tenant), query)
 
     def scan_drift(self, tenant: str, query: DriftQuery) -> DriftScan:
-        """Requests to models that have more than one serving stack or output."""
+        """Find model requests that have more than one serving stack or output."""
         with self._engine.client() as client:
             return drift.scan_drift(client, _checked_tenant(tenant), query)
 
@@ -232,7 +233,7 @@ def _checked_tenant(tenant: str) -> str:
 
 
 def _chunks(rows: list[Row]) -> list[list[Row]]:
-    """The blob rows in inserts of bounded size."""
+    """Split the blob rows into inserts of bounded size."""
     chunks: list[list[Row]] = []
     room = 0
     for row in rows:
@@ -262,7 +263,7 @@ def _insert(client: Client, table: str, columns: Columns, rows: list[Row], token
 
 
 def _final_records(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The record of each span that counts, in start order: what FINAL would give, without its merge."""
+    """The newest record of each span, in start order: the result of FINAL without its merge."""
     newest: dict[tuple[bytes, bytes], Sequence[Any]] = {}
     for row in rows:
         _, _, trace_id, span_id, version = row[:5]
@@ -273,7 +274,7 @@ def _final_records(rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 def _payload(row: Sequence[Any], blobs: Mapping[bytes, bytes]) -> bytes:
-    """One span as ExportTraceServiceRequest{ResourceSpans{ScopeSpans{Span}}}, put together as bytes."""
+    """Assemble one span as the bytes of ExportTraceServiceRequest{ResourceSpans{ScopeSpans{Span}}}."""
     resource, scope_header, skeleton, cuts, parts = row
     span = join(skeleton, cuts, parts, blobs)
     scope_spans = join(b"", (0,), (scope_header,), blobs) + _field(2, span)
@@ -282,7 +283,7 @@ def _payload(row: Sequence[Any], blobs: Mapping[bytes, bytes]) -> bytes:
 
 
 def _field(number: int, body: bytes) -> bytes:
-    """A length-delimited protobuf field."""
+    """Encode a length-delimited protobuf field."""
     size = len(body)
     head = bytearray([number << 3 | 2])
     while size > 0x7F:

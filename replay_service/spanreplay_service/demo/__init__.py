@@ -1,4 +1,4 @@
-"""The $190,000 incident: recorded, found, replayed, fixed and proved, in one command; then one request of many.
+"""The $190,000 incident: recorded, found, replayed, fixed and proved in one command; then one request among many.
 
 python -m spanreplay_service.demo
 """

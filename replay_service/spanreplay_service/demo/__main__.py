@@ -1,4 +1,4 @@
-"""Entry of `python -m spanreplay_service.demo`."""
+"""Entry point of `python -m spanreplay_service.demo`."""
 
 from spanreplay_service.demo.demo import main
 

@@ -1,4 +1,4 @@
-"""`spanreplay up` for the demo: collector, store, replay service and Phoenix, in the demo's own folder."""
+"""Run `spanreplay up` for the demo: collector, store, replay service and Phoenix, in the demo's own folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READY_TIMEOUT_S: Final = 120.0
 
 
 class Backend:
-    """A running `spanreplay up` on free ports; `environ` makes agents and commands use it once it is ready."""
+    """A running `spanreplay up` on free ports; once it is ready, `environ` points agents and commands to it."""
 
     def __init__(self, directory: Path, environ: Mapping[str, str], *, has_phoenix: bool) -> None:
         data_dir = directory / "server"
@@ -29,13 +29,13 @@ class Backend:
         self._status: dict[str, Any] = {}
 
     def wait_ready(self) -> None:
-        """Return when it has written where everything listens. Raises: DemoFailed with its log."""
+        """Return once it has written its addresses to the status file. Raises: DemoFailed with its log."""
         self.service.wait_until(self._status_file.exists, timeout_s=READY_TIMEOUT_S)
         self._status = json.loads(self._status_file.read_text(encoding="utf-8"))
 
     @property
     def environ(self) -> dict[str, str]:
-        """Variables for the agent (where its spans go) and for our commands (where the recordings are)."""
+        """Variables for the agent (destination of its spans) and for our commands (source of the recordings)."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": str(self._status["otlp_endpoint"]),
             "SPANREPLAY_ENDPOINT": str(self._status["endpoint"]),
@@ -43,5 +43,5 @@ class Backend:
 
     @property
     def phoenix_url(self) -> str:
-        """Phoenix's address, or nothing."""
+        """Phoenix's URL, or ""."""
         return str(self._status.get("phoenix_url") or "")

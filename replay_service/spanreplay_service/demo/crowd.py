@@ -44,7 +44,7 @@ _ADDRESS: Final = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 
 @dataclass
 class Order:
-    """What one customer asked and read; `lines` come as the service sends them, the last one has the rest."""
+    """One customer's order; `lines` are the streamed lines of the response, the last one has the confirmation."""
 
     user: str
     at: datetime
@@ -53,18 +53,18 @@ class Order:
     value_usd: float = 0.0
 
     def end(self) -> None:
-        """Read what was done. Raises: ValueError, LookupError if the answer was cut short."""
+        """Parse confirmation and value from the last line. Raises: ValueError, LookupError if it was truncated."""
         self.confirmation = str(json.loads(self.lines[-1])["confirmation"])
         self.value_usd = float(self.confirmation.rpartition("$")[2].replace(",", ""))
 
     @property
     def is_bad(self) -> bool:
-        """Whether far too much was sold."""
+        """Whether too much was sold."""
         return self.value_usd > NOTIONAL_USD
 
 
 class Crowd:
-    """Customers who ask a service at the same moment and read its answers as they come."""
+    """Customers who send requests to a service at the same moment and read the streamed responses."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -73,7 +73,7 @@ class Crowd:
         self.arrivals: list[str] = []
 
     async def ask(self, users: list[str]) -> list[Order]:
-        """All orders. Raises: DemoFailed if one is not answered."""
+        """Send all requests and return the orders. Raises: DemoFailed if one is not answered."""
         limits = httpx.Limits(max_connections=len(users))
         async with httpx.AsyncClient(
             base_url=self._url, timeout=ASK_TIMEOUT_S, limits=limits, trust_env=False
@@ -98,18 +98,18 @@ class Crowd:
         return order
 
     def count_changes(self) -> int:
-        """How often a line was followed by one of another customer."""
+        """Number of lines that were followed by a line of another customer."""
         return sum(one != other for one, other in zip(self.arrivals, self.arrivals[1:], strict=False))
 
 
 class ManyOrders(Telling):
-    """One of many customers' orders goes wrong in an agent that is a service."""
+    """One of many customers' orders goes wrong in an agent that runs as a service."""
 
     server: Service
     model: Service
 
     def prepare(self) -> None:
-        """The agent as it was before the guard, its service, and a ledger with a position for every customer."""
+        """Set up the agent without the guard, its service, and a ledger with a position for every customer."""
         self.directory.mkdir()
         for name in SCRIPTS:
             shutil.copyfile(AGENT / name, self.directory / name)
@@ -119,7 +119,7 @@ class ManyOrders(Telling):
         shutil.copyfile(self.ledger, self._ledger_before)
 
     def record_crowd(self) -> Order:
-        """(9) All customers at once; the one whose order is far too large."""
+        """(9) Send the requests of all customers at once; return the order that is far too large."""
         self.voice.start_step(f"The same agent, still without the guard, as a service: {USERS} customers at once")
         self.model = self.start_model_server("--together", str(USERS))
         self.use_model_server(self.model)
@@ -151,11 +151,11 @@ class ManyOrders(Telling):
         return bad[0]
 
     def find_run(self, order: Order) -> str:
-        """(10) The run id, by customer and time; everything that could answer is stopped before."""
+        """(10) Stop service and model server, then find the run id by customer and time."""
         self.voice.start_step(f"Stop service and model server. The ticket: customer {order.user}. Find the request")
         self.server.stop()
         self.model.stop()
-        self.run_spanreplay("ship")  # what a busy machine kept the service from sending within 5 s of its end
+        self.run_spanreplay("ship")  # spans that the service could not send within 5 s of its end on a busy machine
         run_id = self.find_one_run(order.user, "--user", order.user, "--around", f"{order.at:%H:%M}")
         shown = self.show(run_id)
         (response,) = [call for call in shown["calls"] if (call["kind"], call["name"]) == ("http", "response")]
@@ -166,7 +166,7 @@ class ManyOrders(Telling):
         return run_id
 
     def replay_alone(self, run_id: str) -> None:
-        """(11) The request alone, in a process that starts as the service did and opens no port."""
+        """(11) Replay the request alone, in a process that starts as the service did and opens no port."""
         self.voice.start_step("Replay that request alone: no service, no model, none of the other customers")
         before = hash_file(self.ledger)
         done, verdict = self.replay(run_id, COMMAND)
@@ -174,7 +174,7 @@ class ManyOrders(Telling):
         self.check_ledger(before)
 
     def prove_fix(self, run_id: str) -> None:
-        """(12) The same request with the guard and with real tools."""
+        """(12) Replay the same request with the guard and with real tools."""
         self.voice.start_step("Put the same guard into place_order, and replay the request against the fixed code")
         self.put_guard(self.directory / SCRIPTS[0])
         before = hash_file(self.ledger)
@@ -185,7 +185,7 @@ class ManyOrders(Telling):
         self.check_ledger(before)
 
     def tell_what_happened(self, order: Order, duration_s: float) -> None:
-        """What the second half has shown."""
+        """Summarize the second half."""
         self.voice.start_part(f"What happened  ({duration_s:.0f} s)")
         self.voice.say(f"{USERS} requests at the same time in one process are {USERS} complete runs.")
         self.voice.say(
@@ -193,7 +193,7 @@ class ManyOrders(Telling):
         )
 
     def _check_runs(self) -> None:
-        """Check that every request is a run, once all have arrived."""
+        """Wait until all runs have arrived, then check that each request is one run."""
         deadline = time.monotonic() + ARRIVAL_TIMEOUT_S
         while True:
             found: list[Json] = json.loads(self.run_spanreplay("ls", "--app", APP, "--json").stdout)

@@ -1,6 +1,6 @@
 """The story of the $190,000 order, told with the commands that a user would type; every step is checked.
 
-The first half is a script (`incident.py`), the second one a service with many customers (`crowd.py`).
+In the first half the agent is a script (`incident.py`), in the second a service with many customers (`crowd.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGES: Final = ("langgraph", "langchain_openai", "fastapi", "uvicorn", "httpx
 
 
 class Story:
-    """One telling; what was started is stopped at its end, whatever happens."""
+    """One run of the story; all started services are stopped at its end, whatever happens."""
 
     def __init__(self, directory: Path, console: Console, *, is_kept: bool, has_phoenix: bool) -> None:
         self.directory = directory
@@ -40,14 +40,14 @@ class Story:
         self.first = OneOrder(directory, self.voice, clean_environ(), self.services)
 
     def tell(self) -> None:
-        """The whole story. Raises: DemoFailed."""
+        """Tell the whole story. Raises: DemoFailed."""
         order, link = self.tell_first_half()
         second = ManyOrders(self.directory / "service", self.voice, dict(self.first.environ), self.services)
         run_id = self.tell_second_half(second)
         self.tell_next(order, link, second, run_id)
 
     def tell_first_half(self) -> tuple[Incident, str]:
-        """An agent that is a script; the order that went wrong, and its page in Phoenix."""
+        """Tell the half where the agent is a script; return the order that went wrong and its page in Phoenix."""
         started, first = time.monotonic(), self.first
         first.start_services(has_phoenix=self.has_phoenix)
         order = first.record_until_incident()
@@ -62,7 +62,7 @@ class Story:
         return order, link
 
     def tell_second_half(self, second: ManyOrders) -> str:
-        """The same agent as a service; the run of the request that went wrong."""
+        """Tell the half where the agent is a service; return the run id of the request that went wrong."""
         started = time.monotonic()
         second.prepare()
         order = second.record_crowd()
@@ -73,7 +73,7 @@ class Story:
         return run_id
 
     def tell_next(self, order: Incident, link: str, second: ManyOrders, run_id: str) -> None:
-        """What to do next."""
+        """Suggest next commands."""
         self.voice.start_part("Next")
         first = self.first
         programs = Path(sys.executable).parent
@@ -93,7 +93,7 @@ class Story:
         self.voice.say("   one that serves: opentelemetry-instrument python -m uvicorn app:app (docs/production.md)")
 
     def close(self, *, has_failed: bool) -> None:
-        """Stop what was started; `up` stays after a success with --keep."""
+        """Stop the started services; after a success with --keep, `spanreplay up` keeps running."""
         for service in reversed(self.services):
             if self.is_kept and not has_failed and service is self.first.up.service:
                 service.let_go()
@@ -106,9 +106,9 @@ def _make_replay(half: OneOrder | ManyOrders, bundle: str, command: Sequence[str
 
 
 def prepare_folder(directory: Path) -> None:
-    """An empty working folder with the agent and its ledger.
+    """Create an empty working folder with the agent and its ledger.
 
-    Raises: DemoFailed if the folder holds something that is not an earlier demo's.
+    Raises: DemoFailed if the folder is not empty and was not made by an earlier demo.
     """
     if directory.exists():
         if any(directory.iterdir()) and not (directory / MARKER).exists():

@@ -38,17 +38,17 @@ class Incident:
 
 
 class OneOrder(Telling):
-    """A customer's order goes wrong in an agent that is a script."""
+    """A customer's order goes wrong in an agent that runs as a script."""
 
     up: Backend
     server: Service
 
     def make_agent_command(self, user: str) -> list[str]:
-        """The agent, as it is started with and without recording."""
+        """The command line of the agent, the same with and without recording."""
         return ["python", SCRIPT, "--user", user, REQUEST]
 
     def start_services(self, *, has_phoenix: bool) -> None:
-        """(1) The model server, and collector, store, replay service and Phoenix in one process."""
+        """(1) Start the model server, and `spanreplay up`: collector, store, replay service and Phoenix."""
         self.voice.start_step("Start a model server, and `spanreplay up` to keep the recordings")
         self.up = Backend(self.directory, self.environ, has_phoenix=has_phoenix)
         self.services.append(self.up.service)
@@ -63,7 +63,7 @@ class OneOrder(Telling):
         self.voice.say(f"Phoenix       {self.up.phoenix_url or 'not started'}")
 
     def record_until_incident(self) -> Incident:
-        """(2) The same request of several customers, until one order is far too large."""
+        """(2) Record the same request of several customers until one order is far too large."""
         self.voice.start_step("Customers ask the agent to sell $1,200 worth of ACME; every run is recorded")
         self.voice.say(f"The agent ({SCRIPT}) is plain LangGraph with the OpenAI SDK: not one line about spanreplay.")
         before = self.directory / "ledger.before.sqlite"
@@ -86,19 +86,19 @@ class OneOrder(Telling):
         raise DemoFailed(f"no order went wrong in {RUNS_MAX} runs; the model server's deck should hold one in 8")
 
     def find_run(self, incident: Incident) -> str:
-        """(3) The run id, by customer and tool; waits until the recording has arrived in the store."""
+        """(3) Find the run id by customer and tool; waits until the recording has arrived in the store."""
         self.voice.start_step(
             f"The ticket: customer {incident.user} lost ${incident.value_usd:,.0f} in shares. Find the run"
         )
         return self.find_one_run(incident.user, "--user", incident.user, "--tool", "place_order")
 
     def show_run(self, run_id: str) -> str:
-        """(4) Every call of the run; the address of its page in Phoenix, or nothing."""
+        """(4) Show every call of the run; return the URL of its page in Phoenix, or ""."""
         self.voice.start_step("See what happened: every call, with its request and its response")
         return str(self.show(run_id)["run"].get("phoenix") or "")
 
     def replay_offline(self, run_id: str, incident: Incident) -> None:
-        """(5) Without a model server, against the same code: identical, and nothing is touched."""
+        """(5) Replay without a model server, against the same code: identical, and nothing is touched."""
         self.voice.start_step("Stop the model server and replay the run: no model, no tool, no order")
         self.server.stop()
         before = hash_file(self.ledger)
@@ -108,7 +108,7 @@ class OneOrder(Telling):
         self.check_ledger(before)
 
     def replay_with_tools(self, run_id: str, incident: Incident) -> None:
-        """(6) The recorded answers of the model with today's tools, on a copy of the ledger."""
+        """(6) Replay the recorded answers of the model with the real tools, on a copy of the ledger."""
         self.voice.start_step("Replay the model's answers with the real tools, on a scratch copy of the ledger")
         before = hash_file(self.ledger)
         scratch = self.copy_ledger(incident.ledger_before)
@@ -124,12 +124,12 @@ class OneOrder(Telling):
         self.check_ledger(before)
 
     def fix_agent(self) -> None:
-        """(7) The guard, as a diff."""
+        """(7) Put the guard into the agent and show the diff."""
         self.voice.start_step("Put a guard into place_order")
         self.voice.show_diff(self.put_guard(self.directory / SCRIPT))
 
     def prove_fix(self, run_id: str, incident: Incident) -> None:
-        """(8) The same replay with the guard: its refusal is the only cause of any difference."""
+        """(8) Replay the same run with the guard: its refusal is the only cause of any difference."""
         self.voice.start_step("Replay the same run against the fixed code")
         before = hash_file(self.ledger)
         scratch = self.copy_ledger(incident.ledger_before)
@@ -141,7 +141,7 @@ class OneOrder(Telling):
         self.check_ledger(before)
 
     def tell_what_happened(self, incident: Incident, duration_s: float) -> None:
-        """What the first half has shown."""
+        """Summarize the first half."""
         decision = json.loads(self.decisions.read_text().splitlines()[-1])
         self.voice.start_part(f"What happened  ({duration_s:.0f} s)")
         self.voice.say(

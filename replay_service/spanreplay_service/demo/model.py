@@ -1,9 +1,9 @@
-"""The desk model: a tiny stand-in for an LLM whose answer depends on who else is in the batch.
+"""The desk model: a tiny stand-in for an LLM whose answer depends on the size of the batch.
 
 One token decides how "$1,200 worth" is read: as dollars, or as 1,200 shares. Both readings have a score, a
 dot product in float32. A busy server splits that sum into fewer pieces, so the additions happen in another
-order and round differently. The two scores are almost equal; for exactly one batch size the rounding turns
-the answer round. Same prompt, same weights, temperature 0, HTTP 200.
+order and round differently. The two scores are almost equal; for exactly one batch size the rounding flips
+the answer. Same prompt, same weights, temperature 0, HTTP 200.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BATCH_SIZE_MAX: Final = 8
 _WIDTH: Final = 256
 _SEED: Final = 1
 _BIAS: Final = 15.3381724
-"""The model's prior against the reading as dollars; it leaves a margin of 5e-7 either way."""
+"""The model's prior against reading the amount as dollars; it leaves a margin of 5e-7 either way."""
 _ORDER: Final = re.compile(r"\b(buy|sell)\s+\$([\d,]+(?:\.\d+)?)\s+(?:worth\s+)?of\s+([A-Z]{1,6})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the customer asked for."""
+    """The order that the customer asked for."""
 
     side: str
     notional_usd: float
@@ -35,7 +35,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the model read the amount, and what made it so."""
+    """How the model read the amount, with the batch size and margin that caused it."""
 
     is_shares: bool
     batch_size: int
@@ -43,7 +43,7 @@ class Reading:
 
 
 def read_order(text: str) -> Order | None:
-    """The order in a customer's request, or None if there is none."""
+    """Parse the order in a customer's request; None if there is none."""
     match = _ORDER.search(text)
     if match is None:
         return None
@@ -72,9 +72,9 @@ def compute_quantity(reading: Reading, order: Order, price: float) -> float:
 
 
 class Load:
-    """How many requests share a batch: a shuffled deck of all sizes, dealt again when it is empty.
+    """Batch sizes drawn from a shuffled deck of all sizes, reshuffled when it is empty.
 
-    Nobody can tell which answer comes next, but every deck holds the fatal size once and never first: one bad
+    The next answer is unpredictable, but every deck contains the fatal size once and never first: one bad
     answer within `cards` decisions, a good one before it. Thread-safe.
     """
 
@@ -85,7 +85,7 @@ class Load:
         self._deck: list[int] = []
 
     def draw_batch_size(self) -> int:
-        """The size of the batch that the next decision runs in."""
+        """Draw the batch size of the next decision."""
         with self._lock:
             if not self._deck:
                 self._deck = self._shuffle()

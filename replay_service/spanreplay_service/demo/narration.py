@@ -1,4 +1,4 @@
-"""The demo's voice: numbered steps, commands as typed, promises ticked off."""
+"""The demo's narrator: numbered steps, commands as typed, checked promises."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ class Narrator:
         self.step = 0
 
     def wait(self, what: str) -> Status:
-        """A spinner for the time of a `with` block, where a terminal can show it."""
+        """A spinner for the duration of a `with` block, if the console is a terminal."""
         return self.console.status(what, spinner="dots")
 
     def start_step(self, title: str) -> None:
-        """A numbered headline."""
+        """Print a numbered headline."""
         self.step += 1
         self.console.print(f"\n[bold cyan]{self.step}/{self.steps}  {title}[/]")
 
     def start_part(self, title: str) -> None:
-        """A headline without a number."""
+        """Print a headline without a number."""
         self.console.print(f"\n[bold]{title}[/]")
 
     def show_order(self, user: str, text: str, *, is_bad: bool) -> None:
-        """What a customer was told of an order."""
+        """Print the confirmation that a customer got."""
         style = "bold red" if is_bad else "dim"
         self.console.print(f"       {user}  {text}", style=style, highlight=False, markup=False)
 
     def say(self, text: str) -> None:
-        """A line of narration."""
+        """Print a line of narration."""
         self.console.print(f"     {text}", highlight=False, markup=False)
 
     def show_command(self, command: Sequence[str], note: str = "") -> None:
-        """A command as a user would type it."""
+        """Print a command as a user would type it."""
         text = shlex.join(command)
         self.console.print(f"     $ {text}", style="green", highlight=False, markup=False, end="")
         self.console.print(f"   {note}" if note else "", style="dim", highlight=False, markup=False)
 
     def show_output(self, text: str) -> None:
-        """What a command printed."""
+        """Print the output of a command."""
         for line in text.rstrip().splitlines():
             self.console.print(f"       {line}", style="dim", highlight=False, markup=False, no_wrap=True)
 
     def show_diff(self, lines: Iterable[str]) -> None:
-        """The changed lines of a unified diff and their neighbours."""
+        """Print the changed lines of a unified diff with their context."""
         for line in lines:
             if not line.startswith(("---", "+++", "@@")):
                 style = {"+": "green", "-": "red"}.get(line[:1], "dim")
                 self.console.print(f"       {line}", style=style, highlight=False, markup=False)
 
     def check(self, is_true: bool, promise: str, what: str) -> None:
-        """Tell a promise that was kept. Raises: DemoFailed with `what` went wrong if it was not."""
+        """Tick off a promise that was kept. Raises: DemoFailed with `what`, an explanation, if it was not."""
         if not is_true:
             raise DemoFailed(f"expected: {promise}\n{what}")
         self.console.print(f"     [green]✓[/] {promise}", highlight=False)

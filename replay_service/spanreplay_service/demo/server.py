@@ -2,9 +2,9 @@
 
     python -m spanreplay_service.demo.server --port-file F --log F
 
-It speaks chat completions, whole or as a stream. The log has one JSON line per decision, with the batch size:
-what a provider knows and never tells. With --together N the first N streams are open at once, and one decision in N
-is the fatal one.
+It serves chat completions, whole or as a stream. The log has one JSON line per decision with the batch size, which
+a real provider knows and never reveals. With --together N the first N streams are open at once, and one decision in
+N is the fatal one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 class DemoServer(ThreadingHTTPServer):
-    """The server; `load` decides the batch of each decision, `log` gets one line for each."""
+    """The server; `load` chooses the batch size of each decision, `log` gets one line per decision."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -47,7 +47,7 @@ class DemoServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """What OPENAI_BASE_URL takes."""
+        """The value for OPENAI_BASE_URL."""
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     def note_decision(self, line: Json) -> None:
@@ -59,7 +59,7 @@ class DemoServer(ThreadingHTTPServer):
 
 
 def answer(body: Json, server: DemoServer) -> Json:
-    """The `chat.completion` object for one request."""
+    """Build the `chat.completion` object for one request."""
     message = _think(body, server)
     prompt_tokens = len(json.dumps(body.get("messages", []))) // 4
     said = len(json.dumps(message)) // 4
@@ -125,7 +125,7 @@ def _decide(order: Order, price: float, server: DemoServer) -> Json:
 
 
 def _name_of(result: Json, messages: list[Json]) -> str:
-    """The tool that a result belongs to; OpenAI's format names it only in the call."""
+    """The name of the tool that a result belongs to; OpenAI's format names it only in the call."""
     for message in messages:
         for call in message.get("tool_calls") or []:
             if call.get("id") == result.get("tool_call_id"):
@@ -201,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve until the process is told to stop."""
+    """Serve until the process is stopped."""
     parser = argparse.ArgumentParser(description="The demo's model server")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--port-file", type=Path, help="the port is written here once it listens")

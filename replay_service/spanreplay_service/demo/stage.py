@@ -1,4 +1,4 @@
-"""What the demo needs to run commands: an environment, background services, errors that explain."""
+"""Helpers of the demo for running commands: an environment, background services, errors with explanations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FOREIGN: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "USER_ID"
 
 
 class DemoFailed(Exception):
-    """A step of the demo did not do what it promises; the text says what happened and what to try."""
+    """A step of the demo failed; the text says what happened and what to try."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Done:
     duration_s: float
 
     def describe(self) -> str:
-        """The command, its status and the end of what it said."""
+        """The command, its exit status and the end of its output."""
         said = (self.stderr.strip() or self.stdout.strip()).splitlines()[-LOG_TAIL_LINES:]
         return "\n".join([f"$ {self.command}", f"exit status {self.status}", *said])
 
 
 def clean_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment less what would change the story, with this Python's commands first in PATH."""
+    """The environment without variables that would change the story, with this Python's commands first in PATH."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -61,7 +61,7 @@ def clean_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def run_command(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> Done:
-    """Run one command to its end. Raises: DemoFailed if it cannot start or takes more than a minute."""
+    """Run one command to completion. Raises: DemoFailed if it cannot start or takes more than a minute."""
     command = " ".join(argv)
     started = time.monotonic()
     try:
@@ -84,7 +84,7 @@ def run_command(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -
 
 
 def pick_ports(count: int) -> list[int]:
-    """Free TCP ports of 127.0.0.1, different from each other; another process may still take them first."""
+    """Find distinct free TCP ports of 127.0.0.1; another process may still take them first."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -96,7 +96,7 @@ def pick_ports(count: int) -> list[int]:
 
 
 def accepts_connections(port: int) -> bool:
-    """Whether something listens on a port of 127.0.0.1."""
+    """Whether a server listens on a port of 127.0.0.1."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=0.5):
             return True
@@ -105,7 +105,7 @@ def accepts_connections(port: int) -> bool:
 
 
 class Service:
-    """A process in the background whose output goes to a log file."""
+    """A background process whose output goes to a log file."""
 
     def __init__(self, name: str, argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], log: Path) -> None:
         self.name = name
@@ -131,7 +131,7 @@ class Service:
         return self._process.pid
 
     def wait_until(self, is_ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Return when the service is ready. Raises: DemoFailed with its log if it ends or takes too long."""
+        """Return once the service is ready. Raises: DemoFailed with its log if it ends or takes too long."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if self._process.poll() is not None:
@@ -141,12 +141,12 @@ class Service:
             time.sleep(POLL_S)
 
     def read_tail(self) -> str:
-        """The end of the log."""
+        """Read the end of the log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join([f"(the end of {self.log})", *lines[-LOG_TAIL_LINES:]])
 
     def stop(self) -> None:
-        """Ask the process to end, insist after a while; idempotent."""
+        """Terminate the process, kill it after a timeout; idempotent."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:

@@ -1,4 +1,4 @@
-"""A model's answer as a stream of chunks, and the moment at which many streams are open at once."""
+"""Stream a model's answer in chunks, and make many streams open at the same time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ GATHER_TIMEOUT_S: Final = 20.0
 
 
 class Gathering:
-    """Holds the first `count` streams after their first chunk until all of them have one; later ones pass.
+    """Holds the first `count` streams after their first chunk until all have sent one; later streams pass.
 
-    All of them are open at once then, whatever the threads do. Thread-safe.
+    So all of them are open at once, whatever the thread schedule. Thread-safe.
     """
 
     def __init__(self, count: int) -> None:
@@ -25,7 +25,7 @@ class Gathering:
         self._barrier = threading.Barrier(max(count, 1))
 
     def wait(self) -> None:
-        """Return when all have come, or after a while without the others."""
+        """Return once all streams have arrived, or after GATHER_TIMEOUT_S."""
         with self._lock:
             if self._left <= 0:
                 return
@@ -37,7 +37,7 @@ class Gathering:
 
 
 def iter_chunks(completion: Json) -> Iterator[Json]:
-    """The `chat.completion.chunk` objects of an answer, the last one with its usage; pure."""
+    """Yield the `chat.completion.chunk` objects of an answer, the last one with its usage; pure."""
     (choice,) = completion["choices"]
     kept = ("id", "created", "model", "system_fingerprint")
     head = {"object": "chat.completion.chunk", **{name: completion[name] for name in kept}}
@@ -60,7 +60,7 @@ def iter_chunks(completion: Json) -> Iterator[Json]:
 
 
 def encode_event(payload: Json | None) -> bytes:
-    """One server-sent event; None is the end of the stream."""
+    """Encode one server-sent event; None is the end of the stream."""
     return b"data: " + (b"[DONE]" if payload is None else json.dumps(payload).encode()) + b"\n\n"
 
 

@@ -1,4 +1,4 @@
-"""What both halves of the demo share: commands in a folder, services, and checks of verdicts and of the ledger."""
+"""The base of both halves of the demo: commands in a folder, services, and checks of verdicts and of the ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GUARD: Final = (
 
 
 class Telling:
-    """One half of the story in a folder of its own; `services` are stopped by who made the list."""
+    """One half of the story in its own folder; the creator of the list `services` stops them."""
 
     def __init__(self, directory: Path, voice: Narrator, environ: dict[str, str], services: list[Service]) -> None:
         self.directory = directory
@@ -48,31 +48,31 @@ class Telling:
             return run_command(argv, cwd=self.directory, environ={**self.environ, **environ})
 
     def run_spanreplay(self, *arguments: str) -> Done:
-        """Run a `spanreplay` command that must succeed."""
+        """Run a `spanreplay` command. Raises: DemoFailed if it fails."""
         done = self.run("spanreplay", *arguments)
         if done.status != 0:
             raise DemoFailed(done.describe())
         return done
 
     def start_service(self, name: str, argv: Sequence[str], log: str) -> Service:
-        """Start a process in the background; it is stopped at the end at the latest."""
+        """Start a background process; it is stopped at the end at the latest."""
         service = Service(name, argv, cwd=self.directory, environ=self.environ, log=self.directory / log)
         self.services.append(service)
         return service
 
     def start_model_server(self, *options: str) -> Service:
-        """Start a model server; it may still have to be waited for with `use_model_server`."""
+        """Start a model server; `use_model_server` waits until it is ready."""
         argv = [sys.executable, "-m", "spanreplay_service.demo.server", "--port-file", str(self._port_file)]
         return self.start_service("the model server", [*argv, "--log", str(self.decisions), *options], "model.log")
 
     def use_model_server(self, server: Service) -> None:
-        """Return when it listens and agents are told its address. Raises: DemoFailed with its log."""
+        """Wait until it listens, then point agents to it. Raises: DemoFailed with its log."""
         server.wait_until(self._port_file.exists, timeout_s=SERVER_TIMEOUT_S)
         self.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{self._port_file.read_text()}/v1"
         self.environ["OPENAI_API_KEY"] = "none-needed"
 
     def find_one_run(self, user: str, *arguments: str) -> str:
-        """The id of the only run that `spanreplay ls` finds, once all of it has arrived in the store."""
+        """Return the id of the only run that `spanreplay ls` finds, once it has completely arrived in the store."""
         found: list[Json] = []
         deadline = time.monotonic() + ARRIVAL_TIMEOUT_S
         while not found or found[0].get("status") == "incomplete":
@@ -88,7 +88,7 @@ class Telling:
         return str(found[0]["run_id"])
 
     def show(self, run_id: str) -> Json:
-        """Show a run and check that the model asked for far too much."""
+        """Show a run and check that the model ordered far too much."""
         self.voice.show_command(["spanreplay", "show", run_id])
         self.voice.show_output(self.run_spanreplay("show", run_id).stdout)
         shown: Json = json.loads(self.run_spanreplay("show", run_id, "--json").stdout)
@@ -101,7 +101,7 @@ class Telling:
         return shown
 
     def replay(self, run_id: str, command: Sequence[str], *plan: str, **environ: str) -> tuple[Done, Json]:
-        """Replay a run against the code as it is now; the verdict is read from a file."""
+        """Replay a run against the current code; the verdict is read from a file."""
         report = self.directory / "verdict.json"
         report.unlink(missing_ok=True)
         note = " ".join(f"{name}={Path(value).name}" for name, value in environ.items())
@@ -114,7 +114,7 @@ class Telling:
         return done, verdict
 
     def check_offline(self, done: Done, verdict: Json) -> None:
-        """Check that a replay was identical and touched nothing outside."""
+        """Check that a replay was identical, with no live calls and no sockets."""
         self.voice.check(
             done.status == 0 and verdict["verdict"] == "identical", "the verdict is identical", tell(verdict)
         )
@@ -126,7 +126,7 @@ class Telling:
         )
 
     def check_fix(self, done: Done, verdict: Json, *, script: str, consequence: str) -> None:
-        """Check that the guard's refusal is the only cause of any difference, and one thing its consequence."""
+        """Check that the guard's refusal is the only cause of any difference, with one consequence."""
         self.voice.check(
             done.status == 3 and verdict["verdict"] == "diverged", "the verdict is diverged", tell(verdict)
         )
@@ -140,7 +140,7 @@ class Telling:
         self.voice.check([d.get("cause") for d in causes] == [why], f"and why: {why}", tell(verdict))
         effects = {d["boundary"] for d in verdict["divergences"] if d["downstream"]}
         counts = verdict["counts"]
-        changed = 1 if consequence.startswith("http:") else 0  # a response is a call, printed text is none
+        changed = 1 if consequence.startswith("http:") else 0  # a response is a call, printed text is not
         self.voice.check(
             effects == {consequence} and counts["changed"] == changed and not (counts["extra"] or counts["missing"]),
             "one consequence: what the customer reads; every other call is the same",
@@ -148,7 +148,7 @@ class Telling:
         )
 
     def put_guard(self, path: Path) -> list[str]:
-        """Put the guard into an agent; the diff."""
+        """Put the guard into an agent and return the diff."""
         old = path.read_text(encoding="utf-8")
         if old.count(_GUARD_AFTER) != 1:
             raise DemoFailed(f"{path} has no single line {_GUARD_AFTER.strip()!r}; was it edited? Run the demo again")
@@ -157,18 +157,18 @@ class Telling:
         return list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))
 
     def copy_ledger(self, source: Path) -> Path:
-        """A scratch ledger with the content of another one."""
+        """Copy a ledger to a scratch ledger."""
         scratch = self.directory / "ledger.scratch.sqlite"
         shutil.copyfile(source, scratch)
         return scratch
 
     def check_scratch(self, scratch: Path) -> None:
-        """Check that no order was far too large."""
+        """Check that the latest order is not too large."""
         has_order = read_last_order(scratch) > NOTIONAL_USD
         self.voice.check(not has_order, "the scratch ledger has no such order", "it has one")
 
     def check_ledger(self, sha256: str) -> None:
-        """Check that the ledger is what it was."""
+        """Check that the ledger is unchanged."""
         is_same = hash_file(self.ledger) == sha256
         self.voice.check(is_same, "the real ledger is untouched", f"{self.ledger} has changed")
 
@@ -178,7 +178,7 @@ class Telling:
 
 
 def make_ledger(path: Path) -> None:
-    """A fresh ledger."""
+    """Create a fresh ledger."""
     with closing(sqlite3.connect(path)) as db:
         db.executescript((AGENT / "ledger.sql").read_text(encoding="utf-8"))
 
@@ -196,6 +196,6 @@ def read_last_order(ledger: Path) -> float:
 
 
 def tell(verdict: Json) -> str:
-    """What of a verdict explains a step that failed."""
+    """Format the parts of a verdict that explain a failed step."""
     shown = {name: verdict.get(name) for name in ("verdict", "counts", "divergences", "reasons", "error")}
     return "the verdict: " + json.dumps(shown, indent=2)
