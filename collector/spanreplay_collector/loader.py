@@ -49,7 +49,7 @@ class _Failure:
 
 
 class _Again(Exception):
-    """Read the batch again: it may have grown by now, and with several records an outage and a refusal differ."""
+    """Read the batch again: it may have more records by now, which lets an outage be told from a refusal."""
 
 
 class _Stopping(Exception):

@@ -31,7 +31,7 @@ FRESHEN_S_MAX: Final = 5.0
 FRESHEN_MISSING_S_MAX: Final = 20.0
 """How long a read waits in addition if its run is missing while the store lags behind."""
 
-# ── Phoenix beside us ───────────────────────────────────────────────────────────────────────────────
+# ── The Phoenix child process ───────────────────────────────────────────────────────────────────────
 PHOENIX_READY_S_MAX: Final = 180.0
 """A first start takes some 20 s for imports and 3 s for migrations, several times that on a busy machine."""
 PHOENIX_POLL_S: Final = 0.25

@@ -245,7 +245,7 @@ class PhoenixSink:
 
 
 def find_first_divergence(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first divergence that is not a consequence of another; empty if the report has none; pure."""
+    """The first divergence that is not downstream, else the first one; empty if the report has none; pure."""
     listed = report.get("divergences")
     found = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
     return next((d for d in found if not d.get("downstream")), found[0] if found else {})

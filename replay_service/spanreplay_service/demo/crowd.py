@@ -1,7 +1,7 @@
 """The second half: the same agent as a service, 20 customers at once, and the one bad request among them.
 
- (9) serve the agent with FastAPI, ask     (11) everything is stopped: replay that request alone
-(10) find the request by customer and time (12) replay it against the fixed code
+ (9) serve the agent with FastAPI, send requests     (11) with everything stopped, replay that request alone
+(10) stop everything, find it by customer and time   (12) replay it against the fixed code
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The first half: one order of $190,000, recorded, found, replayed, fixed and proved.
 
 (1) start the model server and `spanreplay up`   (5) stop the model server, replay: identical
-(2) record customers until one is hurt           (6) replay with real tools on a scratch ledger: sold again
+(2) record until one order goes wrong            (6) replay with real tools on a scratch ledger: sold again
 (3) find the run by customer                     (7) put a guard into the agent
 (4) see what happened                            (8) replay with real tools: one difference, the intended one
 """

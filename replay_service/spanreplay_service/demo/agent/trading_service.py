@@ -27,7 +27,7 @@ async def order(asked: Asked):
 
 
 def work(asked):
-    """Each word of the model as it comes, and at the end what was done."""
+    """Yield each piece of the model's answer as it arrives, and finally the confirmation."""
     messages = {"messages": [("user", asked.request)]}
     for mode, found in agent.stream(messages, stream_mode=["messages", "values"]):
         if mode == "values":
