@@ -1,1 +1,1 @@
-"""Starts recording or a replay in a process: the parts of the program are put together here, and nowhere else."""
+"""Starts recording or a replay in a process: the only place where the parts of the program are put together."""

@@ -1,7 +1,7 @@
-"""Entry points of `opentelemetry-instrument`: `pre` installs, `post` reports.
+"""Entry points for `opentelemetry-instrument`: `pre` installs, `post` reports.
 
-Recording never breaks the agent: whatever fails here is logged once. Replay is the opposite: if it can't be set up
-the process ends with status 3, because OpenTelemetry swallows an exception of `pre` and would let the agent run live.
+Recording never breaks the agent: any error here is logged once. Replay is the opposite: if it can't be set up, the
+process ends with status 3, because OpenTelemetry swallows exceptions of `pre` and would let the agent run live.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 EXIT_REPLAY_FAILED = 3
-_leave = os._exit  # not the one that an installation patches, which would state a verdict
+_leave = os._exit  # the unpatched function; the one an installation patches would write a verdict
 _installation: Installation | None = None
 _instrumentors: Instrumentors | None = None
 
@@ -45,7 +45,7 @@ def _keep_instrumentors_quiet() -> None:
     from spanreplay.runtime.patches import Patches
     from spanreplay.seams.telemetry.instrumentors import Instrumentors
 
-    if not os.environ.get("SPANREPLAY_DOCTOR"):  # which is asked what does not work
+    if not os.environ.get("SPANREPLAY_DOCTOR"):  # the doctor reports what doesn't work
         _instrumentors = Instrumentors()
         _instrumentors.install(Patches())
 
@@ -60,14 +60,14 @@ def _install(mode: str) -> None:
     if mode == "replay" and not installation.is_started_by_us:
         _show_recorded_starter()
     if _instrumentors is not None and installation.is_started_by_us:
-        # The command without us loads none of them
+        # Without spanreplay the command would load no instrumentors
         providers.watch_new_providers(installation.patches, _instrumentors.take_out_unasked)
     _installation = installation
     atexit.register(_finish)
 
 
 def _show_recorded_starter() -> None:
-    """Put OpenTelemetry's folder back where ours is on the module path: the recorded agent saw that one."""
+    """Replace our folder on the module path by OpenTelemetry's, which the recorded agent saw."""
     from opentelemetry.instrumentation import auto_instrumentation
 
     ours, recorded = str(Path(PACKAGE, *BOOT_PARTS).resolve()), str(Path(auto_instrumentation.__file__).parent)
@@ -117,7 +117,7 @@ def _finish() -> None:
 
 
 def post_instrument(**kwargs: Any) -> None:
-    """Say once what would keep a run from being recorded (entry point `opentelemetry_post_instrument`)."""
+    """Report once what prevents a run from being recorded (entry point `opentelemetry_post_instrument`)."""
     if _instrumentors is not None:
         _instrumentors.loaded()
     if _installation is not None:

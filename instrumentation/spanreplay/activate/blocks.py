@@ -1,14 +1,14 @@
 """Record or replay a block of code in this process: `with record(): …`, `with replay(source): …`.
 
-A block puts seams, lanes and, in a replay, completion order, virtual time, the network guard and the sandbox in place,
-and takes all of it out again: afterwards every patched attribute is the object that it was before. One block at a time.
+A block installs seams, lanes and, in a replay, completion order, virtual time, the network guard and the sandbox, and
+removes them at its end: every patched attribute is again the original object. Only one block can run at a time.
 
-What the block writes to files in a replay is seen in the block, and by `read_file` behind it; the world stays as it
-is. Threads that were there before the block and do nothing for it, and the test runner, are left alone.
+Files that the block writes in a replay are visible in the block, and through `read_file` after it; the real files are
+unchanged. The test runner, and threads started before the block that do nothing for it, are not affected.
 
-Standard output and exit status belong to a process, not to a block: they are neither recorded nor compared here.
-A name that was imported before the block (`from time import time`) is not seen by the recording. Where time-machine
-is imported, which is a pytest plug-in wherever it is installed, the clock runs live in record and replay.
+Standard output and exit status belong to a process, not a block: they are neither recorded nor compared. Calls through
+names imported before the block (`from time import time`) are not recorded. If time-machine is imported (it is a pytest
+plugin if installed), the clock runs live in both record and replay.
 """
 
 from __future__ import annotations
@@ -60,31 +60,31 @@ _is_fork_watched = False
 
 
 def record(*, name: str = "", directory: str | Path | None = None) -> RecordBlock:
-    """A block whose calls are recorded; `with record(name="agent") as recorded:`.
+    """Return a block whose calls are recorded; `with record(name="agent") as recorded:`.
 
-    `name` is the agent's name; default: as in a recorded process. `directory` is where the recording lies, in the
-    layout of `.spanreplay/`, which is the default. Nothing is shipped. Where a question to a human suspends the run
-    (SPANREPLAY_HUMAN), the block is left by Suspended.
-    Raises: ConfigError on entering while another block or a recorded process is under way.
+    `name` is the agent's name; default: as in a recorded process. `directory` is the folder for the recording, with the
+    layout of `.spanreplay/`, the default. Nothing is shipped. If a question to a human suspends the run
+    (SPANREPLAY_HUMAN), the block raises Suspended.
+    Raises: ConfigError on entering while another block or a whole process is being recorded or replayed.
     """
     return RecordBlock(name or config.read_app_name(sys.argv[0] if sys.argv else ""), directory)
 
 
 def replay(source: str | Path | Recording, *, plan: Plan | None = None, sandbox: bool = True) -> ReplayBlock:
-    """A block that runs against a recording; `with replay("run.replay") as session:`, then `session.verdict()`.
+    """Return a block that runs against a recording; `with replay("run.replay") as session:`, then `session.verdict()`.
 
-    `source` is a `.replay` file or a run id. In the block a call without a recorded answer raises ReplayMiss, which
-    passes out of it; the network is denied. Nothing is written. `plan` says what is served, what runs live and what is
-    set otherwise, in the words of `spanreplay replay`: Plan().stub("llm").live("tool:get_*").limit(0.50).
-    Files that the block writes are the replay's own, and programs and files beside the calls are denied; without
-    `sandbox` files and programs are the world's.
+    `source` is a `.replay` file, a run id or a Recording. In the block a call without a recorded answer raises
+    ReplayMiss, which leaves the block; the network is denied. No recording is written. `plan` says which calls are
+    served, run live or changed, in the terms of `spanreplay replay`: Plan().stub("llm").live("tool:get_*").limit(0.50).
+    Files that the block writes exist only in the replay, and programs and files outside the calls are denied; without
+    `sandbox` the block uses real files and programs.
     Raises: ConfigError, SourceError and ServiceError on entering; ConfigError also as `record` does.
     """
     return ReplayBlock(source, plan or Plan(), has_sandbox=sandbox)
 
 
 class _Block:
-    """What both kinds of block have in common: the one of the process, what it patches, and its run."""
+    """The base of both kinds of block: its run, and the patches it installs and removes."""
 
     def __init__(self) -> None:
         self._run: Run | None = None
@@ -97,11 +97,11 @@ class _Block:
         self._has_sandbox = False
         self._folder = Path()
         self.surroundings = Surroundings()
-        """What a test runner knows; set before the block is entered."""
+        """Context from a test runner; set before the block is entered."""
 
     @property
     def run_id(self) -> str:
-        """The id of the run that this block is; empty before it is entered."""
+        """The id of the block's run; empty before it is entered."""
         return "" if self._run is None else self._run.run_id
 
     def _install(self, run: Run) -> None:
@@ -133,16 +133,16 @@ class _Block:
             threads.install(self._session.gate, self._order)
             step_clock.install(self._session.gate, self._order)
             netguard.install(self._session, run, netguard.OwnEndpoint())
-        groups.install("waits of threads", self._order, waits.install)  # around what a replay does to waits
+        groups.install("waits of threads", self._order, waits.install)  # wraps the replay's patches of waits
         groups.install("looks at futures and threads", self._order, thread_polls.install)
         self._inside = lanes.inside_lane(run.root_lane)
         self._inside.__enter__()
-        # Not a context variable: test runners keep event loops whose contexts are older than the block
+        # Not a context variable: test runners keep event loops whose contexts predate the block
         set_process_run(run)
         processes.offer(run)
 
     def _uninstall(self) -> None:
-        """Take everything out again, newest first; whatever was put in so far."""
+        """Remove everything installed so far, newest first."""
         set_process_run(None)
         processes.offer(None)
         if self._inside is not None:
@@ -163,7 +163,7 @@ class _Block:
 
 
 class RecordBlock(_Block):
-    """A block of code that is being recorded, or was."""
+    """A block of code that is recorded, during or after its run."""
 
     def __init__(self, app: str, directory: str | Path | None) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class RecordBlock(_Block):
 
     @property
     def path(self) -> Path | None:
-        """The spool file that the recording is in; None while nothing is recorded."""
+        """The spool file of the recording; None while nothing is recorded."""
         return self._path or (None if self._writer is None else self._writer.path)
 
     def __enter__(self) -> RecordBlock:
@@ -213,7 +213,7 @@ class RecordBlock(_Block):
             _release()
 
     def save(self, path: str | Path) -> Path:
-        """Write the recording, once its block has ended, as a `.replay` or `.jsonl` file, whole or not at all.
+        """Write the recording, after its block has ended, as a `.replay` or `.jsonl` file; atomic.
 
         Raises: ConfigError if nothing was recorded or the file can't be written; DamagedRecording.
         """
@@ -233,7 +233,7 @@ class RecordBlock(_Block):
 
 
 class ReplayBlock(_Block):
-    """A block of code that runs against a recording, or did."""
+    """A block of code that runs against a recording, during or after its run."""
 
     def __init__(self, source: str | Path | Recording, plan: Plan, *, has_sandbox: bool) -> None:
         super().__init__()
@@ -295,9 +295,9 @@ class ReplayBlock(_Block):
             _release()
 
     def verdict(self) -> dict[str, Any]:
-        """What the replay found, schema divergence/1; inside the block, as of now. Raises: ConfigError before it.
+        """Return the verdict, schema divergence/1; inside the block, as of now. Raises: ConfigError before it.
 
-        Behind the block the causes that lie in changed code are in it; git is asked for them once.
+        After the block, it includes causes in changed code; git is asked for them once.
         """
         if self._verdict is None:
             if self._run is None:
@@ -315,32 +315,32 @@ class ReplayBlock(_Block):
         if self._session is None:
             raise ConfigError("there is no verdict before the replay", hint="ask after the `with` block")
         verdict = build_verdict(self._session, run, stdout={}, exit_status=None, ended_ns=ids.now_ns())
-        if "code" in verdict:  # other agents and tests of this process are no part of this one
+        if "code" in verdict:  # exclude files of other agents and tests in this process
             recorded = self._session.recording.root.manifest.get("code") or {}
             changed = [each for each in verdict["code"]["changed_files"] if each in recorded]
             verdict["code"] = {**verdict["code"], "changed_files": changed}
         return verdict
 
     def read_file(self, path: str | Path) -> bytes:
-        """What the replay left in a file; without the sandbox, what the world has. Raises: OSError."""
+        """Return a file's content as the replay left it; without the sandbox, the real file's. Raises: OSError."""
         if self._world is None or _current is self:
             return Path(path).read_bytes()
-        whole = os.path.abspath(self._folder / path)  # noqa: PTH100 -- links stay
+        whole = os.path.abspath(self._folder / path)  # noqa: PTH100 -- symlinks must stay unresolved
         return Path(self._world.files.scratch.find(whole)).read_bytes()
 
     def forget_files(self) -> None:
-        """Remove what the replay wrote, behind the block; otherwise that is done with the block's last reference."""
+        """Remove the replay's files after the block; otherwise they are removed with the block's last reference."""
         if self._world is not None and _current is not self:
             self._world.forget()
 
     @property
     def divergences(self) -> Sequence[Divergence]:
-        """What differed so far; calls that were not made are only in the verdict."""
+        """The differences so far; calls that were not made are only in the verdict."""
         return () if self._session is None else tuple(self._session.divergences)
 
     @property
     def served(self) -> int:
-        """How many calls were answered from the recording."""
+        """The number of calls answered from the recording."""
         return 0 if self._session is None else self._session.counts["served"]
 
 
@@ -366,13 +366,13 @@ def _release() -> None:
 
 
 def _seam_failed(seam: Seam, exc: Exception) -> None:
-    # Finds the block by itself: hooks of imports that never come would keep it alive
+    # Looks up the block itself: hooks of imports that never happen would otherwise keep it alive
     from spanreplay.seams.installed import name_library
 
     block = _current
     if block is None or block._run is None or (seam.name == "clock" and not _is_clock_free()):
         return
-    if block._session is not None:  # a library that can't be patched would go live
+    if block._session is not None:  # an unpatched library would run live
         raise block._session.broken(f"the replay can't cover {seam.name}: {type(exc).__name__}: {exc}") from exc
     library, why = name_library(seam), describe_missing(exc)
     block._run.hole(f"{seam.name} could not be covered ({library}: {why}): its calls are not in this run")
@@ -404,7 +404,7 @@ def _forked_child() -> None:
 
 
 def _is_clock_free() -> bool:
-    """Whether nobody else rewrites the clock's C functions; patched over each other they crash the interpreter."""
+    """Whether time-machine is absent: if both patch the clock's C functions, the interpreter crashes."""
     return "time_machine" not in sys.modules and "_time_machine" not in sys.modules
 
 
@@ -443,7 +443,7 @@ def _build_run(
 
 
 def _explain(verdict: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A verdict with the causes that lie in the code; asks git."""
+    """Return a verdict with causes in the code added; runs git."""
     import json
 
     from spanreplay.report.codeblame import add_code_causes
@@ -454,7 +454,7 @@ def _explain(verdict: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _build_redactor(*, is_made: bool) -> RunRedactor:
-    """The redactor of this directory's key; a replay, which writes nothing, does with one of its own if need be."""
+    """Build the redactor from this directory's key, or, in a replay without a key file, from a temporary key."""
     from spanreplay.redact import Redactor, load_or_create_key
     from spanreplay.redact.tokens import KEY_BYTES, key_id_of
 
@@ -465,7 +465,7 @@ def _build_redactor(*, is_made: bool) -> RunRedactor:
     if is_made:
         from spanreplay.recording.spool.directory import prepare_directory
 
-        prepare_directory(path.parent)  # which keeps it out of git
+        prepare_directory(path.parent)  # also keeps it out of git
         return Redactor(*load_or_create_key(path, is_named=bool(named))).run()
     key = os.urandom(KEY_BYTES)
     return Redactor(key, key_id_of(key)).run()

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 
 def to_status(code: object) -> int:
-    """The exit status of `sys.exit(code)`."""
+    """Return the exit status of `sys.exit(code)`."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
 
 
 def may_raise_exit() -> bool:
-    """Whether the program raises SystemExit by itself, in which case nobody in the process knows the status."""
+    """Whether the program may raise SystemExit itself, in which case the status can't be known in the process."""
     main = sys.modules.get("__main__")
-    # Python 3.14 has taken the program's `__file__` away by now, but not its loader
+    # Python 3.14 has removed the program's `__file__` by now, but not its loader
     program = getattr(main, "__file__", None) or getattr(getattr(main, "__loader__", None), "path", None)
     if program is None:
         return any("SystemExit" in word for word in sys.orig_argv)

@@ -1,4 +1,4 @@
-"""Puts recording or replay into the running process, and takes it out again."""
+"""Installs recording or replay in the running process, and ends it with the process."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("spanreplay")
 EXIT_SUSPENDED = 7
 _SIGNALLED = 128
-"""What a shell adds to the number of the signal that a program died of."""
+"""A shell adds this to the number of the signal that killed a program."""
 _STARTER, _OURS = "starter", "spanreplay"
-_leave = os._exit  # not the one that an installation patches
+_leave = os._exit  # the unpatched function
 
 
 class Installation:
-    """Everything that one process's recording or replay has put in place."""
+    """Everything that recording or replay has installed in one process."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
@@ -72,11 +72,11 @@ class Installation:
         self.session: Session | None = None
         self.suite: Order | None = None
         self.is_dividing = False
-        """Whether this process forks for the units of a suite, as a part of its replay."""
+        """Whether this process is forking for the units of a suite, as part of its replay."""
         self.send_verdict: Callable[[str], object] | None = None
-        """Takes the verdict as JSON; None: it goes to the file that the settings name."""
+        """Callback for the verdict as JSON; None: it is written to the file that the settings name."""
         self.is_started_by_us = providers.is_starter_ours(sys.modules)
-        """Whether `spanreplay record` started the agent; in a replay, whether it did so then."""
+        """Whether `spanreplay record` started the agent; in a replay, whether it started the recorded agent."""
         self._exit_status: int | None = None
         self._pid = os.getpid()
         self._spool: Any = None
@@ -90,7 +90,7 @@ class Installation:
         self._resource: Any = None
 
     def install(self) -> None:
-        """Build the way out, start the run, patch. Raises: SpanreplayError where a replay can't be set up."""
+        """Build the export pipeline, start the run, patch. Raises: SpanreplayError if a replay can't be set up."""
         from spanreplay.units._table import starts_server
 
         self.level = level_of(is_server=starts_server())
@@ -158,7 +158,7 @@ class Installation:
         self._offer_units(run)
 
     def _offer_units(self, run: Run, forked_from: Run | None = None) -> None:
-        """Let what this process serves be runs of their own."""
+        """Make each unit that this process serves its own run."""
         from spanreplay.units import factory
 
         data_dir, shipper = self._data_dir, self._spool.shipper
@@ -172,7 +172,7 @@ class Installation:
         factory.offer(process)
 
     def _finish_unit(self, status: int) -> None:
-        """The replay of a unit is over, and with it the process."""
+        """End the replay of a unit, and with it the process's run."""
         self.finish(status)
         if self.world is not None:
             self.world.forget()
@@ -180,7 +180,7 @@ class Installation:
     def _make_run(
         self, run_id: str, redactor: Any, environment: Mapping[str, Any]
     ) -> tuple[Run, RedactingSpanProcessor]:
-        """A run of this process and where its spans go; its spool holds nothing yet."""
+        """Create a run of this process and the processor of its spans; its spool is still empty."""
         run_id = run_id or ids.new_run_id()
         app = config.read_app_name(sys.argv[0] if sys.argv else "")
         recorded, emitter = self._make_way_out(run_id, app, redactor)
@@ -211,7 +211,7 @@ class Installation:
         return recorded, Emitter([recorded], self._resource.merge(run_resource))
 
     def become_unit(self, session: Session, run: Run, send_verdict: Callable[[str], object]) -> None:
-        """Go on in a process that was forked for one unit of a suite: with a run of its own, and a verdict."""
+        """Continue, in a process forked for one unit of a suite, with a new run and its own verdict."""
         self._pid, self.suite, self.send_verdict = os.getpid(), None, send_verdict
         run_id = ids.new_run_id()
         recorded, emitter = self._make_way_out(run_id, run.app, run.redactor)
@@ -240,7 +240,7 @@ class Installation:
         return spool
 
     def _share(self) -> None:
-        """The program's exporter sends to where OTEL_EXPORTER_OTLP_ENDPOINT has us ship: that may be its backend."""
+        """Note that the program exports to the same endpoint as our shipper, which may be the program's own backend."""
         self._is_shared = True
         self._spool.doubt()
 
@@ -279,19 +279,19 @@ class Installation:
             step_clock.install(self.session.gate, self.patches)
             time_limit.install(self.session, self.finish)
             netguard.install(self.session, self.run, netguard.OwnEndpoint(_own_url()))
-        groups.install("waits of threads", self.patches, waits.install)  # around what a replay does to waits
+        groups.install("waits of threads", self.patches, waits.install)  # wraps the replay's patches of waits
         groups.install("looks at futures and threads", self.patches, thread_polls.install)
 
     def _seam_failed(self, seam: Seam, exc: Exception) -> None:
-        # A library that can't be patched would go live
+        # An unpatched library would run live
         guard.write_stderr(f"error: the replay can't cover {seam.name}: {type(exc).__name__}: {exc}")
-        self._pid = 0  # no verdict: nothing was compared
+        self._pid = 0  # suppresses the verdict: nothing was compared
         os._exit(3)
 
     def _seam_missed(self, seam: Seam, exc: Exception) -> None:
         from spanreplay.seams.installed import log_failure, name_library
 
-        # What a library does that could not be patched is not in the recording
+        # Calls of an unpatched library are missing from the recording
         if self.run is not None:
             library, why = name_library(seam), describe_missing(exc)
             self.run.hole(f"{seam.name} could not be covered ({library}: {why}): its calls are not in this run")
@@ -299,7 +299,7 @@ class Installation:
 
     def _watch_exit(self, patches: Patches) -> None:
         def leave(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            if threading.current_thread() is threading.main_thread():  # elsewhere it only ends the thread
+            if threading.current_thread() is threading.main_thread():  # in other threads it ends only the thread
                 self._exit_status = to_status(args[0] if args else kwargs.get("status"))
             return wrapped(*args, **kwargs)
 
@@ -310,7 +310,7 @@ class Installation:
             return wrapped(*args, **kwargs)
 
         patches.wrap(sys, "exit", leave)
-        patches.wrap(os, "_exit", leave_at_once)  # it runs no atexit function
+        patches.wrap(os, "_exit", leave_at_once)  # os._exit runs no atexit functions
 
     def _forked_parent(self) -> None:
         if family.starting.is_now or self.is_dividing:
@@ -319,7 +319,7 @@ class Installation:
             note_fork(self.run)
 
     def finish_start(self) -> None:
-        """End a replay that had a start to make, and no unit: without a verdict."""
+        """End a replay that made only the start and no unit, without a verdict."""
         if self.run is not None:
             self.run.finish()
         self._spool.shutdown()
@@ -337,12 +337,12 @@ class Installation:
         if starts_program(sys._getframe(1)):
             return
         parent = self.run
-        # A process of multiprocessing's joins the run, and so do those that its forkserver forks
+        # A multiprocessing process joins the run, and so do those that its forkserver forks
         if parent is not None and not parent.is_member and not family.starting.is_now:
             guard.guarded("the run of a forked process", self._start_forked, parent)
 
     def _start_forked(self, parent: Run) -> None:
-        """Begin a run of this process's own: it may be a server's worker, which lives on."""
+        """Begin a run for this forked process, which may be a server's long-lived worker."""
         self._pid, self._exit_status = os.getpid(), None
         if parent.output is not None:
             parent.output.uninstall()
@@ -357,7 +357,7 @@ class Installation:
         self._offer_units(run, forked_from=parent)
 
     def _suspend(self, prompt: str) -> NoReturn:
-        """End the process at once: nothing that runs on could be recorded."""
+        """End the process at once, because nothing after this point could be recorded."""
         run_id = "" if self.run is None else self.run.run_id
         self.finish(EXIT_SUSPENDED)
         for stream in (sys.stdout, sys.stderr):
@@ -369,7 +369,7 @@ class Installation:
         _leave(EXIT_SUSPENDED)
 
     def post(self) -> None:
-        """Write the doctor's report now and again at the end, in case the process never ends well."""
+        """Write the doctor's report now, and again at the end, in case the process doesn't end normally."""
         self._write_doctor()
 
     def _write_doctor(self) -> None:
@@ -399,7 +399,7 @@ class Installation:
         Path(path).write_text(json.dumps(report), encoding="utf-8")
 
     def finish(self, status: int | None = None) -> None:
-        """End the run at process exit: manifest, verdict, delivery. Does nothing in a forked child."""
+        """End the run at process exit: manifest, verdict, delivery. No-op in a forked child without its own run."""
         run = self.run
         if run is not None and run.is_member:
             run.finish()
@@ -408,7 +408,7 @@ class Installation:
         if run is not None and catalog.FORKED_FROM in run.environment:
             if not run.has_calls:
                 run.end_units()
-                return  # most processes are forked to do something else
+                return  # most processes are forked for other work
         else:
             self._write_doctor()
         if run is None:
@@ -428,7 +428,7 @@ class Installation:
                 guard.guarded("the line at the end", self._say_end, run, status, is_delivered)
 
     def _finish_terminated(self) -> None:
-        """End the run of a process that dies of SIGTERM; a part of another process's run is lost, as it was."""
+        """End the run of a process killed by SIGTERM; a member of another process's run loses its part."""
         if self.run is not None and self.run.is_member:
             self.run.end_units()
         elif self.run is not None:
@@ -440,12 +440,12 @@ class Installation:
     def _say_end(self, run: Run, status: int | None, is_delivered: bool) -> None:
         from spanreplay.activate import summary
 
-        if not parent_run.read_parent():  # the run that started this process says it
+        if not parent_run.read_parent():  # otherwise the run that started this process reports it
             folder = Path(family.settings["SPANREPLAY_DIR"])
             summary.say(run, status, folder, self._spool.report, is_delivered=is_delivered)
 
     def _find_status(self) -> int | None:
-        """The exit status, as far as it can be known here; None if it can't."""
+        """Return the exit status; None if it can't be known here."""
         if find_last_error() is not None:
             return 1
         if self._exit_status is None and may_raise_exit():
@@ -464,7 +464,7 @@ class Installation:
         run.gather()
         if run.reads is not None:
             run.reads.settle()
-        self.session.recorded_env.compare(run.redactor)  # as a recording does before it writes what was printed
+        self.session.recorded_env.compare(run.redactor)  # as a recording does before it writes the output
         output = run.output.describe(run.redactor) if run.output is not None else {}
         verdict = build_verdict(
             self.session,

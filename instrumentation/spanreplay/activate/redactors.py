@@ -1,4 +1,4 @@
-"""The redactor of a process: made at the first value that needs it."""
+"""The redactor of a process, created when the first value needs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LazyRedactor:
-    """Stands for a value that is built at first use: no key file before there is something to redact."""
+    """Proxy for a value that is built at first use, so that no key file is created before there is data to redact."""
 
     def __init__(self, build: Callable[[], Any]) -> None:
         self._build = build
@@ -27,12 +27,12 @@ class LazyRedactor:
                 built = self.__dict__["_built"] = self._build()
         value = getattr(built, name)
         if callable(value):
-            self.__dict__[name] = value  # the next call finds it directly
+            self.__dict__[name] = value  # later accesses find it directly
         return value
 
 
 def build_redactor(data_dir: Path, parent: RunRedactor | None = None) -> RunRedactor:
-    """The redactor of a run; it knows what its parent, the run of the process that this one was forked from, knows."""
+    """Build a run's redactor; it also knows the secrets of `parent`, the redactor of the parent process's run."""
     redactor = load_redactor(data_dir).run()
     if parent is not None:
         redactor.adopt(parent)

@@ -1,4 +1,4 @@
-"""The session of a process that replays: its recording with the start of its process, and units that come before it."""
+"""Builds the session of a replaying process: its recording, the start of the recorded process, and warm-up units."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOLDERS: Final = "SPANREPLAY_REPLAY_FOLDERS"
 
 
 def load_session(folders: Mapping[str, str], *, is_start: bool = False) -> Session:
-    """What the settings name; `is_start`: of a unit only the start of its process, as all its units have it.
+    """Load the session that the settings name; `is_start`: only the start of a unit's process, which all units share.
 
     Raises: SpanreplayError.
     """
@@ -46,14 +46,14 @@ def load_session(folders: Mapping[str, str], *, is_start: bool = False) -> Sessi
 
 @lru_cache(maxsize=1)
 def _load_process(source: str, run_id: str) -> Recording:
-    """The run of a process; one that forks for its units has read it by then."""
+    """Load the run of a process; cached, so that forks for units don't read it again."""
     return load_beside(source, run_id)
 
 
 def make_session(
     recording: Recording, source: str, plan: Plan, folders: Mapping[str, str], earlier: Sequence[str] = ()
 ) -> Session:
-    """The session of a recording that came from `source`, behind these earlier units. Raises: SpanreplayError."""
+    """Build the session of a recording from `source`, preceded by these earlier units. Raises: SpanreplayError."""
     given.load()
     started = with_start(recording, lambda run_id: _load_process(source, run_id))
     warm = with_earlier(started.recording, earlier, lambda run_id: load_beside(source, run_id))
@@ -69,7 +69,7 @@ def make_session(
 
 
 def read_folders(argv: list[str]) -> dict[str, str]:
-    """Where the agent lies in this replay; the processes that it starts may work elsewhere, and are told."""
+    """Return the agent's folders in this replay; child processes, which may work elsewhere, inherit the setting."""
     stated = config.read_setting(_FOLDERS)
     folders: dict[str, str] = json.loads(stated) if stated else find_folders(argv)
     family.settings[_FOLDERS] = json.dumps(folders)

@@ -1,4 +1,4 @@
-"""One start of an application for a suite of units: the process that starts, and what becomes of it in its forks."""
+"""Starts an application once for a suite of units, and continues in one fork per unit."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = ["Division", "Order", "read_order"]
 
 @dataclass(frozen=True)
 class Order:
-    """What a process is to replay: files of units, how many of them at once, and for how long at most."""
+    """The suite a process has to replay: files of units, how many at a time, and the timeout of each."""
 
     units: Sequence[str]
     jobs: int
     timeout_s: float
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """File of a unit → run ids of the units that are replayed before it, in their order."""
+    """File of a unit → run ids of its warm-up units, in order."""
 
 
 def read_order() -> Order | None:
-    """The suite that the settings name; None without one. Raises: OSError, ValueError where it can't be read."""
+    """Read the suite that the settings name; None if there is none. Raises: OSError, ValueError if unreadable."""
     path = config.read_setting("SPANREPLAY_REPLAY_SUITE")
     return Order(**json.loads(Path(path).read_text(encoding="utf-8"))) if path else None
 
 
 class Installed(Protocol):
-    """What a replay has put into the process."""
+    """The parts of an `Installation` that a division needs."""
 
     run: Run | None
     session: Session | None
@@ -54,23 +54,23 @@ class Installed(Protocol):
     is_dividing: bool
 
     def become_unit(self, session: Session, run: Run, send_verdict: Callable[[str], object]) -> None:
-        """Go on as the replay of one unit."""
+        """Continue as the replay of one unit."""
 
     def finish_start(self) -> None:
-        """End the run of a process that has only started."""
+        """End the run of a process that has made only its start."""
 
 
 class Division:
-    """Divides a process that has started among the units of its suite."""
+    """Divides a started process into forks, one per unit of its suite."""
 
     def __init__(self, installed: Installed, order: Order, folders: Mapping[str, str]) -> None:
-        """`folders`: where the agent lies now."""
+        """`folders`: the agent's current folders."""
         self._installed = installed
         self._folders = folders
         self._order = order
 
     def divide(self, why_not: str = "") -> None:
-        """Replay each unit in a fork of this process, unless `why_not` speaks against it; comes back in forks alone."""
+        """Replay each unit in a fork of this process, unless `why_not` states an obstacle; returns only in forks."""
         order = self._order
         why = why_not or self._find_obstacle()
         with self._dividing():
@@ -99,7 +99,7 @@ class Division:
         return world.find_shared()
 
     def _become(self, unit: str, send: Callable[[str], object]) -> None:
-        """Go on as the replay of a unit, in a process that was just forked. Raises: SpanreplayError."""
+        """Continue as the replay of a unit, in a newly forked process. Raises: SpanreplayError, Apart."""
         installed = self._installed
         session, run, world = installed.session, installed.run, installed.world
         if session is None or run is None or world is None:

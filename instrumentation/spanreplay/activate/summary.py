@@ -1,4 +1,4 @@
-"""What a recorded process says at its end: one line on standard error, for a person at a terminal."""
+"""The line that a recorded process writes to standard error at its end, for a person at a terminal."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ _HOW: Final = "see it: spanreplay show latest"
 
 @dataclass(frozen=True)
 class End:
-    """How a recording ended, as far as a person needs to know."""
+    """How a recording ended: the facts for a person."""
 
     run_id: str
     calls: int
     folder: str
-    """Where the run lies; the local folder as it is best written here."""
+    """The run's local folder, in its shortest form."""
     url: str = ""
-    """Where it was sent; empty: nowhere."""
+    """The URL it was sent to; empty: none."""
     is_delivered: bool = False
     link: str = ""
     """The run's page in Phoenix."""
     hole: str = ""
     """The first reason why the run is incomplete."""
     is_new_here: bool = False
-    """Whether nobody was told yet how to see the runs of this folder."""
+    """Whether the hint how to see the runs of this folder hasn't been shown yet."""
     process: str = ""
-    """Which process it is, where there may be several or where it serves many: `server process 17`."""
+    """A name for the process, if there may be several or it serves many requests: `server process 17`."""
 
 
 def describe(end: End) -> str:
-    """The line about a run with calls."""
+    """Return the line about a run with calls."""
     calls = "1 call" if end.calls == 1 else f"{end.calls:,} calls"
     if end.url and end.is_delivered:
         where = f"sent to {end.url}"
@@ -67,7 +67,7 @@ def describe(end: End) -> str:
 
 
 def describe_no_call(status: int | None, raised: str = "", ended_by: str = "") -> str:
-    """Why a run without calls is not there; `status` is the exit status as far as it is known."""
+    """Return why there is no run, if no call was made; `status` is the exit status, None if unknown."""
     first = "its first model, tool or HTTP call"
     if ended_by:
         how = f"the agent was ended by {ended_by} before {first}"
@@ -83,13 +83,13 @@ def describe_no_call(status: int | None, raised: str = "", ended_by: str = "") -
 
 
 def describe_forks(forks: int) -> str:
-    """What became of the calls of a process that left them to others, as the master of a server does."""
+    """Return the line about a process without calls whose forks have runs, such as a server's master process."""
     others = "1 process that it forked has a run" if forks == 1 else f"{forks} processes that it forked have runs"
     return f"no call was recorded in process {os.getpid()}; the {others} of {'its' if forks == 1 else 'their'} own"
 
 
 def describe_process(run: Run) -> str:
-    """Which process a run is of; '' for a program that is one process and serves nobody."""
+    """Return a name for a run's process; '' for a single-process program that serves no requests."""
     process = factory.offered()
     count = 0 if process is None else process.count
     is_server = starts_server() or is_among(distributions.find_started(), (SERVERS,))
@@ -106,7 +106,7 @@ def describe_process(run: Run) -> str:
 
 
 def say(run: Run, status: int | None, data_dir: Path, report: ShipReport | None, *, is_delivered: bool) -> None:
-    """Write the line where somebody sees it; `report` is what was shipped, None where nothing is."""
+    """Write the line if a person can see it; `report` is the shipping report, None if nothing is shipped."""
     if run.suspended or not _is_wanted():
         return
     if not run.has_calls and run.forks:
@@ -140,19 +140,19 @@ def _count_calls(run: Run) -> int:
 
 
 def _is_wanted() -> bool:
-    """Whether a person reads standard error: it is a terminal, and this process is in its foreground."""
+    """Whether to write the line: by setting, or if standard error is a terminal with this process in foreground."""
     wanted = config.read_setting("SPANREPLAY_SUMMARY")
     if wanted != "auto":
         return wanted == "always"
     try:
-        # A process in the background may be stopped for writing
+        # Writing may stop a background process (SIGTTOU)
         return os.isatty(_STDERR) and os.tcgetpgrp(_STDERR) == os.getpgrp()
     except OSError:
         return False
 
 
 def _best_name(folder: Path) -> str:
-    """A folder, relative where it lies in the working directory."""
+    """Return a folder's path, relative if it is in the working directory."""
     try:
         return str(folder.relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -160,7 +160,7 @@ def _best_name(folder: Path) -> str:
 
 
 def _is_first_time(data_dir: Path) -> bool:
-    """Whether this folder's runs are announced for the first time; leaves a mark there."""
+    """Whether this folder's runs are announced for the first time; creates a mark there."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         os.close(os.open(spool_directory(data_dir) / _MARK, flags, 0o600))
@@ -170,12 +170,12 @@ def _is_first_time(data_dir: Path) -> bool:
 
 
 def _write(line: str, *, flushes: bool = True) -> None:
-    """By the descriptor: the agent may have put something else in the place of `sys.stderr`."""
+    """Write to the file descriptor, because the agent may have replaced `sys.stderr`."""
     try:
         if flushes and sys.stderr is not None:
             sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        pass  # closed or broken: what it held is lost without us too
+        pass  # closed or broken: its buffer would be lost without this write too
     try:
         os.write(_STDERR, (line + "\n").encode("utf-8", "backslashreplace"))
     except OSError:

@@ -1,7 +1,7 @@
-"""A replay that takes longer than `--timeout`, or makes no call for too long, ends there, with a verdict.
+"""Ends a replay, with a verdict, if it exceeds `--timeout` or makes no call for too long.
 
-A program that waits for ever by looking again and again (a queue that it polls, a loop that sleeps) never stands still,
-so that nothing else finds it stuck.
+A program that waits forever by polling (a queue, a loop with sleeps) never stands still, so the stall detector doesn't
+notice it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_TIMED_OUT", "install"]
 
 EXIT_TIMED_OUT: Final = 124
-"""As `timeout` of the shell has it."""
+"""The same status as the `timeout` command."""
 _WHOLE: Final = "SPANREPLAY_REPLAY_TIMEOUT"
 _IDLE: Final = "SPANREPLAY_REPLAY_IDLE"
 
 
 def install(session: Session, finish: Callable[[int], object]) -> None:
-    """End this process after the seconds that its environment names; without any, do nothing. Raises: ConfigError."""
+    """Set this process's time limit from its environment, in seconds; no-op if unset. Raises: ConfigError."""
     whole, idle = (_read(name, config.read_setting(name)) for name in (_WHOLE, _IDLE))
     if whole:
         _thread.start_new_thread(_end_after, (whole, posix.getpid(), session, finish))
@@ -37,7 +37,7 @@ def install(session: Session, finish: Callable[[int], object]) -> None:
 
 
 def _read(name: str, text: str) -> float:
-    """The seconds of a setting; 0 without any, and for an idle time that is 0."""
+    """Return the seconds of a setting; 0 if it is unset, or an idle time of 0. Raises: ConfigError."""
     if not text or (name == _IDLE and text == "0"):
         return 0.0
     try:
@@ -56,7 +56,7 @@ def _wait(seconds: float) -> None:
 
 
 def _end_when_idle(seconds: float, process: int, session: Session, finish: Callable[[int], object]) -> None:
-    """End it where no call has come for so long."""
+    """End the replay if no call is made for this many seconds."""
     seen = -1
     while (made := sum(session.counts.values())) != seen:
         seen = made

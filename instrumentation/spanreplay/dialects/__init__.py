@@ -1,7 +1,7 @@
-"""What a request means: pure functions from the JSON on the wire to kind, key fields, messages, usage.
+"""Reads the meaning of a request: pure functions from the JSON on the wire to kind, key fields, messages, usage.
 
-A seam says where a call crosses; a dialect says what it is. Dialects are found by the URL's path, so any host that
-speaks the protocol works. Everything else is kind `http`.
+A seam defines where a call crosses the boundary; a dialect defines what the call is. Dialects are selected by the URL's
+path, so any host that speaks the protocol works. Everything else is kind `http`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every dialect does the same way; each dialect fills in the protocol."""
+"""The base class of dialects: the common parts; each subclass adds its protocol."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Dialect"]
 
 @dataclass(frozen=True)
 class Dialect(ABC):
-    """One protocol, bound to the provider that the URL names; all methods are pure and never raise on bad bodies.
+    """One protocol, bound to the provider in the URL. All methods are pure and never raise on bad bodies.
 
-    `url_model` and `is_url_stream` are what the URL says of the model and of streaming, where it says so: they
-    count more than the body, and are in the key.
+    `url_model` and `is_url_stream` come from the URL, if it states the model or streaming: they take precedence over
+    the body, and are part of the key.
     """
 
     provider: str
@@ -35,42 +35,42 @@ class Dialect(ABC):
     keyspec: ClassVar[str]
     system: ClassVar[str]
     content_fields: ClassVar[frozenset[str]]
-    """Fields that are content rather than parameters of the invocation."""
+    """Fields that are content, not parameters of the invocation."""
     nested_parameters: ClassVar[tuple[str, ...]] = ()
     """Fields whose members are parameters."""
     is_stream_by_default: ClassVar[bool] = False
-    """Whether a request that says nothing of streaming is answered by a stream."""
+    """Whether a request that doesn't mention streaming is answered by a stream."""
 
     @abstractmethod
     def accepts(self, body: Any) -> bool:
-        """Whether a body posted to this path is this protocol's at all."""
+        """Whether a body posted to this path belongs to this protocol."""
 
     @abstractmethod
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
-        """The conversation's elements, oldest first, without the system prompt where that is apart."""
+        """Return the conversation's items, oldest first, without the system prompt if that is a separate field."""
 
     @abstractmethod
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """The meaning of a response's JSON objects: one body, or a stream's events."""
+        """Return the meaning of a response's JSON objects: one body, or a stream's events."""
 
     def read_system(self, body: Mapping[str, Any]) -> list[str]:
-        """The system prompt's texts."""
+        """Return the texts of the system prompt."""
         return []
 
     def read_message(self, item: Any) -> list[Message]:
-        """One element of the conversation; some protocols put several messages in one."""
+        """Read one item of the conversation; in some protocols it contains several messages."""
         return []
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """Ids of the tool calls whose results the conversation brings back."""
+        """Return ids of tool calls whose results are in the conversation."""
         return []
 
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools' JSON schemas."""
+        """Return the JSON schemas of the tools."""
         return []
 
     def read_request(self, body: Any) -> RequestMeaning:
-        """What is asked for."""
+        """Read the meaning of a request."""
         fields = dict(as_dict(body))
         if self.url_model:
             fields["model"] = self.url_model
@@ -100,7 +100,7 @@ class Dialect(ABC):
         return flat
 
     def read_response(self, status: int, chunks: Sequence[str], is_stream: bool = False) -> ResponseMeaning:
-        """What came back; `chunks` is the decoded body, cut anywhere; a cut body gives what it holds."""
+        """Read the meaning of a response, even a truncated one; `chunks` is the decoded body, split anywhere."""
         documents, has_events = read_documents(chunks)
         errors = (error_text(status if index == 0 else 0, each, chunks) for index, each in enumerate(documents or [{}]))
         error = next((each for each in errors if each), "")
@@ -113,5 +113,5 @@ class Dialect(ABC):
     def openinference(
         self, body: Any, request: RequestMeaning, response: ResponseMeaning | None = None
     ) -> dict[str, AttributeValue]:
-        """The span's OpenInference attributes, bounded in number and size."""
+        """Return the span's OpenInference attributes, bounded in number and size."""
         return build_attributes(self, as_dict(body), request, response)

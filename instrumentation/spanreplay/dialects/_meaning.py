@@ -1,4 +1,4 @@
-"""What a dialect reads out of a request and its response."""
+"""The values that a dialect reads from a request and its response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Message", "RequestMeaning", "ResponseMeaning", "ToolCall", "meta"]
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call as the model sent it; `arguments` is JSON text, possibly broken."""
+    """A tool call as the model sent it; `arguments` is JSON text, possibly invalid."""
 
     id: str
     name: str
@@ -21,7 +21,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One message, in or out, in the words of OpenInference."""
+    """One input or output message, in OpenInference's terms."""
 
     role: str
     text: str = ""
@@ -35,8 +35,8 @@ class Message:
 class RequestMeaning:
     """A request to a model.
 
-    `key_fields` goes to `compute_key` with `keyspec`; `ignored` names the fields that the key leaves out;
-    `tool_call_ids` are the calls whose results this request brings back.
+    `key_fields` goes to `compute_key` with `keyspec`; `ignored` names the fields that the key excludes;
+    `tool_call_ids` are the calls whose results this request contains.
     """
 
     kind: str
@@ -55,10 +55,10 @@ class RequestMeaning:
 
 @dataclass(frozen=True)
 class ResponseMeaning:
-    """What came back, as far as it came: a cut stream gives what it had, `is_complete` says so.
+    """A response, possibly partial: for a truncated stream, `is_complete` is False.
 
     `text`, `tool_calls` and `finish_reason` are the first choice's; `messages` has all choices. `error` is
-    empty on success. Token counts are -1 where the provider stated none; `tokens_in` includes cached ones.
+    empty on success. Token counts are -1 if the provider stated none; `tokens_in` includes cached ones.
     """
 
     model: str = ""
@@ -76,7 +76,7 @@ class ResponseMeaning:
     is_complete: bool = True
     messages: tuple[Message, ...] = ()
     scores: tuple[tuple[int, float], ...] = ()
-    """A reranker's results: which document, and how well it answers."""
+    """A reranker's results: (document index, relevance score)."""
 
 
 _PARAMETERS: Final = {
@@ -101,9 +101,9 @@ _HASH_BYTES: Final = 16
 
 
 def output_hash(response: ResponseMeaning) -> str:
-    """Equal for two answers that say the same: texts, calls of tools, scores; '' if it is cut, an error or has none.
+    """Return a hash of an answer's texts, tool calls and scores; '' if it is truncated, an error or empty.
 
-    Ids, times and usage, which a provider draws anew for each answer, are left out.
+    Ids, times and usage are excluded, because a provider generates them for each answer.
     """
     said = response.messages or (Message("", response.text, response.tool_calls),)
     is_empty = not response.scores and not any(m.text or m.tool_calls or m.image_urls for m in said)
@@ -130,7 +130,7 @@ def _said_by(messages: tuple[Message, ...], scores: tuple[tuple[int, float], ...
 
 
 def meta(request: RequestMeaning, response: ResponseMeaning | None = None) -> dict[str, str | int | float | bool]:
-    """The values of `CallRecord.meta`; what is unknown is left out."""
+    """Return the values for `CallRecord.meta`, without unknown ones."""
     found: dict[str, Any] = {
         "model": request.model,
         "provider": request.provider,

@@ -1,4 +1,4 @@
-"""Builds a span's OpenInference attributes: bounded, the newest messages and the system prompt first."""
+"""Builds a span's OpenInference attributes: bounded, with priority for the system prompt and the newest messages."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ AttributeValue = str | int | float | bool
 
 
 class Reader(Protocol):
-    """The parts of a dialect that attributes are read with."""
+    """The methods of a dialect that build attributes."""
 
     system: ClassVar[str]
 
     def conversation(self, body: Any) -> Sequence[Any]:
-        """The items of a request's conversation, oldest first."""
+        """Return the items of a request's conversation, oldest first."""
 
     def tool_schemas(self, body: Any) -> Sequence[Any]:
-        """The tools that a request offers."""
+        """Return the tools that a request offers."""
 
     def read_system(self, body: Any) -> list[str]:
-        """The system prompts of a request."""
+        """Return the system prompts of a request."""
 
     def read_message(self, item: Any) -> Sequence[Message]:
-        """One item of a conversation as messages."""
+        """Read one item of a conversation as messages."""
 
 
 ATTRIBUTES_MAX: Final = 100
@@ -55,7 +55,7 @@ _SPAN_KINDS: Final = {Kind.LLM.value: "LLM", Kind.EMBEDDING.value: "EMBEDDING"}
 def build_attributes(
     dialect: Reader, body: Mapping[str, Any], request: RequestMeaning, response: ResponseMeaning | None
 ) -> dict[str, AttributeValue]:
-    """At most ATTRIBUTES_MAX attributes, each text at most VALUE_BYTES_MAX bytes of UTF-8."""
+    """Return at most ATTRIBUTES_MAX attributes, each text at most VALUE_BYTES_MAX bytes of UTF-8."""
     attributes = _Attributes()
     is_embedding = request.kind == Kind.EMBEDDING.value
     attributes.put(SpanAttributes.OPENINFERENCE_SPAN_KIND, _SPAN_KINDS.get(request.kind, "CHAIN"))
@@ -91,7 +91,7 @@ def build_reranker_attributes(
     texts: list[str],
     top_k: int,
 ) -> dict[str, AttributeValue]:
-    """The same for a reranker; what came back is its documents, best first, with their scores."""
+    """Return a reranker's attributes, with the same bounds; output documents are ordered best first, with scores."""
     attributes = _Attributes()
     attributes.put(SpanAttributes.OPENINFERENCE_SPAN_KIND, "RERANKER")
     attributes.put_json(SpanAttributes.INPUT_VALUE, SpanAttributes.INPUT_MIME_TYPE, dict(body))
@@ -135,7 +135,7 @@ class _Attributes:
             self.put(name, count)
 
     def put_message(self, prefix: str, message: Message, limit: int = ATTRIBUTES_MAX) -> bool:
-        """A message as a whole, or not at all."""
+        """Add all of a message's attributes, or none."""
         pairs = list(_iter_message(prefix, message))
         if len(pairs) > min(limit, self.room()):
             return False
@@ -172,7 +172,7 @@ def _put_response(attributes: _Attributes, response: ResponseMeaning) -> None:
 
 
 def _put_input_messages(attributes: _Attributes, dialect: Reader, body: Mapping[str, Any]) -> None:
-    """System prompt, then the newest messages that fit, numbered without gaps in their order."""
+    """Add the system prompt, then the newest messages that fit, in order and numbered without gaps."""
     texts = dialect.read_system(body)[:1]
     system = [Message("system", text) for text in texts]
     room = attributes.room() - 2 * len(system)
@@ -230,7 +230,7 @@ def _iter_message(prefix: str, message: Message) -> Iterator[tuple[str, Attribut
 
 
 def _cut(text: str) -> tuple[str, bool]:
-    """The text within VALUE_BYTES_MAX, proper Unicode; and whether something is missing."""
+    """Return the text truncated to VALUE_BYTES_MAX, as valid Unicode, and whether it was truncated."""
     if text.isascii():
         return text[:VALUE_BYTES_MAX], len(text) > VALUE_BYTES_MAX
     encoded = text.encode("utf-8", "backslashreplace")  # lone surrogates cannot be exported

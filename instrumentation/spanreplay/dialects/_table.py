@@ -1,4 +1,4 @@
-"""The dialects' table: one row per protocol, imported when its path is first seen."""
+"""The table of dialects: one row per protocol, imported when its path is first seen."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["ROWS", "Exchange", "find_dialect", "load", "read_realtime"]
 _INVOKE: Final = "/model/*/invoke /model/*/invoke-with-response-stream"
 _PREDICT: Final = ":rawPredict :streamRawPredict"
 
-# (ends of the path, * for one segment, module in spanreplay.dialects, class); where paths are shared, the first
-# that accepts the body
+# (suffixes of the path, * for one segment, module in spanreplay.dialects, class); if several rows match a path, the
+# first that accepts the body wins
 ROWS: Final = (
     ("/chat/completions /agents/completions", "openai.chat", "OpenAIChat"),
     ("/completions", "openai.completions", "OpenAICompletions"),
@@ -51,7 +51,7 @@ ROWS: Final = (
     ("/tokenize /detokenize", "vllm_tokenize", "VllmTokenize"),
     ("/rerank /score", "rerank", "Rerank"),
 )
-# (end of a websocket's path, module in spanreplay.dialects whose `Session` reads it)
+# (suffix of a websocket's path, module in spanreplay.dialects whose `Session` reads it)
 _WEBSOCKETS: Final = (
     ("/realtime", "openai.realtime"),
     ("BidiGenerateContent", "google.live"),
@@ -61,7 +61,7 @@ _TAIL: Final = re.compile(r"[^/:]*$")
 
 
 def _index() -> dict[str, list[tuple[re.Pattern[str], str, str]]]:
-    """Rows by the last word of their paths: most requests are no model's, and are told so by one look-up."""
+    """Index rows by the last word of their paths: one lookup rules out most requests that go to no model."""
     found: dict[str, list[tuple[re.Pattern[str], str, str]]] = {}
     for ends, module, class_name in ROWS:
         for end in ends.split():
@@ -77,7 +77,7 @@ def _tail(path: str) -> str:
 
 _BY_TAIL: Final = _index()
 
-# (end of the host name, OpenInference's name of the provider)
+# (suffix of the host name, OpenInference's name of the provider)
 _PROVIDERS: Final = (
     ("openai.azure.com", "azure"),
     ("services.ai.azure.com", "azure"),
@@ -108,7 +108,7 @@ _PROVIDERS: Final = (
 _MODEL: Final = re.compile(
     r"/deployments/([^/]+)/|/model/([^/]+)/[\w-]+$|/(?:models|tunedModels|endpoints)/([^/:]+):\w+$"
 )
-# Methods whose name says whether the answer is a stream
+# Methods whose name states whether the answer is a stream
 _METHOD: Final = re.compile(
     r"(/converse|/invoke|:generateContent|:rawPredict)$"
     r"|(/converse-stream|/invoke-with-response-stream|:streamGenerateContent|:streamRawPredict)$"
@@ -117,7 +117,7 @@ _UNREAD: Final = object()
 
 
 class Exchange(NamedTuple):
-    """A whole conversation and what it means; `body` is what was asked, as one request."""
+    """A websocket conversation and its meaning; `body` is its input in the form of one request."""
 
     dialect: Dialect
     body: dict[str, Any]
@@ -126,9 +126,9 @@ class Exchange(NamedTuple):
 
 
 def find_dialect(method: str, url: str, body: Any = _UNREAD) -> Dialect | None:
-    """The protocol that a request speaks, or None: then it is kind `http`.
+    """Return the dialect of a request, or None if it is kind `http`.
 
-    Pass the parsed body where it is known: a path such as /responses alone does not make an LLM call.
+    Pass the parsed body if it is known: a path such as /responses alone doesn't identify an LLM call.
     """
     found = _find_by_path(method.upper(), url)
     return next((dialect for dialect in found if body is _UNREAD or dialect.accepts(body)), None)
@@ -151,7 +151,7 @@ def _find_by_path(method: str, url: str) -> tuple[Dialect, ...]:
 
 
 def read_realtime(url: str, events: Iterable[tuple[bool, Any]]) -> Exchange | None:
-    """A websocket's conversation as a model's, from (was sent, message as stored); None if the URL is no model's."""
+    """Read a model's websocket conversation from (was sent, stored message); None if the URL is not a model's."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -167,7 +167,7 @@ def read_realtime(url: str, events: Iterable[tuple[bool, Any]]) -> Exchange | No
 
 
 def load(module: str, class_name: str) -> type[Dialect]:
-    """The class of a row."""
+    """Import the class of a row."""
     found: type[Dialect] = getattr(importlib.import_module(f"spanreplay.dialects.{module}"), class_name)
     return found
 

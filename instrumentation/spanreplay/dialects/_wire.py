@@ -1,4 +1,4 @@
-"""Reads JSON, JSON lines and server-sent events that may be cut, broken or not what the protocol says."""
+"""Reads JSON, JSON lines and server-sent events, tolerating truncated, invalid or unexpected data."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ ERROR_CHARS_MAX: Final = 500
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_dicts(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list."""
+    """Return the objects in a list; other values are dropped."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def as_str(value: Any) -> str:
-    """The value if it is text, else empty."""
+    """Return the value if it is text, else empty text."""
     return value if isinstance(value, str) else ""
 
 
 def as_int(value: Any) -> int:
-    """The value if it is an integer, else -1."""
+    """Return the value if it is an integer, else -1."""
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
 def join_texts(content: Any, *kinds: str) -> str:
-    """The text of a message's content, a string or a list of parts of these types."""
+    """Return the text of a message's content: a string, or a list of parts of which these types count."""
     if not isinstance(content, list):
         return as_str(content)
     texts = (each if isinstance(each, str) else _part_text(each, kinds) for each in content)
@@ -45,12 +45,12 @@ def _part_text(part: Any, kinds: tuple[str, ...]) -> str:
 
 
 def to_json(value: Any) -> str:
-    """JSON text of a JSON value."""
+    """Return compact JSON text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def read_documents(chunks: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
-    """The JSON objects of a body: one, or one per event or element of a stream; and whether it was a stream."""
+    """Return a body's JSON objects (one, or one per event or element of a stream) and whether it is a stream."""
     text = "".join(chunks)
     start = text[:200].lstrip("\ufeff \t\r\n")
     if start.startswith(("data:", "event:", "id:", "retry:", ":")):
@@ -67,7 +67,7 @@ def read_documents(chunks: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
 def _iter_events(text: str) -> Iterator[dict[str, Any]]:
     lines = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     data: list[str] = []
-    for line in [*lines, ""]:  # a last event without its blank line still counts if it parses
+    for line in [*lines, ""]:  # a last event without its blank line is used if it parses
         if line.startswith("data:"):
             data.append(line[5:].removeprefix(" "))
         elif not line and data:
@@ -78,7 +78,7 @@ def _iter_events(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _iter_lines(text: str) -> Iterator[dict[str, Any]]:
-    """The objects of JSON lines up to the first line that is none: the last one may be cut."""
+    """Yield the objects of JSON lines up to the first invalid line, because the last one may be truncated."""
     for line in text.lstrip("\ufeff").split("\n"):
         document = _parse(line) if line.strip() else {}
         if not isinstance(document, dict):
@@ -95,7 +95,7 @@ def _parse(text: str) -> Any:
 
 
 def error_text(status: int, document: dict[str, Any], chunks: Sequence[str]) -> str:
-    """`type: message` of an error body, in the forms that providers use; empty if it is none."""
+    """Return `type: message` for an error body in any provider's format; empty if it is not an error."""
     error = document.get("error")
     if isinstance(error, dict):
         kinds = [as_str(error.get(name)) for name in ("type", "code", "status")]

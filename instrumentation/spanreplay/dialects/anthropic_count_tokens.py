@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages/count_tokens: how many tokens a request would have."""
+"""Anthropic's /v1/messages/count_tokens: the number of tokens a request would have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AnthropicCountTokens"]
 
 
 class AnthropicCountTokens(AnthropicMessages):
-    """POST …/v1/messages/count_tokens: counted, not answered."""
+    """POST …/v1/messages/count_tokens: the request is counted, not answered."""
 
     kind: ClassVar[Kind] = Kind.COMPUTE
     name: ClassVar[str] = "anthropic.messages.count_tokens"
@@ -25,6 +25,6 @@ class AnthropicCountTokens(AnthropicMessages):
         return isinstance(as_dict(body).get("messages"), list)
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """How many tokens."""
+        """Read the number of tokens."""
         tokens_in = as_int(documents[0].get("input_tokens")) if documents else -1
         return ResponseMeaning(tokens_in=tokens_in, is_complete=tokens_in >= 0)

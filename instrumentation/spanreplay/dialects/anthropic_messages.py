@@ -1,4 +1,4 @@
-"""Anthropic messages, and everything that speaks them."""
+"""Anthropic messages, and every provider that uses their protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 
 
 class AnthropicMessages(Dialect):
-    """POST …/v1/messages; on Vertex AI and on Bedrock the URL names the model and says whether to stream."""
+    """POST …/v1/messages; on Vertex AI and Bedrock the URL states the model and whether to stream."""
 
     name: ClassVar[str] = "anthropic.messages"
     keyspec: ClassVar[str] = "anthropic_messages/1"
@@ -23,7 +23,7 @@ class AnthropicMessages(Dialect):
     content_fields: ClassVar[frozenset[str]] = frozenset({"model", "messages", "system", "tools", "mcp_servers"})
 
     def accepts(self, body: Any) -> bool:
-        """A request has messages; where other models share the path, it names the protocol's version too."""
+        """A request has messages; if other models share the path, it also states the protocol's version."""
         fields = as_dict(body)
         is_ours = self.is_url_stream is None or "anthropic_version" in fields
         return is_ours and isinstance(fields.get("messages"), list)
@@ -39,7 +39,7 @@ class AnthropicMessages(Dialect):
         return messages if isinstance(messages, list) else []
 
     def read_message(self, item: Any) -> list[Message]:
-        """One message; each tool result in it becomes a message of its own."""
+        """Read one message; each tool result in it becomes a separate message."""
         fields = as_dict(item)
         blocks = as_dicts(fields.get("content"))
         results = [_read_result(block) for block in blocks if as_str(block.get("type")).endswith("tool_result")]
@@ -51,7 +51,7 @@ class AnthropicMessages(Dialect):
         return [*results, Message(as_str(fields.get("role")), text, calls, image_urls=urls)]
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """What tool_result blocks answer."""
+        """Return the call ids in tool_result blocks."""
         blocks = (b for m in as_dicts(body.get("messages")) for b in as_dicts(m.get("content")))
         return [as_str(block["tool_use_id"]) for block in blocks if block.get("tool_use_id")]
 
@@ -60,7 +60,7 @@ class AnthropicMessages(Dialect):
         return as_dicts(body.get("tools"))
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """A message, or the events of one."""
+        """Read a message, or the events of one."""
         if not is_stream:
             message = documents[0] if documents else {}
             return _fold_message(message, is_complete=bool(message.get("stop_reason")))

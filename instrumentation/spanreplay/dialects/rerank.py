@@ -1,4 +1,4 @@
-"""Reranking and scoring: Cohere, Voyage, Jina, vLLM, and everything that speaks as they do."""
+"""Reranking and scoring: Cohere, Voyage, Jina, vLLM, and compatible providers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DOCUMENTS: Final = ("documents", "texts", "text_2", "data_2")
 
 
 class Rerank(Dialect):
-    """POST …/rerank and …/score: how well documents answer a query."""
+    """POST …/rerank and …/score: how relevant documents are to a query."""
 
     kind: ClassVar[Kind] = Kind.RETRIEVER
     name: ClassVar[str] = "rerank"
@@ -39,7 +39,7 @@ class Rerank(Dialect):
         return given if isinstance(given, list) else [given]
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """Model and usage; the scores stay in the recorded response."""
+        """Read model, usage and scores."""
         document = documents[0] if documents else {}
         usage = as_dict(document.get("usage"))
         tokens_in = as_int(usage.get("prompt_tokens", usage.get("total_tokens")))
@@ -57,7 +57,7 @@ class Rerank(Dialect):
     def openinference(
         self, body: Any, request: RequestMeaning, response: ResponseMeaning | None = None
     ) -> dict[str, AttributeValue]:
-        """The span's OpenInference attributes: a reranker's."""
+        """Return the span's OpenInference attributes for a reranker."""
         fields = as_dict(body)
         query = next((fields[name] for name in _QUERIES if fields.get(name)), "")
         texts = [_read_text(each) for each in self.conversation(fields)]
@@ -72,7 +72,7 @@ def _read_text(document: Any) -> str:
 
 
 def _read_scores(documents: Sequence[dict[str, Any]]) -> tuple[tuple[int, float], ...]:
-    """(index, score) of each result, in the order given; what is none is left out."""
+    """Return (index, score) of each result, in the given order, without invalid ones."""
     first = documents[0] if documents else {}
     found = []
     for row in as_dicts(first.get("results")) or as_dicts(first.get("data")) or documents:

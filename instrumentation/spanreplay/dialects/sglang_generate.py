@@ -1,4 +1,4 @@
-"""SGLang's own completion: a text or token ids in, a text that grows from event to event out."""
+"""SGLang's native completion: a text or token ids in, a text that grows with each event out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SGLangGenerate(Dialect):
     nested_parameters: ClassVar[tuple[str, ...]] = ("sampling_params",)
 
     def accepts(self, body: Any) -> bool:
-        """A request has sampling parameters and what to complete."""
+        """A request has sampling parameters and a prompt."""
         fields = as_dict(body)
         has_prompt = isinstance(fields.get("text"), str | list) or isinstance(fields.get("input_ids"), list)
         return has_prompt and isinstance(fields.get("sampling_params"), dict | list)
@@ -35,11 +35,11 @@ class SGLangGenerate(Dialect):
         return [] if given is None else [given]
 
     def read_message(self, item: Any) -> list[Message]:
-        """A prompt is what the user said."""
+        """A prompt is a user message."""
         return [Message("user", as_str(item) or to_json(item))]
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An answer, or the events of one: each has the whole text so far."""
+        """Read an answer, or the events of one, each of which has the full text so far."""
         said = [document for document in documents if "meta_info" in document]
         last = said[-1] if said else {}
         about = as_dict(last.get("meta_info"))

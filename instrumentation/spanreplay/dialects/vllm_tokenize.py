@@ -1,4 +1,4 @@
-"""vLLM's /tokenize and /detokenize: a model's vocabulary, no sampling."""
+"""vLLM's /tokenize and /detokenize: they use a model's vocabulary without sampling."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class VllmTokenize(OpenAICompletions):
         return [body["prompt"]] if isinstance(body.get("prompt"), str) else []
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """How many tokens; they stay in the recorded response."""
+        """Read the number of tokens; the tokens stay in the recorded response."""
         document = documents[0] if documents else {}
         is_complete = isinstance(document.get("tokens"), list) or isinstance(document.get("prompt"), str)
         return ResponseMeaning(tokens_in=as_int(document.get("count")), tokens_out=-1, is_complete=is_complete)

@@ -1,4 +1,4 @@
-"""Writer's chat: OpenAI's bodies on a path of its own."""
+"""Writer's chat: OpenAI's bodies on a different path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["WriterChat"]
 
 
 class WriterChat(OpenAIChat):
-    """POST …/v1/chat with messages; Cohere's older chat has one message there."""
+    """POST …/v1/chat with messages; Cohere's older chat on this path has a single message."""
 
     name: ClassVar[str] = "writer.chat"
     keyspec: ClassVar[str] = "writer_chat/1"

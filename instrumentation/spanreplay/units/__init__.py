@@ -1,6 +1,7 @@
-"""A run for each unit of work of a process that serves many: where a unit begins and ends, and how it is replayed.
+"""Units of work: in a process that serves many requests or jobs, each one is recorded and replayed as its own run.
 
-`_table` says where, one row a server or worker; `asgi` and `by_hand` say what a unit is given and what it gives.
+`_table` has one row per server or worker, which says where units begin and end; `asgi` and `by_hand` define the
+input and output of a unit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["UnitBlock", "run"]
 
 
 def __getattr__(name: str) -> object:
-    """Load what users ask for when they ask for it."""
+    """Import public names on first use."""
     if name not in __all__:
         raise AttributeError(name)
     from spanreplay.units import by_hand

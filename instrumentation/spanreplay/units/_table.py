@@ -1,6 +1,6 @@
-"""The table of units: one row a server or worker, in which each request or job is a run of its own.
+"""The table of units: one row per server or worker in which each request or job is its own run.
 
-A row's module has `install(module, patches)`, like that of a seam, and is imported when its library is.
+Like a seam, a row's module has `install(module, patches)`; it is imported when its library is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HTTP: Final = "`http`"
 
 
 def _http(name: str, distribution: str, triggers: tuple[str, ...], code: str, records: str, **fields: str) -> Seam:
-    """The row of a server of HTTP requests."""
+    """Return the row of an HTTP server."""
     kind, effect = _HTTP, "`read` for what comes in, `write` for the response"
     return Seam(name, distribution, triggers, code, records, kind=kind, effect=effect, lanes="`unit`", **fields)
 
@@ -300,7 +300,7 @@ UNITS: Final[tuple[Seam, ...]] = (
 
 
 def serves() -> bool:
-    """Whether a server of HTTP requests is loaded in this process."""
+    """Whether an HTTP server is loaded in this process."""
     return any(row.kind == _HTTP and row.triggers[0] in sys.modules for row in UNITS)
 
 
@@ -308,13 +308,13 @@ COMMANDS: Final = frozenset(
     {"chainlit", "fastapi", "flask", "gradio", "huey_consumer", "langgraph", "langgraph_cli", "streamlit"}
     | {"ipykernel_launcher", "ipython", "ipython3", "jupyter", "nbclient", "nbconvert", "papermill", "waitress-serve"}
 )
-"""Programs that start one of these servers and are not named after it."""
+"""Programs that start one of these servers under another name."""
 _VARIABLE: Final = "AWS_LAMBDA_RUNTIME_API"
-"""Set in every process of AWS Lambda, whose runtimes start a script of their own."""
+"""Set in every AWS Lambda process; the runtimes start a script of their own."""
 
 
 def starts_server(argv: list[str] | None = None) -> bool:
-    """Whether a process was started as one of these servers or workers: by its command, its module or its place."""
+    """Whether a command line or the environment (AWS Lambda) starts one of these servers or workers."""
     if _VARIABLE in os.environ:
         return True
     name = PurePath(find_start(argv)[1]).name.partition(".")[0]

@@ -1,16 +1,16 @@
-"""ASGI applications: each HTTP request is a unit, and each websocket session (`asgi_websocket`).
+"""ASGI applications: each HTTP request and each websocket session (`asgi_websocket`) is a unit.
 
 The same code records a request and replays it.
 
-    http:request   (read)    what the server gives: method, path, query, headers
-    http:body      (read)    the body, once its last part has come
+    http:request   (read)    the server's scope: method, path, query, headers
+    http:body      (read)    the body, once its last part has arrived
     http:disconnect (read)  the client went away before the response was complete
     http:cancelled (read)    the server cancels the application
-    http:response  (write)   status, headers and body, once its last part is sent, or when the application is done
-    http:raised    (pure)    an exception that came out of the application behind its response
+    http:response  (write)   status, headers and body, when the last part is sent or the application returns
+    http:raised    (pure)    an exception that the application raised after its response
 
-All of them are calls of the unit's root lane, whichever task asks or sends. Recording fails open: what fails here is
-counted, and the application gets what the server gives.
+All of them are calls of the unit's root lane, whichever task receives or sends. Recording fails open: an error in
+this module is counted, and the application still gets the server's messages.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[Any]]
 
 
 class AsgiUnits:
-    """An application in which each HTTP request and websocket session is recorded as a run of its own."""
+    """An application whose HTTP requests and websocket sessions are each recorded as a run."""
 
     def __init__(self, app: App, name: str) -> None:
         self._app = app
         self._name = name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
-        """Serve one connection as the application does."""
+        """Serve one connection through the application."""
         exchanges = _EXCHANGES.get(scope["type"])
         if exchanges is None:
             return await self._app(scope, receive, send)
@@ -86,8 +86,8 @@ class AsgiUnits:
         return result
 
     def __getattr__(self, name: str) -> Any:
-        """What a server or a test asks the application for."""
-        if name == "_app":  # of a copy that is being made
+        """Delegate other attributes to the application."""
+        if name == "_app":  # asked while a copy is being made, before __init__
             raise AttributeError(name)
         return getattr(self._app, name)
 
@@ -104,7 +104,7 @@ def _add(response: Response, message: Message) -> None:
 
 
 class _Recorded:
-    """One request that is being recorded: what passes between server and application."""
+    """Records one request: the messages between server and application."""
 
     def __init__(self, run: UnitRun, receive: Receive, send: Send) -> None:
         self._run = run
@@ -114,11 +114,11 @@ class _Recorded:
         self._is_gone = False
         self._has_body = True
         self._kept: Message | None = None
-        """A message that was taken from the server before the application asked for it."""
+        """A message taken from the server before the application asked for it."""
         self._response = Response()
 
     def note_request(self, scope: Scope) -> None:
-        """The request begins."""
+        """Record the start of the request."""
         headers = scope.get("headers") or ()
         self._has_body = any(bytes(name).lower() in OF_BODIES for name, _ in headers)
         encodings = [bytes(value).decode("latin-1") for name, value in headers if bytes(name).lower() == ENCODING]
@@ -129,7 +129,7 @@ class _Recorded:
         read_in(REQUEST, described)
 
     async def receive(self) -> Message:
-        """As the server's."""
+        """Receive the next message from the server and record it."""
         message, self._kept = self._kept, None
         if message is None:
             message = await self._receive()
@@ -146,16 +146,16 @@ class _Recorded:
                 read_in(DISCONNECT, None)
 
     async def send(self, message: Message) -> None:
-        """As the server's; a complete response is recorded before its last part goes out."""
+        """Send a message to the server. A complete response is recorded before its last part is sent."""
         guard.guarded(PART, self._note_sent, message)
         try:
             await self._send(message)
-        except OSError:  # how servers say that the client is gone
+        except OSError:  # servers raise it when the client has disconnected
             self._is_gone = True
             raise
 
     def _look_for_client(self) -> None:
-        """Ask the server, without waiting, whether the client has gone; once the body is here, it can't be lost."""
+        """Check without waiting whether the client has disconnected, once the body is complete and can't be lost."""
         if self._kept is not None or self._is_gone or (self._has_body and not self._body.is_noted):
             return
         for _ in range(2):
@@ -179,7 +179,7 @@ class _Recorded:
                 self._response.record()
 
     def end(self, raised: BaseException | None) -> None:
-        """The application is done with the request."""
+        """Record how the application finished the request, and end the unit."""
         is_by_server = isinstance(raised, asyncio.CancelledError)
         try:
             with inside_lane(self._run.root_lane):
@@ -199,7 +199,7 @@ _EXCHANGES: Final[dict[str, type[_Recorded | RecordedSession]]] = {"http": _Reco
 
 # ── replay ──────────────────────────────────────────────────────────────────────────────────────────
 class _Replayed:
-    """The server's side of a recorded request, for the application that runs again."""
+    """Plays the server to the application for a recorded request."""
 
     def __init__(self, run: Run, lane: Lane) -> None:
         self._run = run
@@ -210,7 +210,10 @@ class _Replayed:
         self._response = Response()
 
     async def receive(self) -> Message:
-        """The recorded body; then the recorded disconnection, or the end of the response. Raises: ReplayMiss."""
+        """Return the recorded body in its parts; then wait for the recorded disconnect or the end of the response.
+
+        Raises: ReplayMiss.
+        """
         if not self._is_body_given:
             self._is_body_given = True
             with inside_lane(self._lane):
@@ -234,7 +237,7 @@ class _Replayed:
         return await call_async(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), _nothing)
 
     async def send(self, message: Message) -> None:
-        """Compare what the application sends. Raises: ReplayMiss."""
+        """Compare a message that the application sends. Raises: ReplayMiss."""
         _add(self._response, message)
         if self._response.is_complete:
             self._is_over.set()
@@ -242,7 +245,7 @@ class _Replayed:
                 self._response.record()
 
     async def serve(self, app: App, state: dict[str, Any] | None) -> None:
-        """Give the recorded request to the application. Raises: ReplayMiss."""
+        """Call the application with the recorded request. Raises: ReplayMiss."""
         raised: BaseException | None = None
         scope = build_scope(given.put_request(await self._serve(REQUEST)), state)
         exchange = ReplayedSession(self._lane) if scope["type"] == "websocket" else self
@@ -251,17 +254,17 @@ class _Replayed:
                 await self._cancel(app, scope, exchange)
             else:
                 await app(scope, exchange.receive, exchange.send)
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 -- what the server would have got
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 -- the server would have received it
             raised = exc
         exchange.end(raised)
 
     def end(self, raised: BaseException | None) -> None:
-        """Compare the response of an application that is done. Raises: ReplayMiss."""
+        """Compare the response after the application has returned. Raises: ReplayMiss."""
         self._is_over.set()
         self._response.record(raised)
 
     async def _cancel(self, app: App, scope: Scope, exchange: _Replayed | ReplayedSession) -> None:
-        """Cancel the application where its server did."""
+        """Cancel the application where the server cancelled it."""
 
         async def work() -> None:
             with inside_lane(self._lane):
@@ -274,7 +277,7 @@ class _Replayed:
 
 
 async def await_left(run: Run, before: set[asyncio.Task[Any]]) -> None:
-    """Let the tasks that the application has left running make the calls that the unit still has."""
+    """Let tasks that the application left running make the unit's remaining recorded calls."""
     session = run.session
     while session is not None and session.unplayed()[0] and not session.is_stopped:
         left = asyncio.all_tasks() - before
@@ -288,7 +291,7 @@ async def _nothing() -> Any:
 
 
 async def replay_request(app: App, state: dict[str, Any] | None = None) -> None:
-    """Give the recorded request that is replayed now to an application; what differs is in the replay's session."""
+    """Replay the current recorded request through an application; the session keeps any differences."""
     run = active_run()
     if run is None or run.session is None:
         raise AssertionError("only a replay has a recorded request")
@@ -303,4 +306,4 @@ async def replay_request(app: App, state: dict[str, Any] | None = None) -> None:
                 run.session.extent.is_over = True
             await await_left(run, before)
     except ReplayMiss:
-        return  # the session knows
+        return  # the session has noted it

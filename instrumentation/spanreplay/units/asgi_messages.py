@@ -1,7 +1,7 @@
-"""What an ASGI server gives to an application and gets from it, as values that can be recorded; pure.
+"""ASGI messages and scopes as values that can be recorded, and back. Pure functions.
 
-Header names stay beside their values, so that redaction knows what is a credential. A body is text where it is UTF-8,
-and whole: cut into the messages that it came in, a secret in it could pass redaction in two halves.
+Header names stay next to their values, so that redaction can recognise credentials. A body is text if it is UTF-8. It
+is kept whole: if it stayed split into its messages, a secret could pass redaction in two halves.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ TEXT, BASE64, PARTS, BYTES, SHA256 = "text", "base64", "parts", "bytes", "sha256
 
 
 def describe_headers(headers: Iterable[Iterable[bytes]]) -> list[dict[str, str]]:
-    """One mapping a header, in order, names in small letters."""
+    """Return one mapping per header, in order, with lowercase names."""
     return [{bytes(name).decode("latin-1").lower(): bytes(value).decode("latin-1")} for name, value in headers]
 
 
 def read_headers(headers: Iterable[Mapping[str, str]]) -> list[tuple[bytes, bytes]]:
-    """`describe_headers` backwards."""
+    """Invert `describe_headers`."""
     return [(n.encode("latin-1"), v.encode("latin-1", "replace")) for each in headers for n, v in each.items()]
 
 
 def describe_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
-    """The scope of a request, as far as it comes from the client or the server's address."""
+    """Describe a request's scope: the parts that depend on the client or the server's address."""
     found: dict[str, Any] = {name: str(scope[name]) for name in _TEXTS if scope.get(name) is not None}
     found |= {name: bytes(scope[name]).decode("latin-1") for name in _BYTES if scope.get(name) is not None}
     found |= {name: list(scope[name]) for name in _PLACES if scope.get(name)}
@@ -49,7 +49,7 @@ def describe_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_scope(described: Mapping[str, Any], state: Mapping[str, Any] | None) -> Scope:
-    """A scope as the server would make it; `state` is what the application's lifespan has left."""
+    """Build a scope as the server would; `state` is the state that the application's lifespan produced."""
     scope: dict[str, Any] = {name: described[name] for name in _TEXTS if name in described}
     scope |= {name: described[name].encode("latin-1") for name in _BYTES if name in described}
     scope |= {name: tuple(described[name]) if name in described else None for name in _PLACES}
@@ -66,7 +66,7 @@ def build_scope(described: Mapping[str, Any], state: Mapping[str, Any] | None) -
 
 
 class Body:
-    """A body that comes in parts; of one that is too large only the size and the hash are kept."""
+    """A body that arrives in parts. If it is too large, only its size and hash are kept."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -75,7 +75,7 @@ class Body:
         self.count = 0
 
     def add(self, part: bytes) -> None:
-        """One part more."""
+        """Add the next part."""
         self._hash.update(part)
         self.size += len(part)
         self.count += 1
@@ -86,32 +86,32 @@ class Body:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the content is here."""
+        """Whether the content is kept: at most `BODY_BYTES_MAX` bytes."""
         return self.size <= config.BODY_BYTES_MAX
 
     @property
     def whole(self) -> bytes:
-        """All that came, as far as it is kept."""
+        """The whole content; empty if it is not kept."""
         return b"".join(self._parts)
 
     @property
     def lengths(self) -> list[int]:
-        """The bytes of each part."""
+        """The length of each part, in bytes."""
         return [len(part) for part in self._parts]
 
     def describe(self, encoding: str = "") -> dict[str, Any]:
-        """The content, or what tells it from another.
+        """Describe the content, or only its size and hash.
 
-        `encoding`: the Content-Encoding of a body that nobody needs again as it was sent. It is unpacked, since
-        redaction finds no secret in what is compressed; of one that can't be, only size and hash are kept.
+        `encoding`: the Content-Encoding of a body whose exact bytes a replay doesn't need. The body is decompressed,
+        because redaction can't find secrets in compressed data; if that fails, only size and hash are kept.
         """
         whole = unpack(b"".join(self._parts), encoding) if self.is_kept else None
         return self._describe_size() if whole is None else _describe_content(whole)
 
     def describe_packed(self, encoding: str) -> dict[str, Any]:
-        """The content of a body that a replay has to give again as it was sent, with how to compress it again.
+        """Describe a body whose exact bytes a replay needs, including how to compress it again.
 
-        Of one in an encoding that can't be unpacked here only size and hash are kept.
+        If its encoding can't be decompressed here, only size and hash are kept.
         """
         content = b"".join(self._parts) if self.is_kept else None
         if content is None or not encoding:
@@ -137,9 +137,11 @@ def _describe_content(content: bytes) -> dict[str, Any]:
 
 
 def cut_body(described: Mapping[str, Any]) -> list[bytes]:
-    """A described body in the parts that it came in; hidden values that are not to be had change the last one.
+    """Split a described body into the parts it arrived in.
 
-    Raises: ReplayMiss where it does not say how to compress it as `describe_packed` does.
+    If hidden values can't be restored, the length of the last part differs.
+
+    Raises: ReplayMiss if the description's compression, as `describe_packed` states it, can't be read.
     """
     text = described.get(TEXT)
     whole = text.encode("utf-8") if isinstance(text, str) else base64.b64decode(described.get(BASE64, ""))

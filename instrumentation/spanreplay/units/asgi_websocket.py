@@ -1,13 +1,13 @@
-"""ASGI's websocket sessions: each is a unit. The same code records a session and replays it.
+"""ASGI websocket sessions: each one is a unit. This module records and replays them.
 
-    http:request            (read)   what the server gives: path, query, headers, subprotocols
-    http:websocket.receive  (read)   each message of the client, its connection and its disconnection with their codes
+    http:request            (read)   the server's scope: path, query, headers, subprotocols
+    http:websocket.receive  (read)   each message of the client, its connect and its disconnect with their codes
     http:websocket.send     (write)  each message of the application: accept, text or bytes, close
     http:cancelled          (read)   the server cancels the application
-    http:websocket.end      (write)  the application is done with the session, and what it raised
+    http:websocket.end      (write)  the application has returned, or raised an exception
 
-All of them are calls of the unit's root lane, in order with the calls that the application makes between them.
-Recording fails open: what can't be described is counted, and the application gets what the server gives.
+All of them are calls of the unit's root lane, in order with the application's own calls between them.
+Recording fails open: a message that can't be described is counted, and the application still gets it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FRAME, _HEADERS, _OPAQUE = "frame", "headers", "body"
 
 
 def describe_message(message: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """A message as a value, and whether it is whole: of a frame above the limit there are size and hash."""
+    """Return a message as a value, and whether it is complete; a frame above the limit has only size and hash."""
     found: dict[str, Any] = {}
     is_whole = True
     for name, value in message.items():
@@ -66,7 +66,7 @@ def describe_message(message: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def build_message(described: Mapping[str, Any]) -> Message:
-    """`describe_message` backwards."""
+    """Invert `describe_message`."""
     message = {name: value for name, value in described.items() if name not in (_FRAME, TEXT, BASE64, _HEADERS)}
     if _HEADERS in described:
         message[_HEADERS] = read_headers(described[_HEADERS])
@@ -90,7 +90,7 @@ def _record_end(raised: BaseException | None) -> None:
 
 
 class RecordedSession:
-    """One session that is being recorded: what passes between server and application."""
+    """Records one session: the messages between server and application."""
 
     def __init__(
         self, run: UnitRun, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
@@ -100,14 +100,14 @@ class RecordedSession:
         self._send = send
 
     def note_request(self, scope: Scope) -> None:
-        """The session begins."""
+        """Record the start of the session."""
         note_units((scope.get("server") or (None, None))[1])
         described = describe_scope(scope)
         caller.look_at_caller(self._run, scope.get("headers") or (), lambda: described)
         call_sync(lambda: _read_leaf(REQUEST), lambda: described)
 
     async def receive(self) -> Message:
-        """As the server's."""
+        """Receive the next message from the server and record it."""
         came: list[Message] = []
 
         async def take() -> dict[str, Any]:
@@ -129,7 +129,7 @@ class RecordedSession:
         return described
 
     async def send(self, message: Message) -> None:
-        """As the server's; recorded before it goes out, with the error of a server whose client is gone."""
+        """Record a message and send it, including the server's error if the client has disconnected."""
         found = guard.guarded(_PART, describe_message, message)
         if found is None:
             self._run.hole(_LOST)
@@ -140,7 +140,7 @@ class RecordedSession:
             await call_async(lambda: leaf, lambda: self._send(message))
 
     def end(self, raised: BaseException | None) -> None:
-        """The application is done with the session."""
+        """Record how the application finished the session, and end the unit."""
         is_by_server = isinstance(raised, asyncio.CancelledError)
         try:
             with inside_lane(self._run.root_lane):
@@ -154,24 +154,24 @@ class RecordedSession:
 
 
 class ReplayedSession:
-    """The server's side of a recorded session, for the application that runs again."""
+    """Plays the server to the application for a recorded session."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
 
     async def receive(self) -> Message:
-        """The next recorded message, when it came. Raises: ReplayMiss if there was none."""
+        """Return the next recorded message once its turn comes. Raises: ReplayMiss if there is none."""
         with inside_lane(self._lane):
             return build_message(await call_async(lambda: _read_leaf(RECEIVE), _nothing))
 
     async def send(self, message: Message) -> None:
-        """Compare what the application sends. Raises: ReplayMiss, and what the server raised."""
+        """Compare a message that the application sends. Raises: ReplayMiss, or the error the server raised."""
         leaf = Leaf(_KIND, SEND, Effect.WRITE.value, describe_message(message)[0], prints=False)
         with inside_lane(self._lane):
             await call_async(lambda: leaf, _nothing)
 
     def end(self, raised: BaseException | None) -> None:
-        """Compare how the application ended. Raises: ReplayMiss."""
+        """Compare how the application finished. Raises: ReplayMiss."""
         with inside_lane(self._lane):
             _record_end(raised)
 

@@ -1,18 +1,18 @@
-"""Units that the program names itself: `with spanreplay.run(input=…):`, or as a decorator of a function.
+"""Units that the program marks itself: `with spanreplay.run(input=…):`, or as a function decorator.
 
     with spanreplay.run(name="triage", input=ticket, user=ticket.user) as unit:
         unit.result(answer(ticket))
 
     @spanreplay.run(name="triage")
-    def triage(ticket): ...                       its arguments are the input, what it returns is the output
+    def triage(ticket): ...                       its arguments are the input, its return value is the output
 
     spanreplay.run(name="triage").each(messages(), triage)      each message is the input, see `consumed`
 
-Any number at a time, in threads and in tasks. Where nothing is recorded, and inside of another unit, it does nothing.
+Any number of units may run at a time, in threads and in tasks. It does nothing when recording is off or inside
+another unit.
 
-In a replay the unit with the recorded input runs, after those that the replay warms up with, and the process ends with
-it. Other calls of a decorated function are left out, and give None; a `with` block can't be left out: there the replay
-stops with an error.
+In a replay, the warm-up units run first, then the unit with the recorded input, and then the process ends. Other calls
+of a decorated function are skipped and return None. A `with` block can't be skipped: the replay stops with an error.
 """
 
 from __future__ import annotations
@@ -48,34 +48,35 @@ _starting: Final = make_lock()
 
 
 def run(*, name: str = "", input: Any = _NONE, user: str = "", session: str = "") -> UnitBlock:  # noqa: A002 -- the word of the thing
-    """A unit of work that is a run of its own; see the module.
+    """Return a unit of work that is its own run; see the module.
 
-    `name` is the run's (default: the agent's), `input` what the unit is given, `user` and `session` for whom it works.
+    `name` names the run (default: the agent's name), `input` is the unit's input, `user` and `session` say for whom it
+    works.
     """
     return UnitBlock(name, input, user, session)
 
 
 class UnitBlock:
-    """One unit, entered once; as a decorator, a new one for each call. Any number may be under way."""
+    """One unit, entered once; as a decorator it makes a new one for each call. Any number may be open."""
 
     def __init__(self, name: str, given: Any, user: str, session: str) -> None:
         self._name, self._given, self._user, self._session = name, given, user, session
         self._result: Any = _NONE
         self._unit: UnderWay | None = None
         self._lane: inside_lane | None = None
-        """In a replay, of a unit that is replayed: where its calls are made."""
+        """In a replay: the lane of the unit's calls, if the unit is replayed."""
         self._claimed = ""
         """The root lane of that unit, once it is known."""
         self._earlier: EarlierUnit | None = None
-        """That unit, if it comes before the one that is judged."""
+        """That unit, if it is a warm-up unit."""
 
     @property
     def run_id(self) -> str:
-        """The id of the unit's run; empty where it is not recorded."""
+        """The id of the unit's run; empty if it is not recorded."""
         return "" if self._unit is None else self._unit.run.run_id
 
     def result(self, value: Any) -> None:
-        """State what the unit gives: the run's last call."""
+        """Set the unit's output, which becomes the run's last call."""
         self._result = value
 
     def __enter__(self) -> UnitBlock:
@@ -102,7 +103,7 @@ class UnitBlock:
         return False
 
     def __call__(self, function: F) -> F:
-        """Make each call of a function a unit. Raises: ConfigError for a generator, whose work is done later."""
+        """Make each call of a function a unit. Raises: ConfigError for a generator, whose work happens later."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             hint = "put `with spanreplay.run(...)` around the code that reads it"
             raise ConfigError(f"{function.__qualname__} is a generator: its call is no unit of work", hint=hint)
@@ -113,13 +114,13 @@ class UnitBlock:
                 unit = self._for_call(function, args, kwargs)
                 if unit._is_left_out():
                     return None
-                result = None  # of an earlier unit that can't be replayed whole
+                result = None  # stays None if an earlier unit can't be replayed completely
                 with unit:
                     result = await function(*args, **kwargs)
                     unit.result(result)
                 return result
 
-            return work_async  # type: ignore[return-value]  # it takes and gives the same
+            return work_async  # type: ignore[return-value]  # same arguments and result as the function
 
         @functools.wraps(function)
         def work(*args: Any, **kwargs: Any) -> Any:
@@ -132,15 +133,15 @@ class UnitBlock:
                 unit.result(result)
             return result
 
-        return work  # type: ignore[return-value]  # it takes and gives the same
+        return work  # type: ignore[return-value]  # same arguments and result as the function
 
     def each(
         self, source: Any, handle: Callable[[Any], Any], *, user: Whose = "", session: Whose = ""
     ) -> Coroutine[Any, Any, None] | None:
-        """Have a function handle each message of an iterable as a unit; one that is asynchronous is to be awaited.
+        """Handle each message of an iterable as a unit. For an asynchronous iterable, await the result.
 
-        `user` and `session`: for whom, or functions that say it of a message. Raises: ConfigError for an asynchronous
-        function of a source that is none; what the source and the function raise.
+        `user` and `session`: for whom the unit works, or functions that derive it from a message. Raises: ConfigError
+        for an asynchronous function with a synchronous source; any exception of the source or the function.
         """
         name = self._name or getattr(handle, "__qualname__", "")
         return consume(name, source, handle, user or self._user, session or self._session)
@@ -158,12 +159,12 @@ class UnitBlock:
 
     # ── replay ──────────────────────────────────────────────────────────────────────────────────────
     def _is_left_out(self) -> bool:
-        """Whether this is a replay of another unit."""
+        """Whether this is a replay that doesn't include this unit."""
         replayed = _replaying()
         return replayed is not None and not self._claim(replayed)
 
     def _claim(self, replayed: Run) -> bool:
-        """Whether this is a unit that is replayed; each recorded one is taken once."""
+        """Whether this unit is to be replayed; each recorded unit is claimed once."""
         if self._claimed or replayed.session is None or replayed.session.extent is None:
             return bool(self._claimed)
         spec = describe_leaf(replayed, lambda: self._describe(INPUT, Effect.READ, self._given))
@@ -192,7 +193,7 @@ class UnitBlock:
                 "make it a function with the decorator spanreplay.run(...)"
             )
         extent = replayed.session.extent
-        with _starting:  # units that are replayed first may begin in several threads
+        with _starting:  # warm-up units may begin in several threads
             if extent is None or not extent.has_started:
                 factory.end_start(replayed)
         if extent is not None and extent.warm_up is not None:
@@ -205,9 +206,9 @@ class UnitBlock:
         self._note(INPUT, Effect.READ, self._given)
 
     def _end_replay(self, kind: type[BaseException] | None) -> bool:
-        """Whether what ended the unit stays in it: a miss in an earlier one, which is not judged."""
+        """Whether to suppress the exception: a ReplayMiss in a warm-up unit, which gets no verdict."""
         if kind is None or self._result is not _NONE:
-            with contextlib.suppress(ReplayMiss):  # the session knows
+            with contextlib.suppress(ReplayMiss):  # the session has noted it
                 self._note(OUTPUT, Effect.WRITE, self._result)
         replayed = active_run()
         if self._earlier is None or self._lane is None or replayed is None or replayed.session is None:
@@ -221,9 +222,9 @@ class UnitBlock:
 
 
 def _replaying() -> Run | None:
-    """The run of a replay of a unit; None elsewhere, and inside of the unit.
+    """Return the run, if this is a replay of a unit; None elsewhere and inside the unit.
 
-    Raises: ReplayMiss in the replay of a process whose units are runs of their own.
+    Raises: ReplayMiss in the replay of a process whose units have their own runs.
     """
     current = active_run()
     if current is None or current.session is None:

@@ -1,6 +1,6 @@
-"""For whom a unit works, and of which trace it is a part, as what came in says.
+"""Finds out for whom a unit works, and to which trace it belongs, from its request or message.
 
-The first that names a user decides: the callback of SPANREPLAY_WHO, the headers of SPANREPLAY_USER_HEADER, W3C baggage.
+The first source that names a user wins: the SPANREPLAY_WHO callback, the SPANREPLAY_USER_HEADER headers, W3C baggage.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Callback = Callable[[Mapping[str, Any]], object]
 
 
 def find_names() -> tuple[str, ...]:
-    """The headers, in small letters, that say for whom a unit works."""
+    """Return the lowercase names of the headers that may name a user, a session or a trace."""
     return (_BAGGAGE, _TRACE_PARENT, *_read_names(USER), *_read_names(SESSION))
 
 
 def look_at_caller(run: Run, headers: Iterable[Iterable[bytes]], given: Callable[[], Mapping[str, Any]]) -> None:
-    """Let a request or message name its user, its session and its trace.
+    """Read user, session and trace from a request or message.
 
-    `headers` are all of its headers, or those of `find_names`; `given` is what the unit records as its input.
+    `headers` are all of its headers, or those of `find_names`; `given` returns the unit's input as it is recorded.
     """
     found: dict[str, list[str]] = {name: [] for name in find_names()}
     for name, value in headers:
@@ -49,7 +49,7 @@ def look_at_caller(run: Run, headers: Iterable[Iterable[bytes]], given: Callable
             known.append(bytes(value).decode("latin-1"))
     callback = _find_callback(config.read_setting("SPANREPLAY_WHO"))
     if callback is not None:
-        with factory.outside_units():  # what it reads is no input of the unit: a replay does not call it
+        with factory.outside_units():  # its reads are not inputs of the unit: a replay doesn't call it
             guard.guarded("SPANREPLAY_WHO", _ask, run, callback, given)
     for what in _SETTINGS:
         named = next((found[name][0] for name in _read_names(what) if found[name]), "")
@@ -60,7 +60,7 @@ def look_at_caller(run: Run, headers: Iterable[Iterable[bytes]], given: Callable
 
         carried = {_BAGGAGE: ",".join(found[_BAGGAGE])}
         run.who.look_at_baggage(W3CBaggagePropagator().extract(carried, context=Context()))
-    if len(found[_TRACE_PARENT]) == 1:  # of several, none holds (W3C Trace Context, 4.2)
+    if len(found[_TRACE_PARENT]) == 1:  # several headers are all invalid (W3C Trace Context, 4.2)
         _note_trace(run, found[_TRACE_PARENT][0])
 
 
@@ -79,7 +79,7 @@ def _split(setting: str, text: str) -> tuple[str, ...]:
 
 @cache
 def _find_callback(place: str) -> Callback | None:
-    """The function at `module:function`; None without one, which is said once."""
+    """Return the function at `module:function`; None if there is none, with one warning."""
     if not place:
         return None
     module, _, name = place.partition(":")
@@ -89,7 +89,7 @@ def _find_callback(place: str) -> Callback | None:
         found: Any = loaded
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as exc:  # noqa: BLE001 -- code of the user's, at import
+    except Exception as exc:  # noqa: BLE001 -- importing runs the user's code
         logger.warning(
             "SPANREPLAY_WHO is ignored: %r can't be had (%s); write module:function", place, type(exc).__name__
         )
@@ -103,7 +103,7 @@ def _find_callback(place: str) -> Callback | None:
 def _ask(run: Run, callback: Callback, given: Callable[[], Mapping[str, Any]]) -> None:
     told = dict(given())
     listed = told.get(_HEADERS)
-    if isinstance(listed, list):  # one mapping a header, in order: the first of a name holds
+    if isinstance(listed, list):  # one mapping per header, in order: the first of a name wins
         told[_HEADERS] = {name: value for each in reversed(listed) for name, value in each.items()}
     found = callback(told)
     named = found if isinstance(found, Mapping) else {USER: found}

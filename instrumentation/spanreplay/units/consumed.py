@@ -1,4 +1,4 @@
-"""A consumer loop by hand: each message that a source gives is a unit, and so is what a function does with it.
+"""Hand-written consumer loops: handling one message of a source is a unit.
 
     def messages():
         queue = Redis(host="queue")
@@ -7,8 +7,8 @@
 
     spanreplay.run(name="order").each(messages(), handle)
 
-What the source does (connect, poll, acknowledge) belongs to the process. In a replay it is not even started: the
-function is given the recorded message, and the process ends with it.
+The source's own work (connect, poll, acknowledge) belongs to the process. A replay doesn't start the source: it passes
+the recorded message to the function, and then the process ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spanreplay.units.unit_run import UnitRun
 __all__ = ["Whose", "consume"]
 
 Whose = str | Callable[[Any], str]
-"""For whom units work: a name, or what says it of a message."""
+"""For whom units work: a name, or a function that returns it for a message."""
 _LOOP, _MESSAGE = "loop", "message"
 _END: Final = object()
 
@@ -41,7 +41,10 @@ _END: Final = object()
 def consume(
     name: str, source: Any, handle: Callable[[Any], Any], user: Whose, session: Whose
 ) -> Coroutine[Any, Any, None] | None:
-    """Handle every message of a source; to be awaited where the source is. Raises: ConfigError, what those raise."""
+    """Handle every message of a source; await the result for an asynchronous source.
+
+    Raises: ConfigError; any exception of the source or the function.
+    """
     loop = _Loop(name, handle, user, session)
     if isinstance(source, AsyncIterable):
         return loop.work_async(source)
@@ -61,7 +64,7 @@ class _Loop:
         self._user, self._session = user, session
 
     def work(self, source: Iterable[Any]) -> None:
-        """Handle every message, one after another."""
+        """Handle every message in turn."""
         if _is_replay():
             if self._is_recorded():
                 replay_job(lambda given: self._handle(self._pick(given)), _describe_end)
@@ -76,7 +79,7 @@ class _Loop:
                 messages.close()
 
     async def work_async(self, source: AsyncIterable[Any]) -> None:
-        """The same for a source that is awaited, and a function that may be."""
+        """Handle every message of an asynchronous source; the function may be asynchronous."""
         if _is_replay():
             if self._is_recorded():
                 await replay_jobs_async(lambda given: _settle(self._handle(self._pick(given))), _describe_end)
@@ -109,18 +112,18 @@ class _Loop:
         return found or ("", "")
 
     def _pick(self, given: Mapping[str, Any]) -> Any:
-        """The message of an input. Raises: ReplayMiss where an earlier one belongs to another loop."""
+        """Return the message of an input. Raises: ReplayMiss if a warm-up unit belongs to another loop."""
         if given[_LOOP] != self._name:
             raise ReplayMiss("a message of another loop")
         return given[_MESSAGE]
 
     def _is_recorded(self) -> bool:
-        """Whether the unit that is replayed is one of this loop's."""
+        """Whether the replayed unit is one of this loop's."""
         run = active_run()
         if run is None or run.session is None:
             return False
         recorded = run.session.index.at(LANE, f"{Kind.COMPUTE.value}:{INPUT}", 0)
-        if recorded is None:  # of a recording that is no unit: the replay says so
+        if recorded is None:  # the recording is not a unit's: the replay reports that
             return True
         value = json.loads(recorded.response or "{}").get("value")
         return isinstance(value, Mapping) and value.get(_LOOP) == self._name
@@ -135,13 +138,13 @@ def _say(whose: Whose, message: Any) -> str:
 
 
 def _is_replay() -> bool:
-    """Whether this is a replay, outside of its unit."""
+    """Whether this is a replay, outside its unit."""
     run = active_run()
     return run is not None and run.session is not None and not is_within(current_lane(run.root_lane).path, LANE)
 
 
 def _apart() -> contextlib.AbstractContextManager[None]:
-    """A block of the source's own work; within another unit it is a part of that."""
+    """Return a block for the source's own work; inside another unit that work belongs to the unit."""
     return contextlib.nullcontext() if isinstance(active_run(), UnitRun) else plumbing()
 
 

@@ -1,7 +1,7 @@
-"""A unit's recording together with earlier units of its process, which a replay makes before it.
+"""Joins a unit's recording with earlier units of its process, which a replay runs first to warm up.
 
-Clocks of units overlap, because each goes on from the clock of the process. Together they follow one another: those of
-each unit are moved above those of the one before it. Each earlier unit has a root lane of its own.
+The Lamport clocks of units overlap, because each one continues from the clock of the process. Joining shifts the ticks
+of each unit above those of the previous one. Each earlier unit has its own root lane.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _BY_NAME: Final = ("environment_read", VARIABLES)
 
 @dataclass(frozen=True)
 class WarmRecording:
-    """A recording with the calls of earlier units before those of the unit itself."""
+    """A recording in which the calls of earlier units precede those of the judged unit."""
 
     recording: Recording
     units: tuple[EarlierUnit, ...]
     clock: int
-    """All clocks of the judged unit are above it."""
+    """All ticks of the judged unit are greater."""
     completeness: Completeness
-    """That of the recording without the earlier units."""
+    """The completeness of the recording without the earlier units."""
     tampering: str = ""
     oldest: RootRecord | None = None
-    """Of the first of the units; None if there are none."""
+    """The root of the first earlier unit; None if there are none."""
 
 
 def count_before(unit: Recording) -> int:
-    """How many units its process had begun before this one."""
+    """Return how many units its process had begun before this one."""
     before = unit.root.env.get(UNIT, {}).get(UNITS_BEFORE)
     return before if isinstance(before, int) else 0
 
@@ -58,15 +58,15 @@ def is_before(other: Recording, unit: Recording) -> bool:
     theirs, ours = find_unit(other.root.env), find_unit(unit.root.env)
     if theirs is None or ours is None or (theirs.process, theirs.root) != (ours.process, ours.root):
         return False
-    if other.root.env[UNIT].get(WORKER) != unit.root.env[UNIT].get(WORKER):  # each fork counts its own
+    if other.root.env[UNIT].get(WORKER) != unit.root.env[UNIT].get(WORKER):  # each fork counts its own units
         return False
     return other.run_id != unit.run_id and count_before(other) < count_before(unit)
 
 
 def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recording]) -> WarmRecording:
-    """The recording of a unit and of the start of its process, with these earlier units in between.
+    """Join the given earlier units between the start of the process and the unit itself.
 
-    Of more than `config.WARM_UP_BYTES_MAX` the latest are taken. Raises: DamagedRecording.
+    Uses only the latest `config.WARM_UP_UNITS_MAX` units within `config.WARM_UP_BYTES_MAX`. Raises: DamagedRecording.
     """
     start = find_unit(joined.root.env)
     if start is None:
@@ -88,7 +88,7 @@ def with_earlier(joined: Recording, run_ids: Iterable[str], load: Callable[[str]
     before = [call for call in joined.calls if call.seq <= start.clock]
     judged = [own.call(call) for call in joined.calls if call.seq > start.clock]
     merged = _merge(manifest, own.manifest(joined.root.manifest)) if joined.root.manifest else {}
-    if "timers" not in joined.root.manifest:  # the unit has lost them
+    if "timers" not in joined.root.manifest:  # the unit's own timers are lost
         merged.pop("timers", None)
     if merged:
         merged["calls"] = merged.get("calls", 0) + len(calls)
@@ -106,7 +106,7 @@ def _load(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recor
         try:
             unit = load(run_id)
         except SourceError:
-            continue  # the verdict says how many are missing
+            continue  # the verdict reports how many are missing
         left -= sum(len(call.request) + len(call.response) + len(call.reads) for call in unit.calls)
         if left < 0:
             break
@@ -116,13 +116,13 @@ def _load(joined: Recording, run_ids: Iterable[str], load: Callable[[str], Recor
 
 
 class _Move:
-    """Moves the clocks of a unit, which are above those of the start, and renames its lanes."""
+    """Shifts the ticks of a unit, which are greater than those of the start, and renames its lanes."""
 
     def __init__(self, lane: str, start: Start, by: int) -> None:
         self._lane = lane
         self._floor, self._by = start.clock, by
         self.top = start.clock + by
-        """The highest clock so far."""
+        """The highest shifted tick so far."""
 
     def clock(self, value: int) -> int:
         if value <= self._floor:
@@ -131,12 +131,12 @@ class _Move:
         return value + self._by
 
     def name(self, name: str) -> str:
-        """A lane, or a name that begins with one."""
+        """Rename a lane, or a name that begins with one."""
         rest = name[len(LANE) :]
         return self._lane + rest if name.startswith(LANE) and rest[:1] in ("", "/", "|") else name
 
     def call(self, call: CallRecord) -> CallRecord:
-        """A call of the unit. Raises: DamagedRecording."""
+        """Return a call with shifted ticks and renamed lanes. Raises: DamagedRecording."""
         return replace(
             call,
             seq=self.clock(call.seq),
@@ -160,7 +160,7 @@ class _Move:
         return [[self.name(lane), rows] for lane, rows in segments]
 
     def manifest(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """The members that tell the order, and what a process had; of the judged unit the others too."""
+        """Return the manifest members about order and process state; for the judged unit, all other members too."""
         moved: dict[str, Any] = dict(manifest) if self._lane == LANE else {}
         ends, timers, reads = (manifest.get(name) for name in ("lane_ends", "timers", "reads"))
         if isinstance(ends, Mapping):
@@ -185,12 +185,12 @@ class _Move:
         return {self.name(lane): each for lane, each in stated.items()} if isinstance(stated, Mapping) else stated
 
     def _steps(self, flat: Sequence[int]) -> list[int]:
-        """Triples of a clock, the one that it is counted from, and a number of steps."""
+        """Shift flat triples of a tick, the tick it is counted from, and a number of callbacks."""
         return [value if at % 3 == 2 else self.clock(value) for at, value in enumerate(flat)]
 
 
 def _merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Two manifests in one; what only one of two can state is that of the second."""
+    """Merge two manifests; where only one value can stand, the second manifest's wins."""
     merged = {**first, **then}
     for name in ("lane_ends", "timers", *_BY_NAME):
         if isinstance(first.get(name), Mapping) and isinstance(then.get(name), Mapping):
@@ -218,7 +218,7 @@ def _left(manifest: Mapping[str, Any]) -> list[Any]:
 
 
 def _chain(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Who passed each place, one unit after the other."""
+    """Concatenate the lock acquisition order of two units, per place."""
     shift = len(first["lanes"])
     later = {
         name: [value if at % 2 else value + shift for at, value in enumerate(flat)]

@@ -1,4 +1,4 @@
-"""Makes the runs of units: what a process offers to them, and which of them are open."""
+"""Creates the runs of units: the resources that a process shares with them, and the list of open runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _BEFORE_FORK: Final = "what the program did before this process was forked is in
 
 @dataclass
 class Process:
-    """What a process whose units are runs of their own gives to each of them."""
+    """The state that a process shares with its units, each of which is its own run."""
 
     run: Run
     resource: Any
@@ -66,17 +66,17 @@ class Process:
     build_redactor: Callable[[], Redactor]
     shipper: Shipper | None = None
     finish: Callable[[int], object] | None = None
-    """In a replay: ends it, with an exit status."""
+    """In a replay: ends the process with an exit status."""
     divide: Callable[[str], object] | None = None
-    """In the replay of a suite: comes back in forks of this process, one for each unit; never in this one.
+    """In the replay of a suite: returns only in forks of this process, one per unit; never in this process.
 
-    Given a reason why it must not fork, it says so and ends the process.
+    If its argument is a reason not to fork, it reports the reason and ends the process.
     """
     start: Start | None = None
     forked_from: Run | None = None
-    """The run of the process that this one was forked from, as it was then."""
+    """The run of the parent process, as it was at the fork."""
     app: str = ""
-    """What the server calls its application, where the unit itself has no name."""
+    """The server's name for its application, used if the unit has no name."""
     count: int = 0
     """How many units have begun."""
     open_runs: dict[str, UnitRun] = field(default_factory=dict)
@@ -91,20 +91,20 @@ class Process:
         self.run.before_end = partial(end_units, self)
 
     def find_passed(self) -> str:
-        """The limit because of which a unit that begins now is not recorded; '' where it is."""
+        """Return the exceeded limit that prevents recording a new unit; '' if there is none."""
         guard.guarded("the limits of the recorder", self._watch.look)
         return self.governor.passed
 
 
 _process: Process | None = None
 _forked_start: Start | None = None
-"""In a forked process: the start of the process that it was forked from, where that one works on no units itself."""
+"""In a forked process: the parent's start, if the parent had begun no units itself."""
 _forked_from: Process | None = None
-"""In a forked process: what the process offered that it was forked from."""
+"""In a forked process: the parent's `Process`."""
 
 
 def offer(process: Process | None) -> None:
-    """Make units of this process runs of their own from now on; None: they are not."""
+    """Record each unit of this process as its own run from now on; None turns this off."""
     global _process
     _process = process
     if process is not None and _forked_start is not None:
@@ -112,28 +112,28 @@ def offer(process: Process | None) -> None:
 
 
 def begin_units() -> None:
-    """The start of this process is over: its units begin, or those of the processes that it forks from now on."""
+    """End the start of this process: from now on it, or the processes it forks, work on units."""
     process = _process
     if process is None or process.run.is_ended or process.run.session is not None:
         return
     with process.lock:
         if process.start is None:
             process.start = end_start(process.run)
-            # Looked through now, which takes tens of milliseconds once: processes that are forked have it already
+            # Done before forking, because it takes tens of milliseconds: forked processes inherit the result
             guard.guarded("the files of the code", look_at_code, process.run.run_id)
 
 
 def offered() -> Process | None:
-    """What `offer` was given."""
+    """Return the process given to `offer`."""
     return _process
 
 
 def _forked() -> None:
-    """A forked child works for no unit; whether it has a run of its own, others decide."""
+    """Reset a forked child: it works for no unit, and other code decides whether it gets its own run."""
     global _forked_start, _forked_from
     process = _forked_from = _process
     _forked_start = process.start if process is not None and not process.count else None
-    if process is not None:  # its units are the parent's to end and to count
+    if process is not None:  # the parent ends and counts these units
         process.run.tally = process.run.before_end = None
     offer(None)
     set_variable(RUN, None)
@@ -143,16 +143,16 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def offer_in_member() -> None:
-    """Offer units in a worker that `multiprocessing` has forked, whose calls belong to the run of its first process."""
+    """Offer units in a worker forked by `multiprocessing`, whose calls belong to the run of the first process."""
     before = _forked_from
     if _process is None and before is not None and before.run.has_joined:
         offer(Process(before.run, before.resource, before.data_dir, before.build_redactor, before.shipper))
 
 
 def divide(why_not: str = "") -> None:
-    """The start of a replayed process is over: where it has a suite, go on in a fork for each unit.
+    """End the start of a replayed process; when replaying a suite, continue in one fork per unit.
 
-    `why_not`: why each unit needs a process of its own, if it does.
+    `why_not`: the reason why each unit needs its own process, if it does.
     """
     process = _process
     if process is not None and process.divide is not None:
@@ -160,21 +160,21 @@ def divide(why_not: str = "") -> None:
 
 
 def end_start(run: Run) -> Start:
-    """The start of a process is over: its first unit begins. Raises: ReplayMiss."""
+    """End the start of a process, because its first unit begins. Raises: ReplayMiss."""
     return start.end_start(run)
 
 
 def name_units(app: str) -> None:
-    """Name the units of this process after what its server was given, unless they have names of their own."""
+    """Set the name for units that have none of their own, taken from the server's application."""
     if _process is not None:
         _process.app = app
 
 
 @measured
 def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | None:
-    """A new run for a unit of this process; None where nothing is recorded, or inside of another unit.
+    """Open a run for a unit of this process; None if recording is off, or inside another unit.
 
-    `name` is the unit's, unless a setting names the agent.
+    `name` is the unit's name; a setting that names the agent takes precedence.
     """
     process = _process
     if process is None or process.run.is_ended or process.run.session is not None:
@@ -200,7 +200,7 @@ def open_unit(name: str = "", user: str = "", session: str = "") -> UnitRun | No
 
 
 def _add_origin(begun: Start, forked_from: Run | None) -> Start:
-    """The start of a forked process, which lacks what happened before the fork."""
+    """Add a hole to the start of a forked process if its parent had acted before the fork."""
     if forked_from is None or not start.has_acted(forked_from):
         return begun
     return replace(begun, holes=(*begun.holes, _BEFORE_FORK.format(forked_from.run_id)))
@@ -217,13 +217,13 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
     if process.redactor is None:
         raise AssertionError("a unit needs a redactor")
     run_id, redactor = ids.new_run_id(), process.redactor.run()
-    redactor.adopt(process.run.redactor)  # what was drawn or read when the process started is a secret in its units too
+    redactor.adopt(process.run.redactor)  # secrets found while the process started are secrets in its units too
     resource = Resource({names.RUN_ID: run_id, names.APP: app, names.PROJECT: app})
     writer = _make_writer(process, run_id)
     recorded = RedactingSpanProcessor(redactor, [SpoolSpanProcessor(writer, process.shipper)], run_resource=resource)
     run = UnitRun(
         begun,
-        max(process.run.tick(), begun.clock),  # a forked process counts anew
+        max(process.run.tick(), begun.clock),  # a forked process restarts its clock
         before,
         app=app,
         run_id=run_id,
@@ -256,7 +256,7 @@ def _make_run(process: Process, begun: Start, before: int, app: str, user: str, 
 
 
 def _begin_without(run: UnitRun, before: Run) -> None:
-    """What the start of its process has made is not there when a replay of the unit begins."""
+    """Note as absent the files that the process's start made: they don't exist when a replay of the unit begins."""
     state = run.written.state if run.written is not None else None
     if before.written is not None and state is not None:
         for path in before.written.list_made():
@@ -264,7 +264,7 @@ def _begin_without(run: UnitRun, before: Run) -> None:
 
 
 def _make_off(process: Process, begun: Start, before: int, app: str) -> UnitRun:
-    """What stands for a unit that is not recorded."""
+    """Return the placeholder run of a unit that is not recorded."""
     from spanreplay.runtime.emit import Emitter
 
     emitter = Emitter([], process.resource)
@@ -286,11 +286,11 @@ def _make_writer(process: Process, run_id: str) -> SpoolWriter:
 
 
 def _nothing() -> None:
-    """Nobody waits for what is written."""
+    """No-op: there is no shipper to notify."""
 
 
 def end_units(process: Process) -> None:
-    """End the units that are under way when their process ends, and settle how many were kept."""
+    """End units that are still open when their process ends, and settle the count of kept units."""
     if process.run.session is not None:
         return
     for run in list(process.open_runs.values()):
@@ -303,7 +303,7 @@ def end_units(process: Process) -> None:
 
 @contextlib.contextmanager
 def outside_units() -> Iterator[None]:
-    """A block of a worker's own work within a unit: what it calls belongs to the run of the process."""
+    """A block for a worker's own work during a unit: its calls belong to the run of the process."""
     process = _process
     if process is None or process.run.is_ended:
         yield
@@ -313,7 +313,7 @@ def outside_units() -> Iterator[None]:
 
 
 class inside_unit:  # noqa: N801 -- reads as a statement: `with inside_unit(run):`
-    """A block of a unit's work: what it calls and starts belongs to the unit's run."""
+    """A block for a unit's work: everything it calls and starts belongs to the unit's run."""
 
     __slots__ = ("_entered", "_lane")
 

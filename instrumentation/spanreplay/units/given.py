@@ -1,7 +1,7 @@
-"""A request or a job that `replay --serve` gives to an application in place of the recorded one, and what it answers.
+"""The request or job that `replay --serve` substitutes for the recorded one, and the application's answer.
 
-The recording stays as it is: its request and body are served as ever, and changed on their way to the application.
-Headers that belong to a connection or to a body are those of the recording, unless another body is given.
+The recording is unchanged: its request and body are served as usual, and modified on their way to the application.
+Connection and body headers come from the recording; body headers are replaced if a new body is given.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ _OF_CLIENT: Final = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
     }
 )
-"""Headers that any client sends by itself: the recorded ones stand."""
+"""Headers that any client adds by itself: the recorded values are kept."""
 _OF_BODY: Final = frozenset({"content-length", "content-encoding", "transfer-encoding"})
 _LENGTH: Final = "content-length"
 _INPUT: Final = "input"
 RAISED: Final = "raised"
-"""Member of a job's output: what it raised."""
+"""Member of a job's output: the exception it raised."""
 _ENVIRON: Final = "environ"
 _PATH_INFO: Final = "PATH_INFO"
 _TARGETS: Final = ("RAW_URI", "REQUEST_URI")
-"""What servers of WSGI call the request's target."""
+"""Names that WSGI servers use for the request target."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """A request, as far as it takes the place of the recorded one."""
+    """The parts of a request that replace those of the recorded one."""
 
     method: str
     target: str
-    """Path and query as they stand in the request's line; empty: the recorded ones."""
+    """Path and query as in the request line; empty: the recorded ones."""
     headers: Sequence[tuple[str, str]]
-    """Names in small letters."""
+    """Names are lowercase."""
     body: bytes | None
-    """None: the recorded one."""
+    """None: the recorded body."""
     without: Sequence[str] = ()
-    """Headers that are left out, in small letters."""
+    """Lowercase names of headers to leave out."""
 
     def to_json(self) -> str:
-        """For `load`."""
+        """Encode for `load`."""
         body = None if self.body is None else base64.b64encode(self.body).decode("ascii")
         found = {"method": self.method, "target": self.target, "headers": [*self.headers], "body": body}
         return json.dumps({**found, "without": [*self.without]})
@@ -79,7 +79,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the application answered."""
+    """The application's answer."""
 
     status: int
     headers: Sequence[tuple[str, str]]
@@ -87,9 +87,9 @@ class Answer:
 
     @classmethod
     def read(cls, path: Path) -> Answer | None:
-        """What `write_out` has written; None if the application has not answered."""
+        """Read the file that `write_out` wrote; None if the application hasn't answered."""
         content = path.read_bytes() if path.exists() else b""
-        if not content:  # whoever guards a replay's files may have made it
+        if not content:  # the replay's file sandbox may have created it empty
             return None
         found = json.loads(content)
         headers = [(str(name), str(value)) for name, value in found["headers"]]
@@ -99,14 +99,14 @@ class Answer:
 class _State:
     given: Given | None = None
     members: Mapping[str, Any] | None = None
-    """Members of a job's input that take the place of the recorded ones."""
+    """Members of a job's input that replace the recorded ones."""
     is_asked = False
-    """Whether somebody waits for what the application answers."""
+    """Whether the caller wants the application's answer."""
     answer: Answer | None = None
 
 
 def load() -> None:
-    """Read the request that the settings name; before anything of the replay is in the way."""
+    """Read the request or input that the settings name. Call it before the replay patches anything."""
     path = config.read_setting("SPANREPLAY_REPLAY_GIVEN")
     _State.is_asked = bool(config.read_setting("SPANREPLAY_REPLAY_ANSWER"))
     if path and _State.given is None and _State.members is None:
@@ -121,7 +121,7 @@ def load() -> None:
 
 
 def _find_given() -> Given | None:
-    """What is given to the unit that works here: an earlier one, which warms up, has its recorded request."""
+    """Return the request given to the current unit; None for a warm-up unit, which gets its recorded request."""
     return None if _is_earlier() else _State.given
 
 
@@ -137,13 +137,13 @@ def has_body() -> bool:
 
 
 def read_asked(path: Path) -> dict[int, Mapping[str, Any]]:
-    """Number of the recorded call → the request of now, as `write_out` has written them."""
+    """Read the file that `write_out` wrote: number of the recorded call → the replay's request."""
     content = path.read_bytes() if path.exists() else b""
     return {int(call): request for call, request in json.loads(content or b"{}").items()}
 
 
 def put_request(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The recorded request with what is given in its place."""
+    """Return the recorded request with the given parts replaced."""
     given = _find_given()
     if given is None:
         return dict(described)
@@ -173,14 +173,14 @@ def _merge(recorded: Sequence[Mapping[str, str]], given: Given) -> list[dict[str
 
 
 def _put_environ(environ: Mapping[str, Any], root_path: str, given: Given) -> dict[str, Any]:
-    """Variables of WSGI that say the path, whose letters stand for bytes."""
+    """Replace the WSGI variables for the path, which hold bytes as Latin-1 text."""
     path = unquote_to_bytes(given.target.partition("?")[0]).decode("latin-1").removeprefix(root_path)
     changed = {_PATH_INFO: path, **{name: given.target for name in _TARGETS if name in environ}}
     return {**environ, **changed}
 
 
 def put_body(described: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The recorded body, or the one that is given."""
+    """Return the given body, or else the recorded one."""
     given = _find_given()
     if given is None or given.body is None:
         return described
@@ -190,36 +190,36 @@ def put_body(described: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def keep_answer(status: int | None, headers: Sequence[Mapping[str, str]], body: Body) -> None:
-    """Keep what the application answers, where somebody waits for it."""
+    """Keep the application's answer if the caller wants it."""
     if _State.is_asked and status is not None and body.is_kept and not _is_earlier():
         pairs = [(name, value) for each in headers for name, value in each.items()]
         _State.answer = Answer(status, pairs, body.whole)
 
 
 def describe_input(members: Mapping[str, Any]) -> str:
-    """For `load`: members of a job's input."""
+    """Encode members of a job's input for `load`."""
     return json.dumps({_INPUT: members})
 
 
 def put_input(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The recorded input of a job with what is given in its place."""
+    """Return a job's recorded input with the given members replaced."""
     return recorded if _State.members is None or _is_earlier() else {**recorded, **_State.members}
 
 
 def keep_output(output: Mapping[str, Any]) -> None:
-    """Keep what a job gives or raises, where somebody waits for it."""
+    """Keep a job's result or exception if the caller wants it."""
     if not _State.is_asked or _is_earlier():
         return
-    with suppress(Unserializable):  # the run says so
+    with suppress(Unserializable):  # the run reports it
         body = json.dumps(codec.encode(dict(output)), ensure_ascii=False).encode()
         status = HTTPStatus.INTERNAL_SERVER_ERROR if RAISED in output else HTTPStatus.OK
         _State.answer = Answer(status.value, [("content-type", "application/json")], body)
 
 
 def write_out(asked: Mapping[int, str]) -> None:
-    """Write what was kept, and the requests to other services that differ, to where the settings say. Raises: OSError.
+    """Write the kept answer, and outgoing requests that differ, to the files named in the settings. Raises: OSError.
 
-    `asked`: number of the recorded call → the request of now, redacted, as JSON.
+    `asked`: number of the recorded call → the replay's request, redacted, as JSON.
     """
     place = config.read_setting("SPANREPLAY_REPLAY_ASKED")
     if place:

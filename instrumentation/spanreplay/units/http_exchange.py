@@ -1,7 +1,8 @@
-"""What an application answers to one HTTP request, as a call of its unit: status, headers and body.
+"""The body of one HTTP request and the application's response, as calls of the unit.
 
-http:response  (write)   once its last part is sent, or when the application is done
-http:raised    (pure)    an exception that came out of the application after the response
+http:body      (read)    once its last part has arrived
+http:response  (write)   status, headers and body, when the last part is sent or the application returns
+http:raised    (pure)    an exception that the application raised after the response
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ DISCONNECT, CANCELLED = "disconnect", "cancelled"
 KIND: Final = Kind.HTTP.value
 FIRST_CALL: Final = f"{KIND}:{REQUEST}"
 _SERVER_ERROR: Final = 500
-"""Status from which on a response says that the server has failed."""
+"""The lowest status that means the server has failed."""
 PART: Final = "a request"
-"""What is named where something of ours fails."""
+"""The name used when reporting an error of the recorder."""
 ENCODING: Final = b"content-encoding"
 OF_BODIES: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
-"""Headers of a request that has a body, or may have one."""
+"""Headers of a request that has or may have a body."""
 
 
 class ReceivedBody:
-    """The body of a request that is being recorded."""
+    """Records the body of a request."""
 
     def __init__(self, run: UnitRun) -> None:
         self._run = run
@@ -58,11 +59,11 @@ class ReceivedBody:
 
     @property
     def size(self) -> int:
-        """Bytes that have come."""
+        """Bytes received so far."""
         return self._body.size
 
     def add(self, part: bytes, *, is_last: bool) -> None:
-        """One part more, in the unit's lane."""
+        """Add a part, in the unit's lane."""
         if self.is_noted:
             return
         self._body.add(part)
@@ -72,7 +73,7 @@ class ReceivedBody:
             self.note()
 
     def note(self, *, is_complete: bool = True) -> None:
-        """Make the call, once, if anything has come; not complete: the application has read no further."""
+        """Record the call, once, if any part has arrived; not complete: the application stopped reading early."""
         if self.is_noted or not self._body.count:
             return
         self.is_noted = True
@@ -87,7 +88,7 @@ class ReceivedBody:
 
 
 class Response:
-    """What an application has sent so far."""
+    """The response that an application has sent so far."""
 
     def __init__(self) -> None:
         self._status: int | None = None
@@ -97,32 +98,32 @@ class Response:
         self.is_complete = False
         self.is_recorded = False
         self.is_cut_by_server = False
-        """Whether the number of parts is not the application's choice."""
+        """Whether the server chose the number of parts, not the application."""
 
     @property
     def parts(self) -> int:
-        """How many parts of the body were sent."""
+        """The number of body parts sent."""
         return self._body.count
 
     @property
     def size(self) -> int:
-        """How many bytes of the body were sent."""
+        """The number of body bytes sent."""
         return self._body.size
 
     def begin(self, status: int, headers: Iterable[Iterable[bytes]]) -> None:
-        """Status and headers; those of a later call replace them."""
+        """Set status and headers; a later call replaces them."""
         self._status, self._headers = status, describe_headers(headers)
 
     def add(self, part: bytes) -> None:
-        """One part of the body more."""
+        """Add a part of the body."""
         self._body.add(part)
 
     def add_other(self, kind: str) -> None:
-        """A message that is neither."""
+        """Note a message that is neither start nor body."""
         self._others.append(kind)
 
     def describe(self, raised: BaseException | None) -> dict[str, Any]:
-        """The response as the arguments of a call."""
+        """Return the response as the arguments of a call."""
         found: dict[str, Any] = {}
         if self._status is not None:
             found |= {"status": self._status, "headers": self._headers}
@@ -140,7 +141,7 @@ class Response:
         return found
 
     def record(self, raised: BaseException | None = None) -> None:
-        """Make the call, once. Raises: ReplayMiss where it is not the recorded one."""
+        """Record or compare the call, once. Raises: ReplayMiss if it differs from the recording."""
         if not self.is_recorded:
             self.is_recorded = True
             given.keep_answer(self._status, self._headers, self._body)
@@ -165,5 +166,5 @@ def _name_type(raised: BaseException) -> str:
 
 
 def read_in(name: str, value: T) -> T:
-    """Something came in: a call of the lane of the calling code."""
+    """Record or replay an incoming value as a call in the current lane."""
     return call_sync(lambda: Leaf(KIND, name, Effect.READ.value, {}, prints=False), lambda: value)

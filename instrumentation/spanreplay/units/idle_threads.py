@@ -1,10 +1,11 @@
-"""Threads of pools that have nothing to do: a fork does without them, and its pools start new ones.
+"""Idle pool threads: a fork loses them, and its pools start new ones.
 
-Two kinds of pools keep their threads: that of the standard library, which event loops use too, and that of anyio, in
-which Starlette runs functions that are no coroutines.
+Two kinds of pools keep idle threads: the standard library's, which event loops use too, and anyio's, in which Starlette
+runs synchronous functions.
 
-What such a thread keeps in a `threading.local`, as a connection, is gone in a fork, and a unit that needs it would make
-it again. CPython holds that in a table of each local, by thread; the fork drops the rows of threads that it has not.
+A value that such a thread keeps in a `threading.local`, such as a connection, is gone in a fork, and a unit that needs
+it would create it again. CPython holds these values in a table per local, by thread; the fork drops the rows of
+threads that don't exist in it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import Any, Final
 __all__ = ["Kept", "await_idle", "find_kept", "find_lost", "forget"]
 
 Kept = list[tuple[threading.local, int]]
-"""Each `threading.local`, and how many threads keep something in it."""
+"""Each `threading.local`, and the number of threads that keep values in it."""
 _POOLS: Final = ("anyio", "concurrent", __name__.partition(".")[0])
-"""Packages whose own locals are made anew with each thread."""
+"""Packages whose own locals are recreated with each thread."""
 _SETTLING_S: Final = 2.0
-"""How long a thread may take from the end of its work, which others see, to its next wait."""
+"""How long a thread may take from the visible end of its work to waiting again."""
 _LOOK_S: Final = 0.002
 
 
 def await_idle(threads: Iterable[threading.Thread]) -> list[threading.Thread]:
-    """Those of these threads that are at work, or that no pool has."""
+    """Wait for pool threads to become idle; return the given threads that are still busy or belong to no pool."""
     left, until = list(threads), time.monotonic() + _SETTLING_S
     while True:
         idle = _find_idle(left)
@@ -41,7 +42,7 @@ def await_idle(threads: Iterable[threading.Thread]) -> list[threading.Thread]:
 
 
 def forget() -> None:
-    """In a process that was just forked: the pools have no threads."""
+    """In a newly forked process: reset the pools, whose threads are gone."""
     for executor in _find_executors(threads := _pool_threads()):
         executor._threads.clear()
         executor._idle_semaphore = threading.Semaphore(0)
@@ -53,15 +54,15 @@ def forget() -> None:
 
 
 def find_kept() -> Kept:
-    """What the threads of this process keep for themselves. Looks through all objects: tens of milliseconds."""
+    """Return the `threading.local` values of this process. It scans all objects, which takes tens of milliseconds."""
     own = {id(each) for name, each in _globals() if _is_pools(name)}
-    # Not isinstance: it asks an object for its class, and a lazy one would be made for that
+    # Not isinstance: it reads `__class__`, which would load a lazy object
     found = [each for each in _all_objects() if issubclass(type(each), threading.local) and id(each) not in own]
     return [(each, count) for each in found if not _is_pools(type(each).__module__) and (count := _count(each))]
 
 
 def _all_objects() -> list[Any]:
-    """Those too that a program which forks has taken out of garbage collections."""
+    """Return all tracked objects, including those that a forking program has frozen (`gc.freeze`)."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     found = gc.get_objects()
@@ -71,7 +72,7 @@ def _all_objects() -> list[Any]:
 
 
 def find_lost(before: Kept) -> str:
-    """In a process that was just forked: a local that has lost what a thread kept in it; '' if none has."""
+    """In a newly forked process: return the name of a local that has lost a thread's values; '' if there is none."""
     lost = next((each for each, count in before if _count(each) < count), None)
     if lost is None:
         return ""
@@ -79,16 +80,16 @@ def find_lost(before: Kept) -> str:
 
 
 def _count(local: threading.local) -> int:
-    """How many threads keep something in it, beside what is the same in every process."""
+    """Return how many threads keep values in it."""
     tables = (each for each in gc.get_referents(local) if type(each) is dict)
     return sum(type(row) is dict and bool(row) for table in tables for row in list(table.values()))
 
 
 def _globals() -> Iterator[tuple[str, object]]:
-    """Whole name and value of all that stands in a module."""
+    """Yield the qualified name and value of every module attribute."""
     for name, module in list(sys.modules.items()):
-        if issubclass(type(module), ModuleType):  # a library of cffi only says that it is one
-            names = object.__getattribute__(module, "__dict__")  # vars() would load a lazy one
+        if issubclass(type(module), ModuleType):  # a cffi library only pretends to be one
+            names = object.__getattribute__(module, "__dict__")  # vars() would load a lazy module
             yield from ((f"{name}.{key}", value) for key, value in list(names.items()))
 
 
@@ -115,12 +116,12 @@ def _pool_threads() -> list[threading.Thread]:
 
 
 def _queues() -> Any:
-    """Thread → the queue that it takes its work from, of all pools of the standard library."""
+    """Return thread → its work queue, for all pools of the standard library."""
     return getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})
 
 
 def _find_executors(threads: Iterable[threading.Thread]) -> list[Any]:
-    """The pools of the standard library that these threads belong to."""
+    """Return the standard library pools that these threads belong to."""
     found = []
     for thread in threads:
         arguments = getattr(thread, "_args", None) if thread in _queues() else None
@@ -131,7 +132,7 @@ def _find_executors(threads: Iterable[threading.Thread]) -> list[Any]:
 
 
 def _find_anyio() -> list[Any]:
-    """The sets of anyio's worker threads, all and idle, of the loop that runs here."""
+    """Return anyio's collections of worker threads, all and idle, for the running loop."""
     backend: Any = sys.modules.get("anyio._backends._asyncio")
     if backend is None or sys.modules["asyncio"]._get_running_loop() is None:
         return []

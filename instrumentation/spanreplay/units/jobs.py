@@ -1,9 +1,9 @@
-"""A function call that a worker makes is a unit: a task or job with its arguments, and its result or exception.
+"""Jobs of workers: each task or job that a worker calls, with its arguments and result or exception, is a unit.
 
-    compute:input    (read)   what the worker was given; a replay gives it to the job again
+    compute:input    (read)   the worker's input; a replay passes it to the job again
     compute:output   (write)  the result, the exception or the retry; compared
 
-A worker's row says where the call is made, what it is given and how what comes back is described.
+A worker's row says where the call happens, what its input is, and how to describe its result.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _KIND: Final = Kind.COMPUTE.value
 
 
 def make_left_to_worker(told: ContextVar[Any]) -> Callable[..., Any]:
-    """What wraps a function by which a worker itself stores or acknowledges, while it works on a job.
+    """Return a wrapper for functions with which a worker itself stores or acknowledges during a job.
 
-    That is no part of the job, and is not done in a replay. `told`: is set while the worker works on one.
+    Those calls are not part of the job, and a replay skips them. `told` is set while the worker works on a job.
     """
 
     def leave(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ def make_left_to_worker(told: ContextVar[Any]) -> Callable[..., Any]:
 
 
 class Ended(NamedTuple):
-    """How a job ended: what is recorded of it, and the outcome of its run."""
+    """How a job ended: its recorded output, and the outcome of its run."""
 
     output: Mapping[str, Any]
     outcome: Outcome = Outcome.OK
@@ -85,18 +85,18 @@ def is_replay() -> bool:
 
 
 def describe_exception(exc: BaseException) -> dict[str, str]:
-    """The type and the message of what a job raised."""
+    """Return the type and message of an exception that a job raised."""
     return {"type": f"{type(exc).__module__}.{type(exc).__qualname__}", "message": str(exc)}
 
 
 def not_here(why: str) -> ReplayMiss:
-    """What a replay raises where the program does not have the recorded job any more."""
+    """Return the error for a replay in which the program no longer has the recorded job."""
     run = active_run()
     return ReplayMiss(why) if run is None or run.session is None else run.session.broken(why)
 
 
 def keep_encodable(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The members that can be recorded; the others are the worker's own: connections, callbacks."""
+    """Return the members that can be recorded; the others belong to the worker: connections, callbacks."""
     kept: dict[str, Any] = {}
     for name, value in given.items():
         with contextlib.suppress(Unserializable):
@@ -115,7 +115,7 @@ def record_job(
     user: str = "",
     session: str = "",
 ) -> T:
-    """Do a job as a run of its own; `headers` of its message may name user, session and trace."""
+    """Do a job as its own run; `headers` of its message may name user, session and trace."""
     unit = open_under_way(name, user, session)
     if unit is None:
         return work()
@@ -135,7 +135,7 @@ async def record_job_async(
     user: str = "",
     session: str = "",
 ) -> T:
-    """The same for a job that is awaited."""
+    """Do an asynchronous job as its own run; see `record_job`."""
     unit = open_under_way(name, user, session)
     if unit is None:
         return await work()
@@ -147,7 +147,7 @@ async def record_job_async(
 
 @contextlib.contextmanager
 def _noted(unit: UnderWay, given: Callable[[], Mapping[str, Any]], headers: Mapping[str, Any] | None) -> Iterator[None]:
-    """A block of a unit, whose input is noted before, and what is raised in it."""
+    """A block for a unit that notes its input first, and any exception raised in the block."""
     with unit:
         told = {name: (headers or {}).get(name) for name in caller.find_names()}
         named = [
@@ -175,12 +175,12 @@ def _note_end(unit: UnderWay, describe: Callable[[T], Ended], result: T) -> None
 
 
 def note_input(given: Mapping[str, Any]) -> Any:
-    """Record what the unit that works here was given."""
+    """Record the current unit's input."""
     return call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), lambda: given)
 
 
 def note_output(output: Mapping[str, Any]) -> None:
-    """Record what it has given; a replay compares it."""
+    """Record the current unit's output; a replay compares it."""
     keep_output(output)
     call_sync(lambda: Leaf(_KIND, OUTPUT, Effect.WRITE.value, output, prints=False), lambda: None)
 
@@ -194,7 +194,7 @@ async def _no_input_async() -> Mapping[str, Any]:
 
 
 def find_replay_of_job() -> Run:
-    """The run of the replay of a job or cell; ends that of a process whose jobs are runs of their own."""
+    """Return the run of a job's or cell's replay; end the replay if the recording is a process's, not a unit's."""
     run = active_run()
     if run is None or run.session is None:
         raise AssertionError("only a replay plays a job")
@@ -205,31 +205,31 @@ def find_replay_of_job() -> Run:
 
 
 async def await_job() -> Mapping[str, Any]:
-    """The input of the recorded job, for a worker on a loop that has started; ends a replay that has no such job."""
+    """Return the recorded job's input once the worker's start, on a loop, is over; on ReplayMiss end the replay."""
     run = find_replay_of_job()
     try:
         await await_start(run)
         with inside_lane(Lane(LANE)):
             return await await_input()
     except ReplayMiss:
-        end_replay()  # the session knows
+        end_replay()  # the session has noted it
 
 
 async def await_input() -> Mapping[str, Any]:
-    """The input of the recorded job in whose lane this is. Raises: ReplayMiss."""
+    """Return the input of the recorded job in the current lane. Raises: ReplayMiss."""
     leaf = Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False)
     return put_input(await call_async(lambda: leaf, _no_input_async))
 
 
 def take_input() -> Mapping[str, Any]:
-    """The same where nobody awaits. Raises: ReplayMiss."""
+    """Synchronous `await_input`. Raises: ReplayMiss."""
     return put_input(call_sync(lambda: Leaf(_KIND, INPUT, Effect.READ.value, {}, prints=False), _no_input))
 
 
 async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[[T], Ended]) -> NoReturn:
-    """Do the job whose input `await_job` gave, compare what comes back, and end the process."""
+    """Do the job whose input `await_job` returned, compare its output, and end the process."""
     run = active_run()
-    with contextlib.suppress(ReplayMiss), inside_lane(Lane(LANE)):  # the session knows
+    with contextlib.suppress(ReplayMiss), inside_lane(Lane(LANE)):  # the session has noted it
         try:
             output = describe(await work()).output
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
@@ -243,13 +243,13 @@ async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[
 async def replay_jobs_async(
     work: Callable[[Mapping[str, Any]], Awaitable[T]], describe: Callable[[T], Ended]
 ) -> NoReturn:
-    """Give the recorded job to a worker on a loop that has started, behind earlier ones; end the process."""
+    """Replay warm-up jobs and the recorded job in a started worker on a loop; end the process."""
     run = find_replay_of_job()
-    with contextlib.suppress(ReplayMiss):  # the session knows
+    with contextlib.suppress(ReplayMiss):  # the session has noted it
         await await_start(run)
         for lane in iter_units(run, GIVEN):
             with within_unit():
-                task = asyncio.create_task(play_job_async(lane, work, describe))  # in a context of its own
+                task = asyncio.create_task(play_job_async(lane, work, describe))  # a task has its own context
             await task
     end_replay()
 
@@ -257,9 +257,9 @@ async def replay_jobs_async(
 async def play_job_async(
     lane: str, work: Callable[[Mapping[str, Any]], Awaitable[T]], describe: Callable[[T], Ended]
 ) -> None:
-    """Do the recorded job of a lane and compare what comes back, in a task whose context is its own."""
+    """Replay the recorded job of a lane and compare its output; call it in a task of its own."""
     run = find_replay_of_job()
-    with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):  # the session knows
+    with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):  # the session has noted it
         given = await await_input()
         try:
             output = describe(await work(given)).output
@@ -269,23 +269,23 @@ async def play_job_async(
 
 
 def replay_job(work: Callable[[Mapping[str, Any]], Any], describe: Callable[[Any], Ended]) -> NoReturn:
-    """Give the recorded job to a worker that has started, behind earlier ones; end the process."""
+    """Replay warm-up jobs and the recorded job in a started worker; end the process."""
     run = find_replay_of_job()
-    with contextlib.suppress(ReplayMiss):  # the session knows
+    with contextlib.suppress(ReplayMiss):  # the session has noted it
         factory.end_start(run)
         for lane in iter_units(run, GIVEN):
             with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):
                 given = take_input()
                 try:
                     output = describe(work(given)).output
-                except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- what the worker would have got
+                except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker would get it
                     output = {"raised": describe_exception(exc)}
                 _end_job(run, lane, output)
     end_replay()
 
 
 def _end_job(run: Run, lane: str, output: Mapping[str, Any]) -> None:
-    """Compare what a job has given. Raises: ReplayMiss."""
+    """Compare a job's output. Raises: ReplayMiss."""
     note_output(output)
     if lane == LANE and run.session is not None and run.session.extent is not None:
         run.session.extent.is_over = True

@@ -1,7 +1,7 @@
-"""An event loop that goes on in a fork of its process, in the middle of a step.
+"""Continues an event loop in a fork of its process, in the middle of a callback.
 
-What the loop waits with belongs to both processes after a fork: the kernel's list of descriptors, and the pair of
-sockets that wakes it. The child makes its own, and takes the place of the running loop again, which asyncio forgets.
+After a fork both processes share what the loop waits on: the kernel's epoll list, and the socket pair that wakes it.
+The child creates its own, and sets the running loop again, because asyncio forgets it in a fork.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["find_obstacle", "renew"]
 
 
 def find_obstacle() -> str:
-    """Why the loop of this thread can't go on in a fork; empty if it can, or if there is none."""
+    """Return why this thread's loop can't continue in a fork; empty if it can, or if there is no loop."""
     loop = running_loop()
     if loop is None or _is_known(loop):
         return ""
@@ -31,14 +31,14 @@ def _is_known(loop: Any) -> bool:
 
 
 def renew(loop: Any) -> None:
-    """Go on with the loop that ran here when this process was forked; None: there was none."""
+    """Continue the loop that was running when this process was forked; None: there was none."""
     if loop is None:
         return
     asyncio._set_running_loop(loop)
     asyncio.set_event_loop(loop)
     selector = loop._selector
     shared, selector._selector = selector._selector, select.epoll()
-    shared.close()  # this process's descriptor: the parent's list stays what it is
+    shared.close()  # closes only this process's descriptor: the parent's epoll list is unchanged
     for key in selector.get_map().values():
         reads, writes = key.events & selectors.EVENT_READ, key.events & selectors.EVENT_WRITE
         selector._selector.register(key.fd, (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0))

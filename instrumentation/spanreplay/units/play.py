@@ -1,4 +1,4 @@
-"""Replays units in the process of their server, and ends the process: what else it serves is not in the recording."""
+"""Replays units in their server's process, then ends it: the recording has nothing else for it to serve."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def plays_jobs(player: Callable[[str], Coroutine[Any, Any, None]], *waiting: str
 
 
 async def play(app: App, state: dict[str, Any] | None) -> None:
-    """Give the recorded request to an application that has started; a recording that is no unit ends here."""
+    """Replay the recorded request in a started application; stop the replay if the recording is not a unit's."""
     await play_each(partial(replay_request, app, state))
 
 
 async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """The same for a server whose applications are called in another way: `replay` gives the request to one."""
+    """Like `play`, for servers that call applications differently: `replay` passes the request to one."""
     run = _find_replay_of_unit()
     if run is None:
         return
@@ -55,22 +55,22 @@ async def play_each(replay: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         await await_start(run)
     except ReplayMiss:
-        return  # the session knows
+        return  # the session has noted it
     first_calls = (FIRST_CALL, GIVEN) if _players else (FIRST_CALL,)
     for lane in iter_units(run, *first_calls):
         is_job = bool(_players) and run.session is not None and run.session.index.at(lane, FIRST_CALL, 0) is None
         with within_unit():
-            task = asyncio.create_task(_players[0](lane) if is_job else replay())  # in a context of its own
+            task = asyncio.create_task(_players[0](lane) if is_job else replay())  # a task has its own context
         await task
 
 
 def play_wsgi(app: WsgiApp) -> NoReturn:
-    """The same for a WSGI application; the process ends."""
+    """Like `play`, for a WSGI application; ends the process."""
     run = _find_replay_of_unit()
     if run is not None:
         if _has_come_otherwise(run):
             threading.Event().wait()
-        with contextlib.suppress(ReplayMiss):  # the session knows
+        with contextlib.suppress(ReplayMiss):  # the session has noted it
             factory.end_start(run)
             for _ in iter_units(run, FIRST_CALL):
                 replay_wsgi_request(app)
@@ -78,21 +78,21 @@ def play_wsgi(app: WsgiApp) -> NoReturn:
 
 
 def is_replay() -> bool:
-    """Whether this process is one of a replay: it opens no port, and starts no worker."""
+    """Whether this process is replaying: it opens no port and starts no worker."""
     run = active_run()
     return run is not None and run.session is not None
 
 
 def is_replay_of_unit() -> bool:
-    """Whether it replays a unit; a script that also serves may be replayed without one."""
+    """Whether this process replays a unit; a script that also serves may be replayed without one."""
     run = active_run()
     return run is not None and run.session is not None and find_unit(run.session.recording.root.env) is not None
 
 
 def hold_main() -> None:
-    """Where another thread than the main one serves, that one goes no further than the recording of the unit.
+    """If a thread other than the main one serves, stop the main thread where the unit's recording ends.
 
-    It may wait for its own server, or ask it: what it does then belongs to the run of the process.
+    The main thread may wait for its own server, or send it requests: that belongs to the run of the process.
     """
     run = active_run()
     is_elsewhere = threading.current_thread() is not threading.main_thread()
@@ -119,15 +119,15 @@ def _find_replay_of_unit() -> Run | None:
 
 
 def _has_come_otherwise(run: Run) -> bool:
-    """Whether the unit that is judged is none of the server's, but a job that the same process works on."""
+    """Whether the judged unit is a job of the same process, not a request to the server."""
     return run.session is not None and run.session.index.at(LANE, GIVEN, 0) is not None
 
 
 def iter_units(run: Run, *first_calls: str) -> Iterator[str]:
-    """The root lane of each unit that this replay gives to a program which has started; the judged one comes last.
+    """Yield the root lane of each unit to replay in a started program; the judged unit comes last.
 
-    The caller gives the unit while it has the lane; what comes of it is noted then. A unit whose first call is none
-    of `first_calls` came into the process by another way, and is left out.
+    The caller replays the unit before it asks for the next lane; its end is noted then. Warm-up units whose first call
+    is not one of `first_calls` entered the process another way, and are skipped.
     """
     factory.divide()
     session = run.session

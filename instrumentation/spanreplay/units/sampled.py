@@ -1,6 +1,6 @@
-"""Whether a unit is kept: decided as soon as a rule keeps it whatever comes, at the latest at its end.
+"""Decides whether to keep a unit: as soon as a rule is certain to keep it, at the latest at its end.
 
-What it records is held in memory until then, so that it is there whole or not at all.
+Until then its recording is held in memory, so that it is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["MEMBER", "Sampled", "settle"]
 
 MEMBER: Final = "sampled"
-"""Member of the manifest of a unit that was kept where others are left out: the rules, and which of them kept it."""
+"""Manifest member of a kept unit under sampling: the rules, and the ones that kept it."""
 _SIZE, _PROCESSES = "size", "processes"
-"""Reasons that are no rule: it took too much memory; it works in several processes, which write by themselves."""
+"""Reasons other than rules: the unit takes too much memory, or works in several processes that write by themselves."""
 
 
 class Sampled:
-    """The decision about one unit. Thread-safe, as far as its writer is."""
+    """The decision about one unit. As thread-safe as its writer."""
 
     def __init__(self, run: Run, tally: Tally, writer: HeldWriter) -> None:
         self._run = run
@@ -46,7 +46,7 @@ class Sampled:
         self.has_failed_call = False
 
     def _find_reasons(self, *, is_over: bool = False) -> tuple[str, ...]:
-        """Why the unit is kept, as far as that is known by now."""
+        """Return the reasons known so far for keeping the unit."""
         facts = Facts(
             elapsed_ns=monotonic_ns() - self._begun_ns,
             has_failed=self.has_failed,
@@ -58,18 +58,18 @@ class Sampled:
         return (*self._tally.rules.find_reasons(facts), *(name for name, is_so in forced if is_so))
 
     def spread(self) -> None:
-        """The unit is about to work in several processes: it can't be taken back."""
+        """Keep the unit: it is about to work in several processes, so its recording can't be withdrawn."""
         self._has_processes = True
         self._writer.keep()
 
     def decide(self) -> None:
-        """The unit is over: keep it, or leave it out. Its root record is still to come. Idempotent."""
+        """Keep or drop the unit at its end, before its root record is written. Idempotent."""
         with self._lock:
             if self._is_decided:
                 return
             reasons = self._find_reasons(is_over=True)
             if not reasons and not self._writer.leave_out():
-                reasons = (_SIZE,)  # since it was asked
+                reasons = (_SIZE,)  # it grew too large after the reasons were looked up
             self._reasons, self._is_decided = reasons, True
         if reasons:
             self._writer.keep()
@@ -77,27 +77,27 @@ class Sampled:
 
     @property
     def is_left_out(self) -> bool:
-        """Whether nothing of the unit is recorded."""
+        """Whether the unit was dropped."""
         return self._is_decided and not self._reasons
 
     def for_manifest(self) -> dict[str, Any]:
-        """The member of the unit's manifest."""
+        """Return the unit's manifest member."""
         return {MEMBER: {RULES: self._tally.rules.text, KEPT_FOR: list(self._reasons)}}
 
 
 def _find_trace(run: Run, *, is_over: bool) -> int | None:
-    """The trace that its services have in common: the caller's, else the first that the unit begins, else its own."""
+    """Return the trace shared across services: the caller's, else the first that the unit begins, else its own."""
     stated = run.environment[UNIT].get(UNIT_TRACE)
     if stated:
         return int(stated, 16)
-    if not is_over:  # an instrumentor of the program may begin one, and send it on
+    if not is_over:  # the program's instrumentation may still begin a trace and propagate it
         return None
     begun = 0 if run.others is None else run.others.first_trace
     return begun or run.span_context.trace_id
 
 
 def settle(tally: Tally, data_dir: Path, run: Run, forked_from: str) -> None:
-    """A process ends: its counts, and those of processes that it has started, go into the run that is written."""
+    """At the end of a process, pass on its unit counts and those of its child processes to the run that is written."""
     if run.is_member:
         guard.guarded("the count of units", tally.hand_on, data_dir, run.run_id)
         return

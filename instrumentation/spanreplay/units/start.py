@@ -1,8 +1,8 @@
-"""The start of a process, which all its units have in common: its last call, and a unit's recording together with it.
+"""The start of a process, which all its units share: its last call, and how a unit's recording is joined with it.
 
-That call carries what no other call of the start does: reads of clock and random sources since the last one in each
-lane, the order of what happened at the same time, the variables that were used. A replay of a unit makes the calls of
-the start again.
+The last call carries what no other call of the start does: reads of clock and random sources since the last call in
+each lane, the order of concurrent events, and the environment variables used. A replay of a unit repeats the calls of
+the start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Started", "end_start", "find_past", "has_units", "look_at_forked", "
 
 _NAME: Final = "start"
 ORDER: Final = "order"
-"""Member of the meta of a start's last call: parts of a manifest."""
+"""Meta member of a start's last call: parts of a manifest."""
 _MAPS: Final = ("lane_ends", "timers", "environment_read", VARIABLES)
 _LISTS: Final = (*PACE, ENV_FILES)
 _HANDOVERS: Final = ("handovers", WORKERS)
@@ -49,9 +49,9 @@ _SEALED: Final = ("root", "leaves")
 
 # ── in the process ──────────────────────────────────────────────────────────────────────────────────
 def end_start(process: Run) -> Start:
-    """Make the last call of a process's start, in a replay once; gives what its units state of it.
+    """Make the last call of a process's start, only once in a replay; return the `Start` that its units refer to.
 
-    Raises: ReplayMiss if the start was another one.
+    Raises: ReplayMiss if the start differs from the recorded one.
     """
     root = process.root_lane.path
     extent = None if process.session is None else process.session.extent
@@ -70,26 +70,26 @@ def end_start(process: Run) -> Start:
 
 
 def look_at_forked(start: Start, forked: Run) -> Start:
-    """The start that a forked process shares; what it did itself before its first unit is not in it, and is a hole."""
+    """Return the start that a forked process shares, plus a hole if it acted on its own before its first unit."""
     return replace(start, holes=(*start.holes, _FORKED_LATER)) if has_acted(forked) else start
 
 
 def has_acted(process: Run) -> bool:
-    """Whether a process has made calls, or read clock or random values that its replay needs; its reads are taken."""
+    """Whether a process has made calls, or read clock or random values that its replay needs; consumes those reads."""
     left = [] if process.reads is None else process.reads.finish().get("reads", {}).get("left", [])
     sources = [SOURCES.get(row[0]) for _, rows in left for row in rows]
     return bool(process.calls) or any(source is not None and not source.is_loose for source in sources)
 
 
 def _lane_of(process: Run) -> Lane:
-    """A lane of its own for the end of the start, whichever thread or task begins the first unit."""
+    """Return the separate lane for the end of the start, whichever thread or task begins the first unit."""
     return Lane(f"{process.root_lane.path}/{_NAME}")
 
 
 async def await_start(process: Run) -> None:
-    """`end_start` in a replay, on a loop: what background tasks did during the start has happened then; idempotent.
+    """`end_start` for replays on a loop: waits until background tasks have done their part of the start; idempotent.
 
-    Raises: ReplayMiss if the start was another one.
+    Raises: ReplayMiss if the start differs from the recorded one.
     """
     if process.session is not None and process.session.extent is not None and process.session.extent.has_started:
         return
@@ -101,12 +101,12 @@ async def await_start(process: Run) -> None:
 def _note_started(process: Run) -> None:
     if process.session is not None and process.session.extent is not None:
         process.session.extent.has_started = True
-        first_environs.pop(process, None)  # a unit inherits what the start has set
+        first_environs.pop(process, None)  # a unit inherits the environment that the start has set
         begin_files(process)
 
 
 async def _nothing() -> None:
-    """The start of a replay has no live end."""
+    """No-op: in a replay the end of the start is never live."""
 
 
 def _describe_end() -> Leaf:
@@ -130,20 +130,20 @@ def _carry(process: Run, crossing: Crossing) -> None:
 # ── for a replay ────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Started:
-    """The recording of a unit with the start of its process, and why either is not what was recorded."""
+    """A unit's recording joined with the start of its process, and evidence of tampering with either."""
 
     recording: Recording
     tampering: str = ""
     in_flight: frozenset[tuple[str, str, int]] = frozenset()
-    """Lane, boundary and number of the calls that went on beyond the start: no unit has their end."""
+    """Lane, boundary and index of calls still in flight when the start ended: no unit has their end."""
     is_unit: bool = True
     is_start_lost: bool = False
 
 
 def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
-    """A unit's recording together with the start of its process; one that is no unit as it is.
+    """Join a unit's recording with the start of its process; a recording of another kind is returned unchanged.
 
-    `load` gives the recording of a run id. Raises: what `load` raises, except SourceError: then a reason says it.
+    `load` returns the recording of a run id. Raises: any error of `load` except SourceError, which becomes a hole.
     """
     start = find_unit(unit.root.env)
     if start is None:
@@ -168,9 +168,9 @@ def with_start(unit: Recording, load: Callable[[str], Recording]) -> Started:
 
 
 def find_past(unit: Recording, load: Callable[[str], Recording], oldest: RootRecord | None = None) -> Past | None:
-    """The run of the process that a unit ran in, for what goes on beside it; None where it is not here.
+    """Return the run of the process a unit ran in, for its background work; None if it is missing or was tampered with.
 
-    `oldest`: of the first unit that is replayed before this one.
+    `oldest`: the root of the first warm-up unit.
     """
     from spanreplay.replayer.resolve.background import Past  # not loaded while recording
 
@@ -180,10 +180,10 @@ def find_past(unit: Recording, load: Callable[[str], Recording], oldest: RootRec
     worker, pending = unit.root.env[UNIT].get(WORKER), first.env[UNIT].get(READS)
     try:
         process = load(start.process if not isinstance(worker, str) else worker)
-    except SpanreplayError:  # as if it was not here: what waits for its work says so
+    except SpanreplayError:  # treated as missing: anything that waits for its work reports that
         return None
     if isinstance(worker, str):
-        if find_tampering(process):  # that of the start's process is found with the start
+        if find_tampering(process):  # for the start's process, `with_start` checks it
             return None
     else:
         calls = (_move(c, start.root) if is_within(c.lane, start.root) else c for c in process.calls)
@@ -202,7 +202,7 @@ def _read_pending(stated: Any) -> dict[str, dict[str, int]]:
 
 
 def only_start(unit: Recording) -> Recording:
-    """A unit without its calls: with the start of its process it is what all units of that process have in common."""
+    """Return a unit without its calls; joined with the start, it is the part that all units of the process share."""
     stated = unit.root.manifest
     kept: dict[str, Any] = {name: {} for name in ("timers", VARIABLES) if isinstance(stated.get(name), Mapping)}
     level = {MEMBER: stated[MEMBER]} if MEMBER in stated else {}
@@ -210,7 +210,7 @@ def only_start(unit: Recording) -> Recording:
 
 
 def _move(call: CallRecord, root: str) -> CallRecord:
-    """A call of one of several workers, as that of a process which works by itself."""
+    """Rename a worker's lanes to those of a standalone process."""
     if root == MAIN:
         return call
     order = json.loads(dump(call.meta.get(ORDER, {})).replace(root, MAIN))
@@ -219,7 +219,7 @@ def _move(call: CallRecord, root: str) -> CallRecord:
 
 
 def _read_segments(call: CallRecord) -> list[Any]:
-    """The reads that a call carries. Raises: DamagedRecording."""
+    """Return the reads that a call carries. Raises: DamagedRecording."""
     try:
         found: list[Any] = json.loads(call.reads) if call.reads else []
     except ValueError as exc:
@@ -228,7 +228,7 @@ def _read_segments(call: CallRecord) -> list[Any]:
 
 
 def has_units(recording: Recording) -> bool:
-    """Whether this is the run of a process whose units are runs of their own."""
+    """Whether this is the run of a process whose units have their own runs."""
     return any(call.kind == Kind.COMPUTE.value and call.name == _NAME for call in recording.calls)
 
 

@@ -1,4 +1,4 @@
-"""What a recording states of the unit that it is: of which process, and where the start of that process ends."""
+"""The facts about a unit in its recording: its process, and where the start of that process ends."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ __all__ = ["GIVEN", "LANE", "PROCESS", "READS", "UNIT", "WORKER", "Start", "find
 PROCESS: Final = "process"
 """Member of `UNIT` and of the manifest: the id of the process's run."""
 START: Final = "start"
-"""Member of `UNIT`: the process's clock at the end of its start; what happened until then belongs to every unit."""
+"""Member of `UNIT`: the process's clock at the end of its start; everything up to that tick belongs to every unit."""
 CALLS: Final = "calls"
-"""Member of `UNIT`: how many calls the start has."""
+"""Member of `UNIT`: the number of calls in the start."""
 ROOT: Final = "root"
 """Member of `UNIT`: the root lane of the process, which may be one of several workers of the run."""
 WORKER: Final = "worker"
-"""Member of `UNIT`: the run of the forked process that did the work; the start is that of the process it came from."""
+"""Member of `UNIT`: the run of the forked process that did the work; the start is its parent's."""
 READS: Final = "reads"
-"""Member of `UNIT`: by lane of the process and source, how many reads no call carried yet when the unit began."""
+"""Member of `UNIT`: reads that no call carried yet when the unit began, counted by process lane and source."""
 GIVEN: Final = "compute:input"
-"""The first call of a unit that is a job, a message or a block of the program."""
+"""The first call of a unit that is a job, a message or a `with` block."""
 MAIN: Final = "main"
-"""The root lane of a process that is a run by itself."""
+"""The root lane of a process with a run of its own."""
 _RUN_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a process, as its units state it."""
+    """The start of a process, as recorded in its units."""
 
     process: str
     clock: int
     calls: int
     root: str = MAIN
     holes: Sequence[str] = ()
-    """Why the start can't be replayed whole."""
+    """Reasons why the start can't be replayed completely."""
 
     def to_environment(self, before: int) -> dict[str, Any]:
-        """As the environment of a root has it; `before`: how many units the process had begun before."""
+        """Return the member for a root's environment; `before`: how many units the process had begun before."""
         started = {PROCESS: self.process, START: self.clock, CALLS: self.calls, ROOT: self.root}
         return {**started, UNITS_BEFORE: before}
 
 
 def find_unit(environment: Mapping[str, Any]) -> Start | None:
-    """What the environment of a root says of its unit; None for a run that is no unit, or says nothing readable."""
+    """Read a unit's start from the environment of its root; None if the run is not a unit, or it can't be read."""
     found = environment.get(UNIT)
     if not isinstance(found, Mapping):
         return None

@@ -1,8 +1,8 @@
-"""Replays each unit of a suite in a fork of the process that has started the application.
+"""Replays each unit of a suite in a fork of the process that started the application.
 
-A fork gets through by itself: it has the loop, the files and the sandbox of its own, and tells its verdict through a
-pipe. One that crashes, ends the process or hangs takes no other with it. Only the thread that forks lives on in the
-child, so a process with other threads is not divided.
+Each fork is independent: it has its own loop, files and sandbox, and sends its verdict through a pipe. A fork that
+crashes, exits or hangs doesn't affect the others. Only the forking thread survives in the child, so a process with
+other threads is not divided, unless they are idle pool threads.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from spanreplay.units import idle_threads, loop_fork
 __all__ = ["APART", "Apart", "Forks"]
 
 APART: Final = "apart"
-"""Member of a report: why a unit, or each unit, needs a process of its own."""
+"""Member of a report: why a unit, or every unit, needs its own process."""
 
 _OURS: Final = "spanreplay-"
-"""How the names of threads begin that begin anew in a forked process."""
+"""Name prefix of threads that are restarted in a forked process."""
 _CHUNK_BYTES: Final = 1 << 16
 VERDICT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A fork that tells more is ended: what it says is held in memory."""
+"""A fork that sends more is killed, because its verdict is held in memory."""
 _LOOK_MS: Final = 5
-"""How often to look for the end of a process that has told its verdict."""
+"""Poll interval for the exit of a process that has sent its verdict."""
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED: Final = 128
 _FAILED: Final = 1
 
 
 class Apart(Exception):
-    """A unit can't be replayed in a fork; the text says why."""
+    """A unit can't be replayed in a fork; the message says why."""
 
 
 class _TooLong(Exception):
-    """A fork has told more than a verdict may have."""
+    """A fork has sent more than the maximum size of a verdict."""
 
     def __str__(self) -> str:
         return f"the verdict of this unit has more than {VERDICT_BYTES_MAX >> 20} MiB"
@@ -56,7 +56,7 @@ class _TooLong(Exception):
 
 @dataclass
 class _Fork:
-    """A process that replays one unit."""
+    """A forked process that replays one unit."""
 
     unit: str
     pid: int
@@ -67,7 +67,7 @@ class _Fork:
 
 
 class Forks:
-    """The forks of one process, each for a unit."""
+    """The forks of one process, one per unit."""
 
     def __init__(
         self,
@@ -78,19 +78,19 @@ class Forks:
         tell: Callable[[Mapping[str, Any]], None],
         clean: Callable[[int], None],
     ) -> None:
-        """`become` makes a fork the replay of a unit, and is given what takes its verdict.
+        """`become` turns a fork into the replay of a unit; its second argument sends the verdict.
 
-        `tell` takes what became of a unit, `clean` removes what the process with an id has left.
+        `tell` receives the result of each unit; `clean` removes what the process with the given id left behind.
         """
         self._left = deque(units)
         self._jobs, self._timeout_s = jobs, timeout_s
         self._become, self._tell, self._clean = become, tell, clean
         self._working: dict[int, _Fork] = {}
         self._kept: idle_threads.Kept = []
-        """What the threads of the start keep for themselves."""
+        """The `threading.local` values of threads from the start."""
 
     def find_obstacle(self) -> str:
-        """Why this process can't be divided; empty if it can."""
+        """Return why this process can't be divided; empty if it can."""
         here = threading.current_thread()
         others = [t for t in threading.enumerate() if t is not here and not t.name.startswith(_OURS)]
         busy = idle_threads.await_idle(others)
@@ -99,7 +99,7 @@ class Forks:
         return loop_fork.find_obstacle()
 
     def divide(self) -> bool:
-        """Replay all units; True in a fork, at once, False in this process at the end."""
+        """Replay all units; returns True at once in each fork, and False in this process when all are done."""
         loop = running_loop()
         self._kept = idle_threads.find_kept()
         for stream in (sys.stdout, sys.stderr):
@@ -114,7 +114,7 @@ class Forks:
 
     @contextmanager
     def _ended_by_signals(self) -> Iterator[None]:
-        """A signal that ends this process ends its forks too; a fork has the application's handlers."""
+        """A block in which signals that end this process kill its forks; forks restore the application's handlers."""
         before = {number: signal.signal(number, self._end) for number in _ENDING}
         try:
             yield
@@ -130,7 +130,7 @@ class Forks:
     def _fork(self, unit: str, loop: Any) -> bool:
         reading, writing = posix.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that were found to be idle, or native
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads known to be idle, or native
             pid = posix.fork()
         if pid:
             posix.close(writing)
@@ -158,7 +158,7 @@ class Forks:
         return True
 
     def _look(self) -> None:
-        """Wait until a fork has told something, has ended, or has had its time."""
+        """Wait until a fork sends output, ends, or times out."""
         poll = select.poll()
         for pipe in self._working:
             poll.register(pipe, select.POLLIN)
@@ -178,7 +178,7 @@ class Forks:
             self._settle(fork)
 
     def _settle(self, fork: _Fork) -> None:
-        """A fork has closed its pipe, or is late: tell what became of it."""
+        """Reap a fork that closed its pipe or timed out, and report its result."""
         ended, status = posix.waitpid(fork.pid, posix.WNOHANG)
         while not ended:
             if time.monotonic() - fork.began >= self._timeout_s:

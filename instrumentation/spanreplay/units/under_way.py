@@ -1,4 +1,4 @@
-"""A unit that is being recorded: opened, entered, its input and output noted, ended; whatever fails is counted."""
+"""Records one unit: open, enter, note input and output, end. Errors of the recorder are counted, not raised."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PART: Final = "a unit"
 
 
 class UnderWay:
-    """One unit of this process, from its beginning to its end; what is called in its block belongs to its run."""
+    """One open unit of this process; calls in its block belong to its run."""
 
     def __init__(self, run: UnitRun) -> None:
         self.run = run
         self.outcome: Outcome | None = None
-        """How the unit ended, where no exception says it."""
+        """How the unit ended, if no exception determines it."""
         self._inside = factory.inside_unit(run)
 
     def __enter__(self) -> UnderWay:
@@ -30,7 +30,7 @@ class UnderWay:
         return self
 
     def note(self, make_call: Callable[[], object]) -> None:
-        """Record a call of the unit itself: its input or its output."""
+        """Record one of the unit's own calls: its input or output."""
         guard.guarded(_PART, make_call)
 
     def __exit__(
@@ -44,6 +44,6 @@ class UnderWay:
 
 
 def open_under_way(name: str = "", user: str = "", session: str = "") -> UnderWay | None:
-    """A new unit; None where nothing is recorded, or inside of another unit."""
+    """Open a unit; None if recording is off, or inside another unit."""
     run = guard.guarded(_PART, factory.open_unit, name, user, session)
     return None if run is None else UnderWay(run)

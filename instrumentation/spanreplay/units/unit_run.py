@@ -1,4 +1,4 @@
-"""The run of one unit: a run that goes on from the start of its process."""
+"""The run of one unit, which continues from the start of its process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["OffRun", "UnitRun", "look_at_code"]
 class _Code:
     loaded = LoadedCode()
     process: str | None = None
-    """Whose it is; None where the first that asks takes it over, as in a process that was just forked."""
+    """Run id of the owning process; None if the next caller takes it over, as after a fork."""
 
 
 def _forked() -> None:
@@ -37,7 +37,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def look_at_code(process: str) -> dict[str, str]:
-    """The agent's files that are loaded in a process, by the id of its run."""
+    """Return the agent's code files loaded in the process with this run id."""
     if _Code.process not in (None, process):
         _Code.loaded = LoadedCode()
     _Code.process = process
@@ -45,10 +45,10 @@ def look_at_code(process: str) -> dict[str, str]:
 
 
 class UnitRun(Run):
-    """The run of one unit of a process that serves many. Thread-safe."""
+    """The run of one unit in a process that serves many. Thread-safe."""
 
     def __init__(self, start: Start, clock: int, before: int, **fields: Any) -> None:
-        """`clock`: the value that the Lamport clock goes on from; `before`: how many units were begun before."""
+        """`clock`: the tick that the Lamport clock continues from; `before`: how many units began before."""
         super().__init__(**fields)
         self.root_lane = Lane(LANE)
         self.is_entered = True
@@ -57,50 +57,50 @@ class UnitRun(Run):
         self._outcome: Outcome | None = None
         self._held = 0
         self.has_cancelled_call = False
-        """Whether a call was given up, as when a person interrupts what waits for it."""
+        """Whether a call was cancelled, as when a person interrupts the code waiting for it."""
         self.on_end: Callable[[UnitRun], object] | None = None
-        """Called once, when the run has ended."""
+        """Callback, called once when the run has ended."""
         self.sampled: Sampled | None = None
-        """Whether it is kept; None where all units are."""
+        """The sampling decision; None if all units are kept."""
         of_process = {name: value for name, value in self.environment.items() if name != FORKED_FROM}
         self.environment = {**of_process, UNIT: start.to_environment(before)}
         for reason in start.holes:
             self.hole(reason)
 
     def end(self, outcome: Outcome) -> None:
-        """The unit has given its output; calls that its tasks have under way still belong to it."""
+        """End the unit after its output; calls that its tasks still have open belong to it, and delay the end."""
         self._outcome = outcome
         if not self._is_waiting():
             self.finish(outcome)
 
     def note_failure(self) -> None:
-        """The unit has failed, whatever its outcome says."""
+        """Mark the unit as failed for sampling, regardless of its outcome."""
         if self.sampled is not None:
             self.sampled.has_failed = True
 
     def share(self) -> Family:
-        """As of every run; what other processes write of it is there at once."""
+        """Share the run with other processes; a sampled unit is kept from now on, because they write directly."""
         if self.sampled is not None:
             self.sampled.spread()
         return super().share()
 
     def hold(self) -> None:
-        """Work of the unit goes on in another thread, whatever has been given until then; `release` says its end."""
+        """Keep the run open for work in another thread, even after the unit's output, until `release`."""
         with self._lock:
             self._held += 1
 
     def release(self) -> None:
-        """Such work is over."""
+        """End work announced with `hold`."""
         with self._lock:
             self._held -= 1
         self._end_if_over()
 
     def _is_waiting(self) -> bool:
-        """Whether calls are under way, or work; a stream that was left in part ends where it was left."""
+        """Whether calls or held work are open. A partly read stream ends where its reader stopped."""
         return self._held > 0 or self.has_calls_under_way()
 
     def closed(self, crossing: OpenCall, outcome: Outcome) -> None:
-        """A call has ended; with the last one the run does, if the unit has."""
+        """Note that a call has ended; the last one also ends the run, if the unit is over."""
         super().closed(crossing, outcome)
         self.has_cancelled_call = self.has_cancelled_call or outcome is Outcome.CANCELLED
         if self.sampled is not None and outcome is Outcome.ERROR:
@@ -113,7 +113,7 @@ class UnitRun(Run):
 
     @measured
     def finish(self, outcome: Outcome = Outcome.OK, exit_status: int | None = None) -> None:
-        """End the run, whatever is under way; idempotent."""
+        """End the run even if calls are open; idempotent."""
         was_ended = self.is_ended
         if self.sampled is not None and not was_ended:
             if outcome is Outcome.ERROR:
@@ -136,7 +136,7 @@ class UnitRun(Run):
 
 
 class OffRun(UnitRun):
-    """Stands for a unit that is not recorded: what belongs to it has no run, not even that of the process."""
+    """Placeholder for a unit that is not recorded: its calls go into no run, not even the process's."""
 
     is_off = True
 

@@ -1,13 +1,14 @@
-"""WSGI applications: each request is a unit, with the calls that an ASGI request has. Records it and replays it.
+"""WSGI applications: each request is a unit with the same calls as an ASGI request.
 
-    http:request   (read)    what the server gives: method, path, query, headers, its own variables
+    http:request   (read)    the server's environ: method, path, query, headers, its own variables
     http:body      (read)    the body, once the application has read it to its end
-    http:disconnect (read)   the server stops taking the response before its end: the client is gone
-    http:response  (write)   status, headers and body, once the last part is taken, or when the application is done
-    http:raised    (pure)    an exception that came out of the application after the response
+    http:disconnect (read)   the server stops taking the response before its end: the client has disconnected
+    http:response  (write)   status, headers and body, when the last part is taken or the application is done
+    http:raised    (pure)    an exception that the application raised after the response
 
-A response that is a list is recorded when the application gives it; any other is recorded part by part, as the server
-takes it. Recording fails open: what fails here is counted, and server and application get what the other one gives.
+A response that is a list or tuple is recorded when the application returns it; any other is recorded part by part, as
+the server takes it. Recording fails open: an error in this module is counted, and server and application still get
+each other's data.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ __all__ = ["Outgoing", "StartResponse", "WsgiApp", "WsgiUnits", "is_wsgi", "name
 StartResponse = Callable[..., Callable[[bytes], object]]
 WsgiApp = Callable[[MutableMapping[str, Any], StartResponse], Iterable[bytes]]
 PARTS_TAKEN: Final = "parts"
-"""Member of what `http:disconnect` gives: how many parts of the response the server had taken."""
+"""Member of the result of `http:disconnect`: how many parts of the response the server had taken."""
 
 _WRAPPERS_MAX: Final = 20
-"""How many applications around an application are looked into for its name."""
+"""How many wrapping applications to search for a name."""
 
 
 def is_wsgi(app: object) -> bool:
-    """Whether a server's application is called as WSGI says, not awaited as an ASGI application is."""
+    """Whether an application is called as WSGI, not awaited as ASGI."""
     called = app if inspect.isroutine(app) else getattr(app, "__call__", app)  # noqa: B004 -- the method is looked at
     return not (inspect.iscoroutinefunction(called) or inspect.isclass(app))
 
 
 def name_app(app: object) -> str:
-    """A name for an application that a server was given as an object: as it names itself, or where it is defined."""
+    """Return a name for an application object: its own name, or its module and class."""
     for _ in range(_WRAPPERS_MAX):
         stated = getattr(app, "import_name", "") or getattr(app, "name", "")
         if isinstance(stated, str) and stated:
@@ -58,14 +59,14 @@ def name_app(app: object) -> str:
 
 
 class WsgiUnits:
-    """An application in which each request is recorded as a run of its own."""
+    """An application whose requests are each recorded as a run."""
 
     def __init__(self, app: WsgiApp, name: str) -> None:
         self._app = app
         self._name = name
 
     def __call__(self, environ: MutableMapping[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        """Serve one request as the application does."""
+        """Serve one request through the application."""
         run = guard.guarded(PART, factory.open_unit, self._name)
         if run is None:
             return self._app(environ, start_response)
@@ -84,25 +85,25 @@ class WsgiUnits:
         return _SizedParts(exchange, result) if hasattr(result, "__len__") else _Parts(exchange, result)
 
     def __getattr__(self, name: str) -> Any:
-        """What a server or a test asks the application for."""
-        if name == "_app":  # of a copy that is being made
+        """Delegate other attributes to the application."""
+        if name == "_app":  # asked while a copy is being made, before __init__
             raise AttributeError(name)
         return getattr(self._app, name)
 
 
 class Outgoing:
-    """What an application sends: by `start_response`, by `write`, and by the parts that it gives."""
+    """Collects the response: from `start_response`, from `write`, and from the parts of the result."""
 
     def __init__(self, before_end: ReceivedBody | None = None) -> None:
-        """`before_end`: the body of the request, of which no more is read once the response is complete."""
+        """`before_end`: the request's body, which ends when the response is complete."""
         self.response = Response()
         self._received = before_end
         self.is_gone = False
-        """Whether writing failed because the client was gone."""
+        """Whether writing failed because the client had disconnected."""
         self._length = -1
 
     def wrap(self, start_response: StartResponse) -> StartResponse:
-        """The server's function, which is told the same."""
+        """Return a `start_response` that passes everything on to the server's."""
 
         def start(status: str, headers: list[tuple[str, str]], *exc_info: Any, **kwargs: Any) -> Callable[[bytes], Any]:
             write = start_response(status, headers, *exc_info, **kwargs)
@@ -112,7 +113,7 @@ class Outgoing:
                 guard.guarded(PART, self.response.add, data)
                 try:
                     return write(data)
-                except OSError:  # how servers say that the client is gone
+                except OSError:  # servers raise it when the client has disconnected
                     self.is_gone = True
                     raise
 
@@ -127,25 +128,25 @@ class Outgoing:
         self._length = int(lengths[0]) if lengths and lengths[0].isdigit() else -1
 
     def add(self, part: bytes) -> None:
-        """One part; the response is complete with the last byte that it announced. Raises: ReplayMiss."""
+        """Add a part; the response is complete when its Content-Length is reached. Raises: ReplayMiss."""
         self.response.add(part)
         if self.response.size == self._length:
             self.complete()
 
     def complete(self) -> None:
-        """The last part has been given. Raises: ReplayMiss."""
+        """Mark the response complete and record it. Raises: ReplayMiss."""
         self.response.is_complete = True
         self.record(None)
 
     def record(self, raised: BaseException | None) -> None:
-        """The application is done. Raises: ReplayMiss."""
+        """Record the response, after the rest of the request's body. Raises: ReplayMiss."""
         if self._received is not None:
             self._received.note(is_complete=False)
         self.response.record(raised)
 
 
 class _Recorded:
-    """One request that is being recorded: what passes between server and application."""
+    """Records one request: the data between server and application."""
 
     def __init__(self, run: UnitRun, environ: MutableMapping[str, Any]) -> None:
         self.run = run
@@ -154,7 +155,7 @@ class _Recorded:
         self.outgoing = Outgoing(before_end=self._body)
 
     def note_request(self) -> None:
-        """The request begins."""
+        """Record the start of the request."""
         note_units(self._environ.get("SERVER_PORT"))
         described = describe_environ(self._environ, os.environ)
         told = {name: self._environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in caller.find_names()}
@@ -168,14 +169,14 @@ class _Recorded:
             self._environ["wsgi.input"] = _Input(self._environ, self._body, self.run)
 
     def take_all(self, parts: Iterable[bytes]) -> None:
-        """The application gives its whole response at once."""
+        """Record a response that the application returned as a whole."""
         for part in parts:
             self.outgoing.response.add(part)
         self.outgoing.complete()
         self.end(None)
 
     def end(self, raised: BaseException | None) -> None:
-        """The application is done, or the server with it."""
+        """Record the end, when the application or the server is done, and end the unit."""
         response = self.outgoing.response
         is_gone = self.outgoing.is_gone or (raised is None and not response.is_complete)
         try:
@@ -191,7 +192,7 @@ class _Recorded:
 
 
 class _Input:
-    """The file with the request's body, as the application reads it."""
+    """The server's body file, which records the bytes that the application reads."""
 
     def __init__(self, environ: Mapping[str, Any], body: ReceivedBody, run: UnitRun) -> None:
         self._file = environ["wsgi.input"]
@@ -209,17 +210,17 @@ class _Input:
             self._body.add(bytes(part), is_last=is_end or self._body.size + len(part) == self._length)
 
     def read(self, *size: Any) -> bytes:
-        """As of the server's file."""
+        """Read from the server's file."""
         part: bytes = self._file.read(*size)
         return self._took(part, is_end=not part or not size or size[0] is None or size[0] < 0)
 
     def readline(self, *size: Any) -> bytes:
-        """As of the server's file."""
+        """Read a line from the server's file."""
         line: bytes = self._file.readline(*size)
         return self._took(line, is_end=not line)
 
     def readlines(self, *hint: Any) -> list[bytes]:
-        """As of the server's file."""
+        """Read lines from the server's file."""
         lines: list[bytes] = self._file.readlines(*hint)
         self._took(b"".join(lines), is_end=not hint)
         return lines
@@ -245,7 +246,7 @@ class _Input:
 
 
 class _Parts:
-    """The parts of a response, as the server takes them."""
+    """Iterates over the response's parts as the server takes them, and records each one."""
 
     def __init__(self, exchange: _Recorded, result: Iterable[bytes]) -> None:
         self._exchange = exchange
@@ -274,7 +275,7 @@ class _Parts:
         return part
 
     def close(self) -> None:
-        """The server is done with the response."""
+        """Close the response for the server, and end the unit."""
         is_over, self._is_over = self._is_over, True
         with factory.inside_unit(self._exchange.run):
             try:
@@ -287,7 +288,7 @@ class _Parts:
 
 
 class _SizedParts(_Parts):
-    """The same for a response that says how many parts it has: servers ask, to count its bytes."""
+    """`_Parts` for a response with a length, which servers ask for to compute its size in bytes."""
 
     def __len__(self) -> int:
         return len(self._result)  # type: ignore[arg-type]  # it has a length

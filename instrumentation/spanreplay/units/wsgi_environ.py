@@ -1,7 +1,7 @@
-"""What a WSGI server gives to an application, as values that can be recorded, and back; pure.
+"""The environ of a WSGI request as values that can be recorded, and back. Pure functions.
 
-The values have the names that an ASGI scope gives them. What else the server states of a request (its own variables,
-`wsgi.*`) stands under `environ`; variables of the process, which some servers put in, do not.
+The values have the names of an ASGI scope. Everything else the server states about a request (its own variables,
+`wsgi.*`) is under `environ`, except process variables, which some servers add.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _STATED: Final = frozenset({*_BY_NAME.values(), *_BARE_HEADERS, *(key for keys i
 
 
 def describe_environ(environ: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """The environment of a request, as far as it comes from the client or the server.
+    """Describe a request's environ: the parts that come from the client or the server.
 
-    `variables` are those of the process.
+    `variables` are the process's environment variables.
     """
     path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
     found: dict[str, Any] = {"type": "http", "path": _to_text(path)}
@@ -57,15 +57,15 @@ def describe_environ(environ: Mapping[str, Any], variables: Mapping[str, str]) -
 
 
 def is_of_file(result: object, environ: Mapping[str, Any]) -> bool:
-    """Whether a response is a file, which each server cuts into parts of its own size."""
+    """Whether a response is a file, which each server splits into parts of its own size."""
     wrapper = environ.get(_FILES)
     return isinstance(wrapper, type) and isinstance(result, wrapper)
 
 
 def build_environ(described: Mapping[str, Any], body: Any, variables: Mapping[str, str]) -> dict[str, Any]:
-    """An environment as the server would make it; `body` is the file that has the request's body.
+    """Build an environ as the server would; `body` is the file with the request's body.
 
-    `variables` are those of the process.
+    `variables` are the process's environment variables.
     """
     environ: dict[str, Any] = dict(variables) if described.get("has_variables") else {}
     environ |= described.get("environ", {})
@@ -80,7 +80,7 @@ def build_environ(described: Mapping[str, Any], body: Any, variables: Mapping[st
 
 
 def _to_text(path: str) -> str:
-    """A path of WSGI, whose letters stand for bytes, as text."""
+    """Decode a WSGI path, which holds bytes as Latin-1 text."""
     try:
         return path.encode("latin-1").decode("utf-8")
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Replays a request of a WSGI application: gives it the recorded one, and compares what it answers."""
+"""Replays a recorded request in a WSGI application, and compares its response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["replay_wsgi_request"]
 
 
 def replay_wsgi_request(app: WsgiApp) -> None:
-    """Give the recorded request that is replayed now to an application; what differs is in the replay's session."""
+    """Replay the current recorded request through an application; the session keeps any differences."""
     run = active_run()
     if run is None or run.session is None:
         raise AssertionError("only a replay has a recorded request")
@@ -40,11 +40,11 @@ def replay_wsgi_request(app: WsgiApp) -> None:
                 lambda: session.is_stopped or (not run.has_calls_under_way() and session.is_played())
             )
     except ReplayMiss:
-        return  # the session knows
+        return  # the session has noted it
 
 
 class _Replayed:
-    """The server's side of a recorded request."""
+    """Plays the server to the application for a recorded request."""
 
     def __init__(self, run: Run, lane: Lane) -> None:
         self._run = run
@@ -52,11 +52,11 @@ class _Replayed:
         self._outgoing = Outgoing()
 
     def serve(self, app: WsgiApp) -> None:
-        """Give the recorded request to the application. Raises: ReplayMiss."""
+        """Call the application with the recorded request. Raises: ReplayMiss."""
         environ = build_environ(given.put_request(_serve(REQUEST)), _Input(self._run, self._lane), os.environ)
         body = self._find(BODY, is_opened=True)
         if isinstance(body, dict) and PACKED in body and not given.has_body() and "CONTENT_LENGTH" in environ:
-            # Not every compressor's bytes can be made again, and an application reads no more than it is told
+            # Compression can't always reproduce the same bytes, and an application reads no more than CONTENT_LENGTH
             environ["CONTENT_LENGTH"] = str(sum(map(len, cut_body(body))))
         response, raised = self._outgoing.response, None
         try:
@@ -69,7 +69,7 @@ class _Replayed:
                     result.close()
         except ReplayMiss:
             raise
-        except Exception as exc:  # noqa: BLE001 -- what the server would have got
+        except Exception as exc:  # noqa: BLE001 -- the server would have received it
             raised = exc
         is_gone = self._outgoing.is_gone
         if is_gone or (raised is None and not response.is_complete):
@@ -77,7 +77,7 @@ class _Replayed:
         response.record(None if is_gone else raised)
 
     def _start(self, *_: Any, **__: Any) -> Callable[[bytes], object]:
-        """Where no server is: what the application writes goes nowhere, as long as the client was there."""
+        """`start_response` without a server: discard written data, and fail where the client had disconnected."""
         taken = self._find_taken()
 
         def write(_: bytes) -> None:
@@ -87,7 +87,7 @@ class _Replayed:
         return write
 
     def _take(self, result: Any) -> None:
-        """Take as many parts as the server did. Raises: ReplayMiss."""
+        """Take as many parts as the server took. Raises: ReplayMiss."""
         taken = self._find_taken()
         if type(result) in (list, tuple):
             for part in result:
@@ -104,14 +104,14 @@ class _Replayed:
             self._outgoing.add(part)
 
     def _find_taken(self) -> int:
-        """How many parts a server took that did not take all; -1 where it did."""
+        """Return how many parts the server took before the client disconnected; -1 if it took all."""
         value = self._find(DISCONNECT)
         return int(value[PARTS_TAKEN]) if isinstance(value, dict) else -1
 
     def _find(self, name: str, *, is_opened: bool = False) -> Any:
-        """What was recorded of something that came in; None if nothing was.
+        """Return the recorded value of an incoming call; None if there is none.
 
-        `is_opened`: as it is served, with the values that the recording hides, where they can be had.
+        `is_opened`: as it is served, with hidden values restored where possible.
         """
         session = self._run.session
         call = None if session is None else session.index.at(self._lane.path, f"{KIND}:{name}", 0)
@@ -122,7 +122,7 @@ class _Replayed:
 
 
 class _Input:
-    """The file with the recorded body, which is served when the application reads it. Raises: ReplayMiss."""
+    """A file with the recorded body, which is served when the application first reads it. Raises: ReplayMiss."""
 
     def __init__(self, run: Run, lane: Lane) -> None:
         self._run = run

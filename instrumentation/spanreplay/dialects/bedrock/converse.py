@@ -1,4 +1,4 @@
-"""Bedrock's Converse: one form for every model; streamed as AWS event messages."""
+"""Bedrock's Converse: one format for every model, streamed as AWS event messages."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class BedrockConverse(Dialect):
     nested_parameters: ClassVar[tuple[str, ...]] = ("inferenceConfig",)
 
     def accepts(self, body: Any) -> bool:
-        """A request has messages; one that only names a stored prompt has none."""
+        """A request has messages, or prompt variables if it refers to a stored prompt."""
         fields = as_dict(body)
         return isinstance(fields.get("messages"), list) or isinstance(fields.get("promptVariables"), dict)
 
     def read_system(self, body: Mapping[str, Any]) -> list[str]:
-        """The system blocks' texts, as one."""
+        """The texts of the system blocks, joined."""
         text = _join(as_dicts(body.get("system")), "\n")
         return [text] if text else []
 
@@ -37,7 +37,7 @@ class BedrockConverse(Dialect):
         return messages if isinstance(messages, list) else []
 
     def read_message(self, item: Any) -> list[Message]:
-        """One message; each tool result in it becomes a message of its own."""
+        """Read one message; each tool result in it becomes a separate message."""
         fields = as_dict(item)
         blocks = as_dicts(fields.get("content"))
         results = [_read_result(as_dict(b["toolResult"])) for b in blocks if "toolResult" in b]
@@ -48,18 +48,18 @@ class BedrockConverse(Dialect):
         return [*results, Message(as_str(fields.get("role")), text, calls, image_urls=urls)]
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """What toolResult blocks answer."""
+        """Return the call ids in toolResult blocks."""
         blocks = (b for m in as_dicts(body.get("messages")) for b in as_dicts(m.get("content")))
         found = (as_str(as_dict(block.get("toolResult")).get("toolUseId")) for block in blocks)
         return [each for each in found if each]
 
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools; a cache point among them is none."""
+        """The tools, without cache points."""
         tools = as_dicts(as_dict(body.get("toolConfig")).get("tools"))
         return [spec for spec in (as_dict(tool.get("toolSpec")) for tool in tools) if spec]
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An answer, or the events of one: {event type: its fields}."""
+        """Read an answer, or the events of one: {event type: its fields}."""
         if not is_stream:
             whole = documents[0] if documents else {}
             return _fold_answer(whole, as_dict(as_dict(whole.get("output")).get("message")))

@@ -16,7 +16,7 @@ _NOVA: Final = ("singleEmbeddingParams", "segmentedEmbeddingParams")
 
 
 class BedrockEmbed(Dialect):
-    """POST …/model/MODEL/invoke with `inputText`, `inputImage`, `texts`, or a task of Nova's."""
+    """POST …/model/MODEL/invoke with `inputText`, `inputImage`, `texts`, `images`, `inputs`, or a Nova task."""
 
     kind: ClassVar[Kind] = Kind.EMBEDDING
     name: ClassVar[str] = "bedrock.embed"
@@ -27,14 +27,14 @@ class BedrockEmbed(Dialect):
     )
 
     def accepts(self, body: Any) -> bool:
-        """What the prompts' rows before this one leave."""
+        """Any request with input to embed that the preceding rows for prompts don't accept."""
         fields = as_dict(body)
         is_titan = isinstance(fields.get("inputText"), str) or isinstance(fields.get("inputImage"), str)
         is_nova = any(isinstance(fields.get(name), dict) for name in _NOVA)
         return is_titan or is_nova or any(isinstance(fields.get(name), list) for name in ("texts", "images", "inputs"))
 
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
-        """What to embed."""
+        """The items to embed."""
         found = (body.get(name) for name in ("inputText", "inputImage", "texts", "images", "inputs", *_NOVA))
         return [each for given in found if given for each in (given if isinstance(given, list) else [given])]
 

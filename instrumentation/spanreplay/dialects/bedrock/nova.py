@@ -1,4 +1,4 @@
-"""Amazon's Nova models in InvokeModel: Converse's bodies, with tools and parameters in the same places."""
+"""Amazon's Nova models in InvokeModel: bodies as in Converse, with tools and parameters in the same places."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BedrockNova(BedrockConverse):
     keyspec: ClassVar[str] = "bedrock_nova/1"
 
     def accepts(self, body: Any) -> bool:
-        """Messages whose content is blocks without a type, or a field that only Nova has."""
+        """A request has messages with untyped content blocks, or a field that only Nova has."""
         fields = as_dict(body)
         if not isinstance(fields.get("messages"), list) or "anthropic_version" in fields:
             return False

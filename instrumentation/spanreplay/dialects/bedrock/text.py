@@ -1,4 +1,4 @@
-"""Models that complete one prompt in Bedrock's InvokeModel: Llama, Titan Text, Mistral, DeepSeek, AI21, Command."""
+"""Completion of one prompt in Bedrock's InvokeModel: Llama, Titan Text, Mistral, DeepSeek, AI21, Command."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class BedrockText(Dialect):
     nested_parameters: ClassVar[tuple[str, ...]] = ("textGenerationConfig",)
 
     def accepts(self, body: Any) -> bool:
-        """A request has a prompt; an embedding of Titan's says `inputText` too.
+        """A request has a prompt; Titan embeddings also use `inputText`.
 
-        An ARN may not say which model it stands for: then a text is one that says how to generate.
+        If an ARN hides the model, `inputText` counts as a prompt only with a `textGenerationConfig`.
         """
         fields = as_dict(body)
         if isinstance(fields.get("inputText"), str):
@@ -41,11 +41,11 @@ class BedrockText(Dialect):
         return [prompt] if prompt else []
 
     def read_message(self, item: Any) -> list[Message]:
-        """A prompt is what the user said."""
+        """A prompt is a user message."""
         return [Message("user", as_str(item))]
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An answer, or the chunks of one, in whichever model's form."""
+        """Read an answer, or the chunks of one, in any of these models' formats."""
         texts: list[str] = []
         reason, tokens_in, tokens_out = "", -1, -1
         for document in documents:
@@ -84,12 +84,12 @@ class BedrockText(Dialect):
 
 
 def _first(otherwise: int, *values: Any) -> int:
-    """The first stated count; the last document that states one counts."""
+    """Return the first stated count, else the one of earlier documents."""
     return next((found for found in map(as_int, values) if found >= 0), otherwise)
 
 
 def _count(tokens: Any) -> int:
-    """How many tokens AI21 lists."""
+    """Return the length of AI21's list of tokens; -1 if there is none."""
     return len(tokens) if isinstance(tokens, list) else -1
 
 

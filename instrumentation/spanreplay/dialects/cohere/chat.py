@@ -1,4 +1,4 @@
-"""Cohere's chat, version 2: messages in OpenAI's form, answers in Cohere's own."""
+"""Cohere's chat, version 2: messages in OpenAI's format, answers in Cohere's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CohereChat(OpenAIChat):
     system: ClassVar[str] = "cohere"
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An answer, or the events of one."""
+        """Read an answer, or the events of one."""
         if not is_stream:
             answer = documents[0] if documents else {}
             return _fold_answer(answer, as_str(answer.get("finish_reason")))
@@ -85,7 +85,7 @@ def _fold_answer(answer: dict[str, Any], finish_reason: str) -> ResponseMeaning:
 
 
 def read_usage(usage: dict[str, Any]) -> tuple[int, int]:
-    """Tokens in and out: those that the model saw, else those that are paid; Cohere's numbers are floats."""
+    """Return input and output tokens: as processed, else as billed. Cohere's numbers are floats."""
     tokens, billed = as_dict(usage.get("tokens")), as_dict(usage.get("billed_units"))
     read, written = (_whole(tokens.get(name), billed.get(name)) for name in ("input_tokens", "output_tokens"))
     return read, written

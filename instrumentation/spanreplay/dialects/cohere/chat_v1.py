@@ -1,4 +1,4 @@
-"""Cohere's chat, version 1: one message with a history beside it; also on Bedrock."""
+"""Cohere's chat, version 1: one message and a separate history; also on Bedrock."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class CohereChatV1(Dialect):
     )
 
     def accepts(self, body: Any) -> bool:
-        """A request has a message, and nothing of another protocol."""
+        """A request has a message, and no `messages` of another protocol."""
         fields = as_dict(body)
         return isinstance(fields.get("message"), str) and "messages" not in fields
 
     def read_system(self, body: Mapping[str, Any]) -> list[str]:
-        """The preamble, then what the history says as the system."""
+        """The preamble, then the history's system messages."""
         history = as_dicts(body.get("chat_history"))
         said = [as_str(turn.get("message")) for turn in history if turn.get("role") == "SYSTEM"]
         return [text for text in (as_str(body.get("preamble")), *said) if text]
 
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
-        """The history, the results of tools, the message; a turn that only brings results has an empty one."""
+        """The history, tool results, the message; a turn with results only has an empty message."""
         results = as_dicts(body.get("tool_results"))
         brought = [{"role": "TOOL", "tool_results": results}] if results else []
         message = [{"role": "USER", "message": body["message"]}] if body.get("message") else []
         return [*as_dicts(body.get("chat_history")), *brought, *message]
 
     def read_message(self, item: Any) -> list[Message]:
-        """One turn; each tool's result in it becomes a message of its own."""
+        """Read one turn; each tool result in it becomes a separate message."""
         fields = as_dict(item)
         role = as_str(fields.get("role"))
         results = [_read_result(each) for each in as_dicts(fields.get("tool_results"))]
@@ -58,7 +58,7 @@ class CohereChatV1(Dialect):
         return as_dicts(body.get("tools"))
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An answer, or the events of one; the last event has the whole answer."""
+        """Read an answer, or the events of one; the last event has the full answer."""
         if not is_stream and documents and "event_type" not in documents[0]:
             return _fold_answer(documents[0], as_str(documents[0].get("finish_reason")) or "COMPLETE")
         answer: dict[str, Any] = {}

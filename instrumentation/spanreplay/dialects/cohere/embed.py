@@ -28,7 +28,7 @@ class CohereEmbed(Dialect):
         return any(isinstance(as_dict(body).get(name), list) for name in ("texts", "images", "inputs"))
 
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
-        """What to embed."""
+        """The items to embed."""
         found = (body.get(name) for name in ("texts", "inputs", "images"))
         return [each for given in found if isinstance(given, list) for each in given]
 

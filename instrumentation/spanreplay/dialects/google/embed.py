@@ -24,7 +24,7 @@ class GoogleEmbed(Dialect):
     nested_parameters: ClassVar[tuple[str, ...]] = ("parameters",)
 
     def accepts(self, body: Any) -> bool:
-        """A request has contents; other models of `predict` (images, tables) take other instances."""
+        """A request has contents; other `predict` models (images, tables) have other instances."""
         fields = as_dict(body)
         if isinstance(fields.get("content"), dict) or isinstance(fields.get("requests"), list):
             return True
@@ -37,7 +37,7 @@ class GoogleEmbed(Dialect):
         return [text for each in given if "content" in each for text in _read_texts(each["content"])]
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """Usage, where it is stated; the vectors stay in the recorded response."""
+        """Usage, if stated; the vectors stay in the recorded response."""
         document = documents[0] if documents else {}
         vectors = [as_dict(each.get("embeddings")) for each in as_dicts(document.get("predictions"))]
         counts = [as_int(as_dict(each.get("statistics")).get("token_count")) for each in vectors]

@@ -18,7 +18,7 @@ _ROLES: Final = {"model": "assistant", "function": "tool", "": "user"}
 class GoogleGenerate(Dialect):
     """POST …/models/MODEL:generateContent or :streamGenerateContent (events with alt=sse, else one JSON array).
 
-    The URL names the model and whether it streams, the body neither.
+    The URL states the model and whether to stream; the body states neither.
     """
 
     name: ClassVar[str] = "google.generate_content"
@@ -40,14 +40,14 @@ class GoogleGenerate(Dialect):
         return [text] if text else []
 
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
-        """The contents; one content or a text stands for a list of itself."""
+        """The contents; a single content or text becomes a list."""
         contents = body.get("contents")
         if isinstance(contents, str):
             return [{"parts": [{"text": contents}]}]
         return contents if isinstance(contents, list) else [contents] if isinstance(contents, dict) else []
 
     def read_message(self, item: Any) -> list[Message]:
-        """One content; each function response in it becomes a message of its own."""
+        """Read one content; each function response in it becomes a separate message."""
         fields = as_dict(item)
         parts = as_dicts(fields.get("parts"))
         results = [_read_result(each) for each in _inner(parts, "functionResponse", "function_response")]
@@ -59,14 +59,14 @@ class GoogleGenerate(Dialect):
         return [*results, Message(_ROLES.get(role, role), text, calls, image_urls=urls)]
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """What function responses answer; the Gemini API gives ids, Vertex AI mostly none."""
+        """Return the call ids in function responses; the Gemini API sets them, Vertex AI rarely does."""
         contents = as_dicts(self.conversation(body))
         parts = [part for content in contents for part in as_dicts(content.get("parts"))]
         ids = [as_str(each.get("id")) for each in _inner(parts, "functionResponse", "function_response")]
         return [each for each in ids if each]
 
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
-        """The declared functions one by one, other tools as they are."""
+        """The declared functions individually, other tools unchanged."""
         schemas: list[Any] = []
         for tool in as_dicts(body.get("tools")):
             declared = as_dicts(_either(tool, "functionDeclarations", "function_declarations"))
@@ -74,7 +74,7 @@ class GoogleGenerate(Dialect):
         return schemas
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """A response, or the chunks of one: each has the next parts of every candidate."""
+        """Read a response, or the chunks of one, each with the next parts of every candidate."""
         candidates: dict[int, _Candidate] = {}
         model = response_id = blocked = ""
         usage: dict[str, Any] = {}
@@ -108,7 +108,7 @@ class GoogleGenerate(Dialect):
 
 
 class _Candidate:
-    """One candidate, put together from chunks or taken whole."""
+    """One candidate, assembled from chunks or complete."""
 
     def __init__(self) -> None:
         self.finish_reason = ""
@@ -123,12 +123,12 @@ class _Candidate:
 
     def message(self) -> Message:
         role = self._role or "model"
-        # No separator: a stream cuts one text into parts anywhere.
+        # No separator: a stream splits one text into parts anywhere.
         return Message(_ROLES.get(role, role), _join(self._parts, separator=""), _read_calls(self._parts))
 
 
 def _either(fields: Mapping[str, Any], camel: str, snake: str) -> Any:
-    """A field in either spelling: Google's servers take both."""
+    """Return a field in either spelling: Google's servers accept both."""
     return fields[camel] if camel in fields else fields.get(snake)
 
 
@@ -137,7 +137,7 @@ def _inner(parts: list[dict[str, Any]], camel: str, snake: str) -> list[dict[str
 
 
 def _join(parts: list[dict[str, Any]], separator: str = "\n") -> str:
-    """What was said; a thought is not part of it."""
+    """Join the texts of parts that are not thoughts."""
     return separator.join(as_str(p.get("text")) for p in parts if p.get("text") and p.get("thought") is not True)
 
 

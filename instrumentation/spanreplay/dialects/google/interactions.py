@@ -1,4 +1,4 @@
-"""Google's interactions: steps in, steps out, kept by the server between turns; models and agents."""
+"""Google's interactions: steps in, steps out, stored by the server between turns; for models and agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GoogleInteractions(Dialect):
         return is_named and isinstance(fields.get("input"), str | list | dict)
 
     def read_request(self, body: Any) -> RequestMeaning:
-        """What is asked for; an agent stands in the place of a model."""
+        """Read the meaning of a request; an agent is reported as the model."""
         found = super().read_request(body)
         return found if found.model else replace(found, model=as_str(as_dict(body).get("agent")))
 
@@ -50,7 +50,7 @@ class GoogleInteractions(Dialect):
         return [] if given is None else [given]
 
     def read_message(self, item: Any) -> list[Message]:
-        """One step or content."""
+        """Read one step or content."""
         if isinstance(item, str):
             return [Message("user", item)]
         fields = as_dict(item)
@@ -67,7 +67,7 @@ class GoogleInteractions(Dialect):
         return [Message("assistant" if role == "model" else role, text)] if text else []
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """What function results answer."""
+        """Return the call ids in function results."""
         results = (item for item in as_dicts(body.get("input")) if item.get("type") == "function_result")
         return [found for found in (as_str(item.get("call_id")) for item in results) if found]
 
@@ -76,7 +76,7 @@ class GoogleInteractions(Dialect):
         return as_dicts(body.get("tools"))
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An interaction, or the events of one; earlier releases call its steps `outputs`."""
+        """Read an interaction, or the events of one; earlier releases call its steps `outputs`."""
         if not is_stream:
             whole = documents[0] if documents else {}
             return _fold(whole, as_dicts(whole.get("steps")) or as_dicts(whole.get("outputs")))
@@ -93,7 +93,7 @@ class GoogleInteractions(Dialect):
 
 
 class _Step:
-    """One step of a stream, put together from its beginning and what was added."""
+    """One step of a stream, assembled from its start and its deltas."""
 
     def __init__(self) -> None:
         self._begun: dict[str, Any] = {}

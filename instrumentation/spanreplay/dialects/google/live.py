@@ -1,4 +1,4 @@
-"""Google's live sessions: messages both ways over one websocket, read as one long generateContent."""
+"""Google's live sessions: messages in both directions over one websocket, read as one long generateContent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTS: Final = {
     "thoughtsTokenCount": "thoughtsTokenCount",
     "toolUsePromptTokenCount": "toolUsePromptTokenCount",
 }
-"""How a live session states usage, and how generateContent does."""
+"""Name of a usage count in a live session → its name in generateContent."""
 
 
 class GoogleLive(GoogleGenerate):
@@ -31,7 +31,7 @@ class GoogleLive(GoogleGenerate):
 
 
 class Session:
-    """What a session's messages mean, one after the other."""
+    """Reads the messages of a session in order."""
 
     dialect: ClassVar[type[GoogleLive]] = GoogleLive
 
@@ -45,7 +45,7 @@ class Session:
         self._is_open = False
 
     def read(self, messages: Iterable[tuple[bool, Any]]) -> Session:
-        """Take in (was sent, message as it is stored); what is no JSON is left out."""
+        """Read pairs (was sent, stored message); messages that are not JSON are skipped."""
         for is_sent, text in messages:
             (self._sent if is_sent else self._got)(_parse(text))
         return self
@@ -95,7 +95,7 @@ class Session:
             self._parts.extend(parts)
 
     def answer(self, dialect: GoogleLive) -> ResponseMeaning:
-        """What the model said in all its turns, as far as they came."""
+        """Return the model's output of all turns, including an unfinished one."""
         reason = "" if self._is_open else self._reason
         candidate = {"content": {"role": "model", "parts": self._parts}, "finishReason": reason}
         whole = {"candidates": [candidate], "usageMetadata": self._counts, "modelVersion": self._model}

@@ -1,4 +1,4 @@
-"""Ollama's own chat: JSON lines where it streams, which it does unless told otherwise."""
+"""Ollama's native chat: it streams JSON lines by default."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OllamaChat(Dialect):
         return messages if isinstance(messages, list) else []
 
     def read_message(self, item: Any) -> list[Message]:
-        """One message; images are base64 of a format that is not named."""
+        """Read one message; images are base64 of an unstated format."""
         fields = as_dict(item)
         images = fields.get("images")
         return [
@@ -56,7 +56,7 @@ class OllamaChat(Dialect):
         ]
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """What messages with role tool answer; older servers give no ids."""
+        """Return the call ids in messages with role tool; older servers send no ids."""
         found = (as_str(message.get("tool_call_id")) for message in as_dicts(body.get("messages")))
         return [each for each in found if each]
 
@@ -65,7 +65,7 @@ class OllamaChat(Dialect):
         return as_dicts(body.get("tools"))
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An answer, or the lines of one."""
+        """Read an answer, or the lines of one."""
         messages = [as_dict(document.get("message")) for document in documents]
         text = "".join(as_str(message.get("content")) for message in messages)
         calls = tuple(call for message in messages for call in _read_calls(message))
@@ -73,7 +73,7 @@ class OllamaChat(Dialect):
 
 
 def fold_lines(documents: Sequence[dict[str, Any]], text: str, calls: tuple[ToolCall, ...] = ()) -> ResponseMeaning:
-    """What the lines say beside the text; the last one has the usage."""
+    """Build the response from the text, the calls and the last line, which has the usage."""
     last = documents[-1] if documents else {}
     is_done = last.get("done") is True
     return ResponseMeaning(

@@ -1,4 +1,4 @@
-"""Ollama's own embeddings, in the new and the old form."""
+"""Ollama's native embeddings, in the new and the old format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["OllamaEmbed"]
 
 
 class OllamaEmbed(Dialect):
-    """POST …/api/embed, and …/api/embeddings before it."""
+    """POST …/api/embed, and its predecessor …/api/embeddings."""
 
     kind: ClassVar[Kind] = Kind.EMBEDDING
     name: ClassVar[str] = "ollama.embed"
@@ -24,7 +24,7 @@ class OllamaEmbed(Dialect):
     nested_parameters: ClassVar[tuple[str, ...]] = ("options",)
 
     def accepts(self, body: Any) -> bool:
-        """A request names a model and what to embed."""
+        """A request names a model and has input to embed."""
         fields = as_dict(body)
         return isinstance(fields.get("model"), str) and isinstance(
             fields.get("input", fields.get("prompt")), str | list

@@ -1,4 +1,4 @@
-"""Ollama's own completion of one prompt: JSON lines where it streams, which it does unless told otherwise."""
+"""Ollama's native completion of one prompt: it streams JSON lines by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OllamaGenerate(Dialect):
     is_stream_by_default: ClassVar[bool] = True
 
     def accepts(self, body: Any) -> bool:
-        """A request names a model; without a prompt it only loads that model, which is no call of it."""
+        """A request names a model and has a prompt; without a prompt it only loads the model."""
         fields = as_dict(body)
         return isinstance(fields.get("model"), str) and bool(as_str(fields.get("prompt")))
 
@@ -38,9 +38,9 @@ class OllamaGenerate(Dialect):
         return [body["prompt"]] if body.get("prompt") else []
 
     def read_message(self, item: Any) -> list[Message]:
-        """A prompt is what the user said."""
+        """A prompt is a user message."""
         return [Message("user", as_str(item))]
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """An answer, or the lines of one."""
+        """Read an answer, or the lines of one."""
         return fold_lines(documents, "".join(as_str(document.get("response")) for document in documents))

@@ -1,1 +1,1 @@
-"""Protocols of OpenAI, and of everything that speaks them."""
+"""Protocols of OpenAI and compatible providers."""

@@ -1,4 +1,4 @@
-"""OpenAI chat completions, and everything that speaks them: vLLM, Ollama, SGLang, Groq, Mistral, …"""
+"""OpenAI chat completions and compatible providers: vLLM, Ollama, SGLang, Groq, Mistral, …"""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class OpenAIChat(Dialect):
         ]
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """What messages with role tool answer."""
+        """Return the call ids in messages with role tool."""
         found = (as_str(message.get("tool_call_id")) for message in as_dicts(body.get("messages")))
         return [each for each in found if each]
 
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
-        """The tools, in the new or the old form."""
+        """The tools, in the new or the old format."""
         return as_dicts(body.get("tools")) or as_dicts(body.get("functions"))
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """A completion, or the chunks of one."""
+        """Read a completion, or the chunks of one."""
         choices: dict[int, _Choice] = {}
         model = fingerprint = response_id = ""
         usage: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class OpenAIChat(Dialect):
                     choices.setdefault(index, _Choice()).add(choice)
         messages = tuple(choices[index].message() for index in sorted(choices))
         first = choices.get(0, _Choice())
-        # Writer spells it with one s less
+        # Writer spells it `prompt_token_details`
         prompt_details = as_dict(usage.get("prompt_tokens_details")) or as_dict(usage.get("prompt_token_details"))
         completion_details = as_dict(usage.get("completion_tokens_details"))
         return ResponseMeaning(
@@ -100,7 +100,7 @@ class OpenAIChat(Dialect):
 
 
 class _Choice:
-    """One choice, put together from deltas or taken from a whole message."""
+    """One choice, assembled from deltas or a complete message."""
 
     def __init__(self) -> None:
         self.role = "assistant"
@@ -139,6 +139,6 @@ def _read_tool_calls(fields: dict[str, Any]) -> tuple[ToolCall, ...]:
         function = as_dict(call.get("function")) or as_dict(call.get("custom"))
         arguments = as_str(function.get("arguments")) or as_str(function.get("input"))
         found = ToolCall(as_str(call.get("id")), as_str(function.get("name")), arguments)
-        if found != _NO_CALL:  # Snowflake puts an empty one into messages that call nothing
+        if found != _NO_CALL:  # Snowflake adds an empty call to messages without calls
             calls.append(found)
     return tuple(calls)

@@ -1,4 +1,4 @@
-"""OpenAI's /responses/compact: a model makes a long conversation short."""
+"""OpenAI's /responses/compact: a model shortens a long conversation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["OpenAICompact"]
 
 
 class OpenAICompact(OpenAIResponses):
-    """POST …/responses/compact: the user's messages come back, all else as one item that only the model can read."""
+    """POST …/responses/compact: returns the user's messages, and the rest as one item that only the model can read."""
 
     name: ClassVar[str] = "openai.responses.compact"
     keyspec: ClassVar[str] = "openai_compact/1"
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """Usage; what the user said before is no word of the model's, and the item stays in the response."""
+        """Read the usage; the output is ignored: user messages aren't the model's, and the item is opaque."""
         document = documents[0] if documents else {}
         found = self.fold_response({**document, "output": []})
         return replace(found, is_complete=document.get("object") == "response.compaction")

@@ -1,4 +1,4 @@
-"""OpenAI's older completions: a prompt in, texts out; vLLM, SGLang, llama.cpp, Mistral's fill-in-the-middle."""
+"""OpenAI's legacy completions: a prompt in, texts out; vLLM, SGLang, llama.cpp, Mistral's fill-in-the-middle."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class OpenAICompletions(OpenAIChat):
     content_fields: ClassVar[frozenset[str]] = frozenset({"model", "prompt", "suffix", "prompt_embeds"})
 
     def accepts(self, body: Any) -> bool:
-        """A request has a prompt, and says for which model."""
+        """A request has a prompt and names a model."""
         fields = as_dict(body)
         has_prompt = isinstance(fields.get("prompt"), str | list) or "prompt_embeds" in fields
         return has_prompt and (isinstance(fields.get("model"), str) or bool(self.url_model))
 
     def read_system(self, body: Mapping[str, Any]) -> list[str]:
-        """There is none: a prompt is one text."""
+        """Return nothing: a prompt is one text."""
         return []
 
     def conversation(self, body: Mapping[str, Any]) -> list[Any]:
@@ -38,21 +38,21 @@ class OpenAICompletions(OpenAIChat):
         return [] if prompt is None else [prompt]
 
     def read_message(self, item: Any) -> list[Message]:
-        """A prompt is what the user said."""
+        """A prompt is a user message."""
         return [Message("user", as_str(item) or to_json(item))]
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """There are none."""
+        """Return nothing: there are no tools."""
         return []
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """A completion, or the chunks of one; Writer's chunks are `{"value": …}`, and it gives no reason for an end."""
+        """Read a completion, or the chunks of one; Writer's chunks are `{"value": …}` and have no finish reason."""
         found = super().fold([_with_choice(document) for document in documents], is_stream)
         has_ended = not is_stream or any(document.get("type") == "[DONE]" for document in documents)
         return replace(found, is_complete=found.is_complete or (has_ended and bool(found.messages)))
 
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
-        """There are none."""
+        """Return nothing: there are no tools."""
         return []
 
 

@@ -1,4 +1,4 @@
-"""OpenAI embeddings, and everything that speaks them: vLLM, Mistral, Voyage, Jina, …"""
+"""OpenAI embeddings and compatible providers: vLLM, Mistral, Voyage, Jina, …"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OpenAIEmbeddings(Dialect):
     content_fields: ClassVar[frozenset[str]] = frozenset({"model", "input"})
 
     def accepts(self, body: Any) -> bool:
-        """A request has input and says for which model."""
+        """A request has input and names a model."""
         fields = as_dict(body)
         has_model = isinstance(fields.get("model"), str) or bool(self.url_model)
         return isinstance(fields.get("input"), str | list) and has_model
@@ -42,7 +42,7 @@ class OpenAIEmbeddings(Dialect):
         return ResponseMeaning(
             model=as_str(document.get("model")),
             response_id=as_str(document.get("id")),
-            tokens_in=as_int(usage.get("prompt_tokens", usage.get("total_tokens"))),  # Voyage states the total only
+            tokens_in=as_int(usage.get("prompt_tokens", usage.get("total_tokens"))),  # Voyage states only the total
             tokens_out=0 if usage else -1,
             is_complete=isinstance(document.get("data"), list),
         )

@@ -1,4 +1,4 @@
-"""OpenAI's /responses/input_tokens: how many tokens a request would have."""
+"""OpenAI's /responses/input_tokens: the number of tokens a request would have."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["OpenAIInputTokens"]
 
 
 class OpenAIInputTokens(OpenAIResponses):
-    """POST …/responses/input_tokens: counted, not answered."""
+    """POST …/responses/input_tokens: the request is counted, not answered."""
 
     kind: ClassVar[Kind] = Kind.COMPUTE
     name: ClassVar[str] = "openai.responses.input_tokens"
     keyspec: ClassVar[str] = "openai_input_tokens/1"
 
     def accepts(self, body: Any) -> bool:
-        """A request has input, or continues one that had."""
+        """A request has input, or continues an earlier response or conversation."""
         return bool({"input", "previous_response_id", "conversation"} & as_dict(body).keys())
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """How many tokens."""
+        """Read the number of tokens."""
         tokens_in = as_int(documents[0].get("input_tokens")) if documents else -1
         return ResponseMeaning(tokens_in=tokens_in, is_complete=tokens_in >= 0)

@@ -1,4 +1,4 @@
-"""OpenAI's realtime sessions: events both ways over one websocket, read as one long response."""
+"""OpenAI's realtime sessions: events in both directions over one websocket, read as one long response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["OpenAIRealtime", "Session"]
 EVENT_CHARS_MAX: Final = 1_000_000
 ITEMS_MAX: Final = 10_000
 _UNREAD: Final = ("input_audio_buffer.append", "output_audio.delta", "response.audio.delta")
-"""Events that are sound and nothing else."""
+"""Events that contain only audio."""
 _DELTAS: Final = (
     "response.output_text.delta",
     "response.text.delta",
@@ -31,13 +31,13 @@ _COUNTS: Final = (
 
 
 class OpenAIRealtime(OpenAIResponses):
-    """GET …/realtime, a websocket; what is said reads as in the responses protocol."""
+    """GET …/realtime, a websocket; its items are read as in the responses protocol."""
 
     name: ClassVar[str] = "openai.realtime"
 
 
 class Session:
-    """What a session's events mean, one after the other."""
+    """Reads the events of a session in order."""
 
     dialect: ClassVar[type[OpenAIRealtime]] = OpenAIRealtime
 
@@ -56,7 +56,7 @@ class Session:
         self._is_open = False
 
     def read(self, events: Iterable[tuple[bool, Any]]) -> Session:
-        """Take in (was sent, message as it is stored); what is no event is left out."""
+        """Read pairs (was sent, stored message); messages that are not events are skipped."""
         for is_sent, text in events:
             event = _parse(text)
             (self._sent if is_sent else self._got)(as_str(event.get("type")), event)
@@ -111,7 +111,7 @@ class Session:
                 self._counts[path] = self._counts.get(path, 0) + as_int(found)
 
     def answer(self, dialect: OpenAIRealtime) -> ResponseMeaning:
-        """What the model said in all its responses, as far as they came."""
+        """Return the model's output of all responses, including an unfinished one."""
         outputs = list(self._outputs)
         if self._partial:
             outputs.append({"type": "message", "role": "assistant", "content": "".join(self._partial)})
@@ -134,7 +134,7 @@ def _parse(message: Any) -> dict[str, Any]:
 
 
 def _plain(item: dict[str, Any]) -> dict[str, Any]:
-    """An item with the words of its sound in the place of its text."""
+    """Return an item in which transcripts of audio serve as text."""
     content = item.get("content")
     if not isinstance(content, list):
         return item

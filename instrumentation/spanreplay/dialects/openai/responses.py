@@ -25,7 +25,7 @@ class OpenAIResponses(Dialect):
     content_fields: ClassVar[frozenset[str]] = frozenset({"model", "input", "instructions", "tools"})
 
     def accepts(self, body: Any) -> bool:
-        """A request has input, or continues one that had."""
+        """A request has input, a stored prompt or a previous response, and names a model (optional with a prompt)."""
         fields = as_dict(body)
         has_input = isinstance(fields.get("input"), str | list)
         return (has_input or "prompt" in fields or "previous_response_id" in fields) and (
@@ -67,7 +67,7 @@ class OpenAIResponses(Dialect):
         return []
 
     def read_result_ids(self, body: Mapping[str, Any]) -> list[str]:
-        """What output items answer."""
+        """Return the call ids in output items."""
         items = as_dicts(body.get("input"))
         outputs = [item for item in items if as_str(item.get("type")).endswith("_call_output")]
         return [as_str(item.get("call_id")) for item in outputs if item.get("call_id")]
@@ -77,7 +77,7 @@ class OpenAIResponses(Dialect):
         return as_dicts(body.get("tools"))
 
     def fold(self, documents: Sequence[dict[str, Any]], is_stream: bool) -> ResponseMeaning:
-        """A response object; of a cut stream, the items that were finished and the text so far."""
+        """Read a response object; for a truncated stream, the finished items and the text so far."""
         if not is_stream:
             return self.fold_response(documents[0] if documents else {})
         last: dict[str, Any] = {}
@@ -101,7 +101,7 @@ class OpenAIResponses(Dialect):
         return self.fold_response({**last, "output": [items[index] for index in sorted(items)]}, error=error)
 
     def fold_response(self, response: dict[str, Any], error: str = "") -> ResponseMeaning:
-        """A response object."""
+        """Read a response object."""
         usage = as_dict(response.get("usage"))
         status = as_str(response.get("status"))
         messages = [message for item in as_dicts(response.get("output")) for message in self.read_message(item)]
@@ -136,7 +136,7 @@ def _read_call(fields: dict[str, Any]) -> ToolCall:
 
 
 def _merge(messages: list[Message]) -> tuple[Message, ...]:
-    """Output items as one assistant message, as other protocols give it."""
+    """Merge output items into one assistant message, as in other protocols."""
     if len(messages) < 2:
         return tuple(messages)
     texts = [message.text for message in messages if message.text]

@@ -1,1 +1,1 @@
-"""Requests of aiohttp's own server, which speaks neither ASGI nor WSGI: what comes in, what goes out, their replay."""
+"""Records and replays requests of aiohttp's own server, which speaks neither ASGI nor WSGI."""

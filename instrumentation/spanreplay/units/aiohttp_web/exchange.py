@@ -1,14 +1,14 @@
-"""Requests of aiohttp's own server: each is a unit, with the calls that an ASGI request has. Records it and replays it.
+"""Requests of aiohttp's own server: each one is a unit with the same calls as an ASGI request.
 
-    http:request   (read)    what the server got: method, path, query, headers, addresses
-    http:body      (read)    the body, at once where it is all here, else when the application has read its last part
+    http:request   (read)    the server's input: method, path, query, headers, addresses
+    http:body      (read)    the body: at once if it has all arrived, else when the application reads its last part
     http:disconnect (read)   the client went away before the response was complete
     http:cancelled (read)    the server cancels the application
-    http:response  (write)   status, headers and body, before its last part goes out, or when the application is done
-    http:raised    (pure)    an exception that came out of the application after the response
+    http:response  (write)   status, headers and body, before the last part is sent or when the application is done
+    http:raised    (pure)    an exception that the application raised after the response
 
-Both sides are the server's own: in a replay its parser gets the recorded lines, and its writer writes to nobody.
-Recording fails open: what fails here is counted, and the application gets what the server gives.
+A replay uses the real server: its parser gets the recorded lines, and its writer's output is discarded.
+Recording fails open: an error in this module is counted, and the application still gets the server's data.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["PARTS_TAKEN", "Exchange", "RecordedExchange", "find_exchange", "find
 
 T = TypeVar("T")
 PARTS_TAKEN: Final = "parts"
-"""Member of what `http:disconnect` gives: how many parts of the response the application had written."""
+"""Member of the result of `http:disconnect`: how many parts of the response the application had written."""
 _INFORMATION: Final = "information"
-"""A response before the response: `100 Continue`."""
+"""An informational response before the actual one: `100 Continue`."""
 _OF_ANOTHER: Final = "another request, or the process itself, wrote to this one's client: a replay does not do that"
 _exchanges: dict[int, Exchange] = {}
-"""Connection → its request that is under way; a connection has one at a time."""
+"""Connection → its current request; a connection has one at a time."""
 
 
 def find_exchange(protocol: Any) -> Exchange | None:
-    """The request that is under way on a connection."""
+    """Return a connection's current request."""
     return _exchanges.get(id(protocol)) if _exchanges else None
 
 
 def find_exchange_of(reader: Any) -> Exchange | None:
-    """The request whose body a reader gives."""
+    """Return the request whose body a reader reads."""
     if not _exchanges:
         return None
     found = _exchanges.get(id(getattr(reader, "_protocol", None)))
@@ -55,10 +55,10 @@ def find_exchange_of(reader: Any) -> Exchange | None:
 
 
 class Exchange:
-    """One request: what passes between server and application."""
+    """One request: the data between server and application. Base of recording and replay."""
 
     is_recorded = False
-    """Whether it is being recorded; else it is a recorded one."""
+    """Whether it is being recorded, not replayed."""
 
     def __init__(self, protocol: Any, lane: Lane) -> None:
         self.protocol = protocol
@@ -66,48 +66,48 @@ class Exchange:
         self.reader: Any = None
         self.response = Response()
         self.raised: BaseException | None = None
-        """An exception of the application's that the server makes a response of."""
+        """An application's exception that the server turns into a response."""
         self.is_gone = False
         self.is_websocket = False
         self.is_dated_by_server = False
-        """Whether the response's date is not the application's choice."""
+        """Whether the server set the response's date, not the application."""
         self.answer: Any = None
-        """The application's response, once its headers are made."""
+        """The application's response, once its headers are being prepared."""
         self._has_begun = False
         self._stated: BaseException | None = None
         _exchanges[id(protocol)] = self
 
     def inside(self) -> AbstractContextManager[object]:
-        """A block whose calls are the exchange's, whatever task or callback it stands in."""
+        """A block whose calls belong to the exchange, in any task or callback."""
         return inside_lane(self.lane)
 
     def note(self, make: Callable[..., object], *args: object) -> None:
-        """Make calls of the exchange's own."""
+        """Make the exchange's own calls."""
         make(*args)
 
     def hole(self, reason: str) -> None:
-        """The recording of the exchange is not whole."""
+        """Note that the recording of the exchange is incomplete."""
 
     def is_of_another(self) -> bool:
-        """Whether the code that writes now is another request's or the process's, not this one's application."""
+        """Whether the code that is writing belongs to another request or the process, not to this application."""
         return False
 
     async def before_part(self) -> None:
-        """The application writes; a part more is about to go out."""
+        """Called before the application writes a part."""
 
     def read(self, wrapped: Callable[..., bytes], *args: Any) -> bytes:
-        """As the reader's."""
+        """Read from the reader."""
         return wrapped(*args)
 
     async def wait(self, wrapped: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """As the reader's, which has nothing left to give."""
+        """Wait for more data when the reader is empty."""
         await wrapped(*args)
 
     def lose(self) -> None:
-        """The server hears that the connection is lost."""
+        """Called when the server learns that the connection is lost."""
 
     def watch(self, request: Any) -> None:
-        """Look at what the application writes from now on, and at what it reads."""
+        """Observe the application's reads and writes from now on."""
         writer, self.reader = request._payload_writer, request._payload
         write_headers, write, write_eof = writer.write_headers, writer.write, writer.write_eof
 
@@ -131,7 +131,7 @@ class Exchange:
     async def _pass(self, writing: Awaitable[T]) -> T:
         try:
             return await writing
-        except ConnectionError:  # how the server says that the client is gone
+        except ConnectionError:  # the server raises it when the client has disconnected
             self.lose()
             raise
 
@@ -150,7 +150,7 @@ class Exchange:
         if self.response.is_complete:
             return
         if len(chunk) and getattr(self.answer, "_compressed_body", None) is chunk:
-            chunk = self.answer._body  # a secret in it can't be found once the server has compressed it
+            chunk = self.answer._body  # secrets can't be found after the server has compressed it
         if len(chunk):
             self.response.add(bytes(chunk))
         if not self.is_gone:
@@ -167,12 +167,12 @@ class Exchange:
         self._stated = found
 
     def leave(self) -> None:
-        """The connection is free for its next request."""
+        """Free the connection for its next request."""
         _exchanges.pop(id(self.protocol), None)
 
 
 class RecordedExchange(Exchange):
-    """One request that is being recorded."""
+    """Records one request."""
 
     is_recorded = True
 
@@ -202,7 +202,7 @@ class RecordedExchange(Exchange):
         return True
 
     def note_request(self, request: Any) -> None:
-        """The request begins."""
+        """Record the start of the request."""
         address = None if request.transport is None else request.transport.get_extra_info("sockname")
         note_units(address[1] if isinstance(address, tuple) else None)
         described = describe_request(request)
@@ -226,7 +226,7 @@ class RecordedExchange(Exchange):
         return part
 
     def _note_part(self, part: bytes, end: int) -> None:
-        """A part that ends there in the body; what the application gave back to the reader comes again."""
+        """Add a part that ends at this offset, without bytes already seen: the application may unread data."""
         part = part[max(0, self._body.size - (end - len(part))) :]
         is_last = self.reader.at_eof()
         if part or is_last:
@@ -245,7 +245,7 @@ class RecordedExchange(Exchange):
             read_in(DISCONNECT, {PARTS_TAKEN: self.response.parts})
 
     def end(self, raised: BaseException | None) -> None:
-        """The application is done with the request."""
+        """Record how the application finished the request, and end the unit."""
         is_by_server = isinstance(raised, asyncio.CancelledError)
         try:
             with self.inside():

@@ -1,4 +1,4 @@
-"""Replays a request of aiohttp's own server: gives it the recorded one on a connection of its own, and compares."""
+"""Replays a recorded request in aiohttp's own server, on a simulated connection, and compares the response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ReplayedExchange", "replay_request_of"]
 
 
 async def replay_request_of(server: Any) -> None:
-    """Give the recorded request that is replayed now to a server's application; the session knows what differs."""
+    """Replay the current recorded request through a server's application; the session keeps any differences."""
     run = active_run()
     if run is None or run.session is None:
         raise AssertionError("only a replay has a recorded request")
@@ -38,11 +38,11 @@ async def replay_request_of(server: Any) -> None:
         with inside_lane(lane):
             await await_left(run, before)
     except ReplayMiss:
-        return  # the session knows
+        return  # the session has noted it
 
 
 class ReplayedExchange(Exchange):
-    """One recorded request, for the application that runs again. What it makes raises ReplayMiss."""
+    """Replays one recorded request. Its calls may raise ReplayMiss."""
 
     def __init__(self, run: Run, protocol: Any, lane: Lane) -> None:
         super().__init__(protocol, lane)
@@ -52,14 +52,14 @@ class ReplayedExchange(Exchange):
         self._is_body_whole = True
         self._is_body_here = False
         self._taken = -1
-        """How many parts of the response were written when the client went away; -1 where it did not."""
+        """How many parts of the response were written before the client disconnected; -1 if it didn't."""
         self._working: asyncio.Task[Any] | None = None
         self._has_moved = asyncio.Event()
-        """Set when a part is written, and when the client goes away."""
+        """Set when a part is written, and when the client disconnects."""
         self._is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def play(self) -> set[asyncio.Task[Any]]:
-        """Give the request to the server; gives the tasks that are not the application's. Raises: ReplayMiss."""
+        """Pass the request to the server; return the tasks that don't belong to the application. Raises: ReplayMiss."""
         described = given.put_request(await self._serve(REQUEST))
         gone = self._find(DISCONNECT)
         self._taken = -1 if gone is None else int((gone or {}).get(PARTS_TAKEN, 0))
@@ -81,7 +81,7 @@ class ReplayedExchange(Exchange):
         return {DISCONNECT: self._go_away, CANCELLED: self._cancel}
 
     async def serve(self, handle: Callable[..., Awaitable[Any]], request: Any, *args: Any) -> Any:
-        """Let the server call its application, with what was recorded before it did so."""
+        """Let the server call its application, after feeding a body that had arrived before the call."""
         raised: BaseException | None = None
         result = None
         self._working = asyncio.current_task()
@@ -94,7 +94,7 @@ class ReplayedExchange(Exchange):
                         await self._feed()
                 try:
                     result = await handle(request, *args)
-                except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 -- what the server would have got
+                except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 -- the server would have received it
                     raised = exc
                 self._record(raised)
         except BaseException as exc:
@@ -116,12 +116,12 @@ class ReplayedExchange(Exchange):
     # ── the body ────────────────────────────────────────────────────────────────────────────────────
     async def wait(self, wrapped: Callable[..., Awaitable[None]], *args: Any) -> None:
         if self._is_body_served and not self._parts and not self._is_body_whole:
-            await wrapped(*args)  # until the client is gone
+            await wrapped(*args)  # until the client disconnects
         else:
             await self._feed()
 
     async def _feed(self) -> None:
-        """Give the next part of the body to the reader that asks for it."""
+        """Feed the next part of the body to the reader."""
         if not self._is_body_served:
             self._is_body_served = True
             described = {} if self._find(BODY) is None else await self._serve(BODY)
@@ -136,7 +136,7 @@ class ReplayedExchange(Exchange):
 
     # ── the client ──────────────────────────────────────────────────────────────────────────────────
     async def before_part(self) -> None:
-        """Let nothing be written that was not before the client went away."""
+        """Block writes beyond the number of parts written before the client disconnected."""
         self._has_moved.set()
         while not self.is_gone and self.response.parts == self._taken:
             self._has_moved.clear()
@@ -156,14 +156,14 @@ class ReplayedExchange(Exchange):
         self.protocol.connection_lost(None)
 
     async def _cancel(self) -> None:
-        """Cancel the application where its server did."""
+        """Cancel the application where the server cancelled it."""
         await self._serve(CANCELLED)
         if self._working is not None:
             self._working.cancel()
 
     # ── the recording ───────────────────────────────────────────────────────────────────────────────
     def _find(self, name: str) -> Any:
-        """What a recorded call gave; None where there is none, and {} where it gave nothing."""
+        """Return a recorded call's result, {} if it has none; None if there is no such call."""
         session = self._run.session
         call = None if session is None else session.index.at(self.lane.path, f"{KIND}:{name}", 0)
         return None if call is None else json.loads(call.response)["value"] or {}

@@ -1,4 +1,4 @@
-"""What aiohttp's server gets of a request, as values that can be recorded, and its connection where no client is."""
+"""A request of aiohttp's server as values that can be recorded, and a connection without a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IS_BODY_HERE: Final = "is_body_here"
 
 
 def describe_request(request: Any) -> dict[str, Any]:
-    """The request, as far as it comes from the client or the addresses of its connection."""
+    """Describe a request: the parts that come from the client or the connection's addresses."""
     message = request._message
     raw_path, mark, query = message.path.partition("?")
     found: dict[str, Any] = {_METHOD: message.method, _PATH: request.path, _RAW_PATH: raw_path}
@@ -37,7 +37,7 @@ def describe_request(request: Any) -> dict[str, Any]:
 
 
 def build_head(described: Mapping[str, Any]) -> bytes:
-    """The request's lines as its client has sent them, for the server's parser."""
+    """Return the request line and headers as the client sent them, for the server's parser."""
     query = f"?{described[_QUERY]}" if _QUERY in described else ""
     line = f"{described[_METHOD]} {described[_RAW_PATH]}{query} HTTP/{described[_VERSION]}\r\n"
     headers = b"".join(name + b": " + value + b"\r\n" for name, value in read_headers(described[_HEADERS]))
@@ -45,14 +45,14 @@ def build_head(described: Mapping[str, Any]) -> bytes:
 
 
 def encode_headers(headers: Mapping[str, str], omitted: str) -> Iterable[tuple[bytes, bytes]]:
-    """The headers of a response as they go out, but for one that is not the application's."""
+    """Yield a response's headers as they are sent, except the omitted one, which the server set."""
     for name, value in headers.items():
         if name.lower() != omitted:
             yield str(name).encode("utf-8", "surrogateescape"), str(value).encode("utf-8", "surrogateescape")
 
 
 class Connection(asyncio.Transport):
-    """A connection whose client is a recording: what is written goes nowhere."""
+    """A transport whose client is a recording: written data is discarded."""
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         places = {"peername": described.get(_CLIENT), "sockname": described.get(_SERVER)}
@@ -61,23 +61,23 @@ class Connection(asyncio.Transport):
         self._is_closing = False
 
     def write(self, data: Any) -> None:
-        """Take what the server sends."""
+        """Discard the server's data."""
 
     def writelines(self, list_of_data: Any) -> None:
-        """Take what the server sends."""
+        """Discard the server's data."""
 
     def is_closing(self) -> bool:
-        """Whether the server has closed it."""
+        """Whether the server has closed the connection."""
         return self._is_closing
 
     def close(self) -> None:
-        """The server is done with it."""
+        """Close the connection for the server."""
         self._is_closing = True
 
     abort = close
 
     def pause_reading(self) -> None:
-        """Nothing comes by itself."""
+        """No-op: no data arrives by itself."""
 
     def resume_reading(self) -> None:
-        """Nothing comes by itself."""
+        """No-op: no data arrives by itself."""

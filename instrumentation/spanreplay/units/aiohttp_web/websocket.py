@@ -1,11 +1,11 @@
-"""Websocket sessions of aiohttp's own server: each is a unit, with the calls that a session of ASGI has.
+"""Websocket sessions of aiohttp's own server: each one is a unit with the same calls as an ASGI session.
 
     http:websocket.send     (write)  the handshake, each message of the application, its close
-    http:websocket.receive  (read)   what the application gets from the connection: messages, pings, its end
-    http:websocket.end      (write)  the application is done with the session, and what it raised
+    http:websocket.receive  (read)   the application's input from the connection: messages, pings, its end
+    http:websocket.end      (write)  the application has returned, or raised an exception
 
-They are made where the application's object asks its connection, so that the rest of it is aiohttp's own, in a replay
-as well. What the application sends as pings and pongs is not recorded: timers decide it.
+They are made where the application's websocket object talks to its connection, so the rest of it remains aiohttp's
+own, also in a replay. Pings and pongs that the application sends are not recorded, because timers decide them.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _UNKNOWN: Final = "this version of aiohttp sends messages in a way that is not r
 
 
 class Session(Protocol):
-    """The request that has become a session."""
+    """The request that was upgraded to a session."""
 
     is_recorded: bool
     is_websocket: bool
     is_dated_by_server: bool
 
     def inside(self) -> AbstractContextManager[object]:
-        """A block whose calls are the session's."""
+        """A block whose calls belong to the session."""
 
     def note(self, make: Callable[..., object], *args: object) -> None:
-        """Make calls of the session's own."""
+        """Make the session's own calls."""
 
     def hole(self, reason: str) -> None:
-        """The recording of the session is not whole."""
+        """Note that the recording of the session is incomplete."""
 
     def is_of_another(self) -> bool:
-        """Whether the code that writes now is another request's or the process's."""
+        """Whether the code that is writing belongs to another request or the process."""
 
 
 def take_over(response: Any, exchange: Session) -> None:
-    """Put the exchange between an application's websocket and its connection, which have shaken hands."""
+    """Put the exchange between an application's websocket and its connection, after the handshake."""
     exchange.is_websocket = True
     headers = [(str(name).encode(), str(value).encode()) for name, value in response.headers.items()]
     headers = [each for each in headers if not (exchange.is_dated_by_server and each[0].lower() == b"date")]
@@ -65,11 +65,11 @@ def take_over(response: Any, exchange: Session) -> None:
     response._reader, response._writer = _Reader(response._reader, exchange), _Writer(response._writer, exchange)
     if not exchange.is_recorded:
         response._cancel_heartbeat()
-        response._heartbeat = None  # what the recorded client answered to it comes as it came
+        response._heartbeat = None  # the recorded client's pongs are replayed as they arrived
 
 
 def record_end(exchange: Session, raised: BaseException | None) -> None:
-    """The application is done with the session."""
+    """Record how the application finished the session."""
     arguments = {} if raised is None else {"raised": f"{type(raised).__module__}.{type(raised).__qualname__}"}
     with exchange.inside():
         call_sync(lambda: _write_leaf(arguments, END), lambda: None)
@@ -88,23 +88,23 @@ async def _nothing() -> Any:
 
 
 class _Side:
-    """One side of a connection; what is not a message is the connection's own."""
+    """Wraps one side of a connection; all but messages is delegated to the connection."""
 
     def __init__(self, side: Any, exchange: Session) -> None:
         self._side = side
         self._exchange = exchange
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_side":  # of a copy that is being made
+        if name == "_side":  # asked while a copy is being made, before __init__
             raise AttributeError(name)
         return getattr(self._side, name)
 
 
 class _Reader(_Side):
-    """What comes in."""
+    """The incoming side."""
 
     async def read(self) -> Any:
-        """The next message. Raises: what the connection raises at its end."""
+        """Return the next message. Raises: the connection's exception when it ends."""
         if not self._exchange.is_recorded:
             with self._exchange.inside():
                 return _build(await call_async(_read_leaf, _nothing))
@@ -113,7 +113,7 @@ class _Reader(_Side):
         async def take() -> dict[str, Any]:
             try:
                 came.append(await self._side.read())
-            except Exception as exc:  # noqa: BLE001 -- the application gets it below
+            except Exception as exc:  # noqa: BLE001 -- re-raised to the application below
                 came.append(exc)
             found = guard.guarded(PART, _describe, came[0])
             if found is None or not found[1]:
@@ -128,10 +128,10 @@ class _Reader(_Side):
 
 
 class _Writer(_Side):
-    """What goes out."""
+    """The outgoing side."""
 
     async def send_frame(self, message: Any, opcode: Any, *args: Any, **kwargs: Any) -> None:
-        """As the connection's."""
+        """Record and send a frame; text and binary frames only are recorded."""
         from aiohttp import WSMsgType
 
         kind = WSMsgType(opcode)
@@ -142,7 +142,7 @@ class _Writer(_Side):
             await self._side.send_frame(message, opcode, *args, **kwargs)
 
     async def close(self, code: Any = 1000, message: Any = b"") -> None:
-        """As the connection's."""
+        """Record and close the connection."""
         reason = message if isinstance(message, str) else bytes(message).decode("utf-8", "replace")
         await self._send({_TYPE: "CLOSE", _CODE: int(code), _EXTRA: reason}, "close", code, message)
 
@@ -163,7 +163,7 @@ class _Writer(_Side):
 
 
 def _describe(came: Any) -> tuple[dict[str, Any], bool]:
-    """A message, or what the connection has raised, as a value; and whether all of it is there."""
+    """Return a message or a connection's exception as a value, and whether it is complete."""
     from aiohttp import EofStream, WebSocketError
 
     if isinstance(came, EofStream):
@@ -185,7 +185,7 @@ def _describe(came: Any) -> tuple[dict[str, Any], bool]:
 
 
 def _build(described: Mapping[str, Any]) -> Any:
-    """`_describe` backwards. Raises: what the connection has raised."""
+    """Invert `_describe`. Raises: the connection's recorded exception; ReplayMiss if it was not recorded."""
     from aiohttp import EofStream, WebSocketError, WSMessage, WSMsgType
 
     kind = described.get(_TYPE)

@@ -1,1 +1,1 @@
-"""Cells of notebooks and of IPython: what a cell is given, what it displays, how a replay runs it without a client."""
+"""Cells of notebooks and IPython: their input, their display output, and how a replay runs them without a client."""

@@ -1,9 +1,10 @@
-"""One execution of a cell as a unit: its source is the input, what it displays is the output, as a notebook keeps it.
+"""One execution of a cell is a unit: its source is the input, its display is the output, as stored in a notebook.
 
     compute:input    (read)   source, number and id of the cell; a replay runs it again
     compute:output   (write)  standard output, displayed values, result and error, in their order; compared
 
-Standard error is not in it: progress bars and warnings go there. An address in a text (`at 0x7f…`) is one of its run's.
+Standard error is not recorded, because progress bars and warnings go there. Addresses in texts (`at 0x7f…`) are masked,
+because they differ in each run.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ _STDOUT: Final = "stdout"
 _SUFFIX: Final = ".ipynb"
 _OUTPUT: Final = "--output"
 _NAME: Final = "notebook"
-"""A notebook whose name nobody says."""
+"""The name of a notebook whose file name is unknown."""
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
 _MEDIA: Final = re.compile(r"(?:image|audio|video)/(?!svg)|application/pdf")
-"""Types of what is shown and not read: compared by its hash."""
+"""Media types that are viewed, not read: compared by hash."""
 INTERRUPT, BETWEEN = "interrupt", "interrupted"
-"""Calls: a cell that awaits is interrupted; one was interrupted, and no call of it was given up for that."""
+"""Call names: an awaiting cell is interrupted; a cell was interrupted without cancelling any of its calls."""
 WHY_BETWEEN: Final = "the cell was interrupted between its calls: where it was is not recorded"
 _cells: Final[dict[tuple[str, str], Cell]] = {}
-"""Run and root lane → the cell that is executed there."""
+"""Run id and root lane → the cell being executed there."""
 
 
 class Cell:
-    """What one execution of a cell displays. Its tasks and threads may add to it until it ends."""
+    """The output of one execution of a cell. Its tasks and threads may add to it until it ends."""
 
     def __init__(self) -> None:
         self._outputs: list[dict[str, Any]] = []
@@ -67,9 +68,9 @@ class Cell:
         self._beyond = hashlib.sha256()
         self._beyond_characters = 0
         self.error: BaseException | None = None
-        """What the cell has raised."""
+        """The exception that the cell raised."""
         self.is_showing = False
-        """Whether a shell prints a value or an error of the cell, which is in its outputs already."""
+        """Whether a shell is printing a value or error of the cell that is already in its outputs."""
         self._is_cancelled = False
         self._place: tuple[str, str] | None = None
 
@@ -84,7 +85,7 @@ class Cell:
             _cells.pop(self._place, None)
 
     def write(self, text: str) -> None:
-        """The cell writes to standard output; beyond a limit only the hash goes on."""
+        """Add text written to standard output; beyond a limit only the hash and length are kept."""
         kept, beyond = text[: self._left], text[self._left :]
         self._left -= len(kept)
         if beyond:
@@ -97,12 +98,12 @@ class Cell:
             self._outputs.append({_TYPE: "stream", "name": _STDOUT, "parts": [kept]})
 
     def show(self, kind: str, bundle: Mapping[str, Any]) -> None:
-        """The cell displays a value, by its types of media."""
+        """Add a displayed value, by media type."""
         self._outputs.append({_TYPE: kind, "data": {name: _describe_media(name, bundle[name]) for name in bundle}})
 
     @contextlib.contextmanager
     def showing(self) -> Iterator[None]:
-        """A block in which a shell displays a value or an error."""
+        """A block in which a shell prints a value or an error."""
         before, self.is_showing = self.is_showing, True
         try:
             yield
@@ -110,7 +111,7 @@ class Cell:
             self.is_showing = before
 
     def describe(self) -> Ended:
-        """What is recorded of it."""
+        """Return the recorded output and the outcome."""
         told: dict[str, Any] = {"outputs": [_describe_output(each) for each in self._outputs]}
         if self._beyond_characters:
             told["beyond"] = {"characters": self._beyond_characters, "sha256": self._beyond.hexdigest()}
@@ -121,13 +122,13 @@ class Cell:
         return Ended(told, Outcome.CANCELLED if is_interrupted else Outcome.ERROR)
 
     def interrupt(self) -> None:
-        """A person interrupts a cell that awaits, which is cancelled next: in a replay too."""
+        """Note that a person interrupts an awaiting cell, which is cancelled next; a replay does the same."""
         self._is_cancelled = True
         if isinstance(active_run(), UnitRun):
             call_sync(lambda: describe(INTERRUPT), lambda: None)
 
     def note_end(self) -> None:
-        """The cell has ended. Where one was interrupted between its calls, nobody knows."""
+        """Note the end of the cell. If it was interrupted between calls, the exact place is unknown: a hole."""
         run = active_run()
         if isinstance(self.error, KeyboardInterrupt) and isinstance(run, UnitRun) and not run.has_cancelled_call:
             call_sync(lambda: describe(BETWEEN), lambda: None)
@@ -135,7 +136,7 @@ class Cell:
 
 
 def describe(name: str) -> Leaf:
-    """The call that says how a cell was interrupted."""
+    """Return the call that notes how a cell was interrupted."""
     return Leaf(Kind.COMPUTE.value, name, Effect.READ.value, {}, prints=False)
 
 
@@ -169,7 +170,7 @@ def _root_of(run: Run) -> str:
 
 
 def here() -> Cell | None:
-    """The cell that is executed here; None outside of one."""
+    """Return the current cell; None outside a cell."""
     if not _cells:
         return None
     place = _find_place()
@@ -177,7 +178,7 @@ def here() -> Cell | None:
 
 
 def note_text(name: str, text: Any) -> None:
-    """A text was written to a standard stream that is the notebook's."""
+    """Note text written to one of the notebook's standard streams."""
     if name == _STDOUT and isinstance(text, str):
         printed.note(text, is_replaced=True)
         cell = here()
@@ -186,14 +187,14 @@ def note_text(name: str, text: Any) -> None:
 
 
 def notes_here(note: Callable[[Cell], object]) -> None:
-    """Tell the cell that is executed here, if there is one; whatever fails is counted."""
+    """Apply a function to the current cell, if there is one; errors are counted."""
     cell = here()
     if cell is not None:
         guard.guarded("what a cell displays", note, cell)
 
 
 def run_cell(given: Mapping[str, Any], work: Callable[[], Any]) -> Any:
-    """Execute a cell as a unit of its program; gives what `work` gives."""
+    """Execute a cell as a unit of its program; return the result of `work`."""
     cell = Cell()
     told: list[Any] = []
 
@@ -208,7 +209,7 @@ def run_cell(given: Mapping[str, Any], work: Callable[[], Any]) -> Any:
 
 
 async def run_cell_async(given: Mapping[str, Any], shell: Any, session: str, work: Callable[[], Awaitable[Any]]) -> Any:
-    """The same for a cell of a notebook, which is awaited."""
+    """Execute a notebook's cell, which is awaited, as a unit; return the result of `work`."""
     cell = Cell()
     told: list[Any] = []
 
@@ -225,7 +226,7 @@ async def run_cell_async(given: Mapping[str, Any], shell: Any, session: str, wor
 
 # ── what it is called ───────────────────────────────────────────────────────────────────────────────
 def find_notebook(shell: Any) -> str:
-    """The file name of the notebook, as its front end, its editor or the command that runs it says."""
+    """Return the notebook's file name, from its front end, its editor or the command that runs it."""
     return guard.guarded("the name of a notebook", _find_name, shell) or _NAME
 
 
@@ -236,11 +237,11 @@ def _find_name(shell: Any) -> str:
 
 
 _parents: Final[dict[int, tuple[str, ...]]] = {}
-_open: Final = open  # the real one: what is read here is nobody's input
+_open: Final = open  # the unpatched function: this read is not an input of the run
 
 
 def _read_parent() -> tuple[str, ...]:
-    """The words of the command that has started this process, as `jupyter nbconvert --execute report.ipynb`."""
+    """Return the words of the parent's command line, such as `jupyter nbconvert --execute report.ipynb`."""
     parent = os.getppid()
     if parent not in _parents:
         words: tuple[str, ...] = ()
@@ -248,7 +249,7 @@ def _read_parent() -> tuple[str, ...]:
             with _open(f"/proc/{parent}/cmdline", "rb") as stream:
                 words = tuple(os.fsdecode(each) for each in stream.read().split(b"\0"))
             words = tuple(word for option, word in pairwise(words) if option != _OUTPUT)
-        except OSError:  # not Linux, or somebody else's process
+        except OSError:  # not Linux, or another user's process
             pass
         _parents.clear()
         _parents[parent] = words

@@ -1,4 +1,4 @@
-"""Interrupts a replayed cell as a person did, where no call of it was given up for that: once its calls are made."""
+"""Interrupts a replayed cell after its last call, if a person interrupted it without cancelling any of its calls."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["await_calls", "has_call", "interrupting"]
 
 _LOOK_S: Final = 0.05
 _GRACE_S: Final = 0.5
-"""What a cell may do behind its last call, on the clock of the machine."""
+"""How long a cell may run after its last call, in real time."""
 
 
 async def await_calls(lane: str, name: str) -> None:
-    """Wait until the calls of a unit are begun that began before this one."""
+    """Wait until the unit's calls recorded before this one have begun."""
     run = active_run()
     session = None if run is None else run.session
     then = None if session is None else session.index.at(lane, f"{Kind.COMPUTE.value}:{name}", 0)
@@ -38,13 +38,13 @@ async def await_calls(lane: str, name: str) -> None:
 
 
 def has_call(run: Run, lane: str, name: str) -> bool:
-    """Whether the recording of the unit with this root lane has a call."""
+    """Whether the unit with this root lane has a recorded call of this name."""
     return run.session is not None and run.session.index.at(lane, f"{Kind.COMPUTE.value}:{name}", 0) is not None
 
 
 @contextlib.contextmanager
 def interrupting(run: Run, lane: str) -> Iterator[None]:
-    """A block that is interrupted once the calls of the unit are made, if it was when it was recorded."""
+    """A block that is interrupted after the unit's last call, if it was interrupted between calls when recorded."""
     if run.session is None or not has_call(run, lane, BETWEEN):
         yield
         return

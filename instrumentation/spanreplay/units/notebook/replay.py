@@ -1,4 +1,4 @@
-"""Runs recorded cells again in the process of their shell: the judged one, and those that a replay warms up with."""
+"""Replays recorded cells in the process of their shell: warm-up cells, then the judged one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Work = Callable[[Mapping[str, Any]], Awaitable[Cell]]
 
 
 def play_cells(work: Callable[[Mapping[str, Any]], Cell]) -> NoReturn:
-    """Give the recorded cells to a shell that has started, compare what they display, and end the process."""
+    """Replay the recorded cells in a started shell, compare their output, and end the process."""
     run = find_replay_of_job()
-    with contextlib.suppress(ReplayMiss):  # the session knows
+    with contextlib.suppress(ReplayMiss):  # the session has noted it
         factory.end_start(run)
         for lane in iter_units(run, GIVEN):
             with contextlib.suppress(ReplayMiss), inside_lane(Lane(lane)):
@@ -43,22 +43,22 @@ def play_cells(work: Callable[[Mapping[str, Any]], Cell]) -> NoReturn:
 
 
 async def play_cells_async(work: Work) -> NoReturn:
-    """The same for a shell whose cells are executed on a loop."""
+    """Like `play_cells`, for a shell that executes cells on a loop."""
     run = find_replay_of_job()
-    with contextlib.suppress(ReplayMiss):  # the session knows
+    with contextlib.suppress(ReplayMiss):  # the session has noted it
         await await_start(run)
         before = ""
         for lane in iter_units(run, GIVEN):
-            await asyncio.sleep(_find_pause_s(run, before, lane))  # tasks that earlier cells have started go on
+            await asyncio.sleep(_find_pause_s(run, before, lane))  # tasks started by earlier cells continue meanwhile
             before = lane
             with within_unit():
-                task = asyncio.create_task(_play(run, Lane(lane), work))  # in a context of its own
+                task = asyncio.create_task(_play(run, Lane(lane), work))  # a task has its own context
             await task
     end_replay()
 
 
 def _find_pause_s(run: Run, before: str, lane: str) -> float:
-    """How long a kernel had nothing to execute before the cell with this root lane; 0 for the first."""
+    """Return how long the kernel was idle before the cell with this root lane; 0 for the first."""
     if run.session is None or not before:
         return 0.0
     ended, begun = run.session.index.at(before, _OUTPUT, 0), run.session.index.at(lane, GIVEN, 0)
@@ -78,7 +78,7 @@ async def _play(run: Run, lane: Lane, work: Work) -> None:
 
 
 async def _interrupt(lane: Lane, work: Work, given: Mapping[str, Any]) -> Cell:
-    """A cell that awaits, cancelled when it was."""
+    """Run an awaiting cell and cancel it where it was cancelled when recorded."""
 
     async def execute() -> Cell:
         with inside_lane(lane):
@@ -96,7 +96,7 @@ async def _not_live() -> None:
 
 
 def _end(run: Run, lane: str, cell: Cell) -> None:
-    """Compare what a cell has displayed. Raises: ReplayMiss where that is not known."""
+    """Compare a cell's output. Raises: ReplayMiss if it is unknown or differs."""
     if has_call(run, lane, BETWEEN) and run.session is not None:
         call_sync(lambda: describe(BETWEEN), lambda: None)
         raise run.session.at_hole(WHY_BETWEEN)
@@ -106,7 +106,7 @@ def _end(run: Run, lane: str, cell: Cell) -> None:
 
 
 def check_cell(cell: Cell) -> Cell:
-    """The cell that was executed. Raises: ReplayMiss where one came out of it, which its shell takes for an error."""
+    """Return the executed cell. Raises: the ReplayMiss that its shell has caught as the cell's error, if any."""
     if isinstance(cell.error, ReplayMiss):
         raise cell.error
     return cell

@@ -1,4 +1,4 @@
-"""What a kernel has in a replay where it would have ports, threads and clients."""
+"""Stand-ins for a kernel's ports, threads and clients in a replay."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _UNMADE = (
     "log_connection_info",
     "init_signal",
 )
-"""Steps of a kernel's start that a replay leaves out: they are about its clients."""
+"""Steps of a kernel's start that a replay skips, because they serve its clients."""
 
 
 def install(app: Any, patches: Patches) -> None:
-    """Patch the application of a kernel."""
+    """Patch a kernel's application."""
     for name in _UNMADE:
         patches.wrap(app, name, _leave_out)
     patches.wrap(app, "init_io", _init_io)
@@ -41,26 +41,26 @@ def _leave_out(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
 
 
 class Nowhere:
-    """A socket to clients that are not there."""
+    """A socket without clients."""
 
     def send_multipart(self, *args: Any, **kwargs: Any) -> None:
-        """What is sent goes nowhere."""
+        """Discard the message."""
 
     send = send_multipart
 
     def flush(self, *args: Any, **kwargs: Any) -> None:
-        """There is nothing to flush."""
+        """No-op."""
 
 
 class _Channels:
-    """The thread that a kernel would read its messages in."""
+    """Replaces the thread in which a kernel would read its messages."""
 
     def __init__(self) -> None:
         self.parent_thread = threading.current_thread()
 
 
 class Stream(io.TextIOBase):
-    """A standard stream of a kernel: its texts are the cell's, and shown where the replay was started."""
+    """A kernel's standard stream: text is added to the cell and shown where the replay was started."""
 
     encoding = "UTF-8"
     parent_header: Any = None
@@ -70,7 +70,7 @@ class Stream(io.TextIOBase):
         self._shown = shown
 
     def write(self, text: str, /) -> int:
-        """Take a text. Raises: TypeError if it is none."""
+        """Write text. Raises: TypeError if it is not a string."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text)}")
         note_text(self.name, text)
@@ -79,20 +79,20 @@ class Stream(io.TextIOBase):
         return len(text)
 
     def writable(self) -> bool:
-        """It is."""
+        """Always True."""
         return True
 
     def flush(self) -> None:
-        """Show what was written."""
+        """Flush the stream that shows the text."""
         if self._shown is not None:
             self._shown.flush()
 
     def fileno(self) -> int:
-        """That of the stream which shows it."""
+        """Return the descriptor of the stream that shows the text."""
         return int(self._shown.fileno())
 
     def set_parent(self, parent: Any) -> None:
-        """Whose message it is; there is none."""
+        """No-op: there is no parent message."""
 
 
 def _init_io(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
@@ -107,8 +107,8 @@ def _init_io(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
 def _init_kernel(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
     if not is_replay():
         return wrapped(*args, **kwargs)
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # nobody debugs it: its debugger has nothing to say
-    app.config.HistoryManager.hist_file = ":memory:"  # no thread and no file for what was typed
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # silences a debugger warning; no debugger is used
+    app.config.HistoryManager.hist_file = ":memory:"  # no thread and no file for the input history
     app.iopub_socket = nowhere = Nowhere()
     app.kernel = app.kernel_class.instance(
         parent=app,

@@ -1,1 +1,1 @@
-"""The rows of HTTP servers: where each calls its application, and how it is replayed without a port."""
+"""HTTP servers: where each one calls its application, and how to replay it without a port."""

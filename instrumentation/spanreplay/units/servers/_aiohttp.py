@@ -1,8 +1,8 @@
-"""Unit: aiohttp's own server, however it is started: `run_app`, `python -m aiohttp.web`, a runner, gunicorn's worker.
+"""Unit: aiohttp's own server, started by `run_app`, `python -m aiohttp.web`, a runner or gunicorn's worker.
 
-A server that ends its process on a signal is what the process is for. Another one that is asked by its own process is a
-part of what that process does, and so is one in another than the main thread: neither has units.
-In a replay no site is opened; where the program opens the first one, the recorded request waits for the start to end.
+A server that handles signals is the purpose of its process, so its requests are units. A server without them has no
+units if its own process sends it requests; nor has a server outside the main thread.
+In a replay no site is opened; when the program opens the first one, the recorded request waits for the start to end.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 _MODULE: Final = "aiohttp.web"
 _FACTORY: Final = re.compile(r"[\w.]+:[A-Za-z_]\w*")
-"""The application as `python -m aiohttp.web` is told it."""
+"""The application argument of `python -m aiohttp.web`."""
 _services: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
-"""Server → whether its process is there for it, and not for something else that it helps with."""
+"""Server → whether it is the purpose of its process (handles signals), not a helper of other work."""
 _SITES: Final = ("TCPSite", "UnixSite", "SockSite", "NamedPipeSite")
 _playing: Final[set[asyncio.Task[None]]] = set()
 
@@ -79,7 +79,7 @@ def _note_service(runner: Any) -> None:
 
 
 def _is_played(runner: Any) -> bool:
-    """Whether this replay is that of a unit, or of the process whose units are apart."""
+    """Whether this replay is one of a unit, or of a process whose units have their own runs."""
     run = active_run()
     session = None if run is None else run.session
     return session is not None and (is_replay_of_unit() or runner._handle_signals or has_units(session.recording))
@@ -92,7 +92,7 @@ async def _open_none(site: Any) -> None:
     run = active_run()
     if run is None or _playing:
         return
-    with inside_lane(Lane(f"{run.root_lane.path}/units")):  # the program's own tasks keep their numbers
+    with inside_lane(Lane(f"{run.root_lane.path}/units")):  # the numbering of the program's own tasks is unaffected
         _playing.add(asyncio.get_running_loop().create_task(_play(site._runner.server)))
 
 
@@ -130,7 +130,7 @@ async def _handle(wrapped: Any, protocol: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_unit(protocol: Any, request: Any) -> bool:
-    """Whether a connection's request comes to an application, and from elsewhere."""
+    """Whether a request is valid and a unit: its server is a service, or the client is not this process."""
     from aiohttp.web_protocol import ERROR
 
     is_service = _services.get(protocol._manager)
@@ -141,7 +141,7 @@ def _is_unit(protocol: Any, request: Any) -> bool:
 
 
 def _name() -> str:
-    """What `python -m aiohttp.web` was told; another program's own name is as good."""
+    """Return the application argument of `python -m aiohttp.web`; '' for other programs, whose name is good enough."""
     if find_start() != ("module", _MODULE):
         return ""
     return next((each for each in sys.argv[1:] if _FACTORY.fullmatch(each)), "")
@@ -179,7 +179,7 @@ async def _wait(wrapped: Any, reader: Any, args: Any, kwargs: Any) -> Any:
 
 
 async def _send_file(wrapped: Any, response: Any, args: Any, kwargs: Any) -> Any:
-    """Send a file as the server does where the system can't: by what the application's writer is given."""
+    """Send a file without `sendfile`, through the application's writer, which is recorded."""
     request, file, offset, count = args
     if find_exchange(request.protocol) is None:
         return await wrapped(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Unit: daphne, the server of Django Channels.
 
-In a replay its reactor is not started and nothing listens: the loop that Twisted would run gives the recorded request
-to the application, and the process ends.
+In a replay its reactor is not started and no port is opened: the event loop that Twisted would run passes the recorded
+request to the application, and the process ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class _Stated:
     path = ""
-    """What the command line names, for the server that is made next."""
+    """The application path from the command line, for the server that is created next."""
 
 
 def install(module: Any, patches: Patches) -> None:

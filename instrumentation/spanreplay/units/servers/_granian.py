@@ -1,7 +1,7 @@
 """Unit: granian, over ASGI and WSGI.
 
-In a replay no worker is started and nothing listens: the server's own process loads the application, starts it as a
-worker would, and gives it the recorded request.
+In a replay no worker is started and no port is opened: the server's own process loads the application, starts it as a
+worker would, and passes it the recorded request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class _Stated:
     target = ""
-    """What the command line names; workers are forked from the process that knows it."""
+    """The target from the command line; forked workers inherit it."""
 
 
 def install(module: Any, patches: Patches) -> None:

@@ -1,8 +1,8 @@
-"""Unit: gunicorn's workers, whatever their class: sync, gthread, those of others.
+"""Unit: gunicorn's workers of any class: sync, gthread, third-party.
 
-In a replay no port is opened and no process is started: what one worker does is done in this process, its hooks
-included, and instead of waiting for requests it is given the recorded one. A worker of ASGI applications (uvicorn's)
-has a server of its own, which does the same.
+In a replay no port is opened and no process is started: one worker, including its hooks, runs in this process, and
+gets the recorded request instead of waiting for requests. Workers for ASGI applications (uvicorn's) have their own
+server, which does the same.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ def _load(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _spawn(wrapped: Any, arbiter: Any, args: Any, kwargs: Any) -> Any:
-    """Let workers that are forked after the application was loaded share its start."""
+    """End the start before forking workers of a preloaded application, so that they share it."""
     if arbiter.cfg.preload_app:
         guard.guarded("the start of the workers", factory.begin_units)
     return wrapped(*args, **kwargs)
 
 
 class _Listener(socket.socket):
-    """A socket without a port, in the place of gunicorn's own: some workers do nothing without one, or take it over."""
+    """A socket without a port that replaces gunicorn's: some workers need one, or take it over."""
 
     FAMILY = socket.AF_INET
 
     @property
     def sock(self) -> socket.socket:
-        """What gunicorn's object holds."""
+        """The socket itself, as on gunicorn's object."""
         return self
 
 
 def _run(wrapped: Any, arbiter: Any, args: Any, kwargs: Any) -> Any:
-    """Do in this process what the recorded one of several workers did."""
+    """In a replay, run one worker in this process."""
     if not is_replay():
         return wrapped(*args, **kwargs)
     config = arbiter.cfg

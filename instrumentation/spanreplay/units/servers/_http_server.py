@@ -1,7 +1,7 @@
-"""Unit: servers that are made of the standard library's: wsgiref's (Django's `runserver`) and werkzeug's (Flask's).
+"""Unit: servers based on the standard library's: wsgiref's (Django's `runserver`) and werkzeug's (Flask's).
 
-A server that a program starts in a thread of its own, beside its work, is no service: what it is asked belongs to the
-run of the process. In a replay of a unit no port is opened.
+A server that a program starts in a separate thread, next to other work, has no units: its requests belong to the run
+of the process. In a replay of a unit no port is opened.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def install(module: Any, patches: Patches) -> None:
 
 
 def _reload(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Serve in this process, which a reloader would start anew."""
+    """In a replay, serve in this process instead of one started by the reloader."""
     if not is_replay_of_unit():
         return wrapped(*args, **kwargs)
     return (args[0] if args else kwargs["main_func"])()
 
 
 def _make(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Make a server without the socket of a reloader, which is not here."""
+    """In a replay, create the server without the reloader's socket, which doesn't exist."""
     if is_replay_of_unit():
         kwargs = {**kwargs, "fd": None}
     return wrapped(*args, **kwargs)
@@ -58,7 +58,7 @@ def _activate(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _serve(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
-    is_reloaded = os.environ.get("WERKZEUG_RUN_MAIN") == "true"  # where the main thread looks at files
+    is_reloaded = os.environ.get("WERKZEUG_RUN_MAIN") == "true"  # then the main thread watches files
     if threading.current_thread() is not threading.main_thread() and not is_reloaded:
         return wrapped(*args, **kwargs)
     place = "app" if hasattr(server, "app") else "application"

@@ -1,7 +1,7 @@
 """Unit: hypercorn on asyncio or uvloop, over HTTP/1.1 and HTTP/2.
 
-In a replay the worker runs in this process, without sockets: hypercorn starts the application itself, and where it
-would wait for its end the recorded request is given to the application.
+In a replay the worker runs in this process, without sockets: hypercorn starts the application itself, and instead of
+waiting for shutdown the recorded request is passed to the application.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def install(module: Any, patches: Patches) -> None:
 
 
 class _Hosted:
-    """An application of hypercorn's, which is called with two functions more than ASGI has."""
+    """Wraps hypercorn's application, which takes two arguments more than an ASGI application."""
 
     def __init__(self, app: Any, name: str) -> None:
         self._app = app
         self._name = name
         self.state: dict[str, Any] | None = None
-        """What the lifespan of the application leaves for its requests."""
+        """The lifespan state that requests receive."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, *tools: Any) -> None:
         if scope["type"] == "lifespan":
@@ -42,7 +42,7 @@ class _Hosted:
         await make_units(self.bind(*tools), self._name)(scope, receive, send)
 
     def bind(self, *tools: Any) -> App:
-        """The application as one of ASGI."""
+        """Return the application as an ASGI application."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await self._app(scope, receive, send, *tools)
@@ -59,7 +59,7 @@ def _bind(wrapped: Any, config: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _supervise(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Do in this process what the recorded one of several workers did."""
+    """In a replay, run one worker in this process."""
     if is_replay():
         config = args[0] if args else kwargs["config"]
         config.workers, config.use_reloader, config.pid_path = 0, False, None
@@ -87,7 +87,7 @@ async def _serve_hosted(wrapped: Any, app: Any, config: Any, **options: Any) -> 
 
 
 def _call_soon(loop: Any) -> Any:
-    """As hypercorn lets the thread of a WSGI application call its loop."""
+    """Return a function like hypercorn's, with which a WSGI application's thread calls the loop."""
     import asyncio
 
     def call(function: Any, *args: Any) -> Any:

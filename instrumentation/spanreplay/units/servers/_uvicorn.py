@@ -1,7 +1,7 @@
-"""Unit: uvicorn, and servers that are made of its `Config` and `Server` (gunicorn's worker of it).
+"""Unit: uvicorn, and servers that use its `Config` and `Server` (its worker for gunicorn).
 
-In a replay no port is opened: the application starts as its server would start it, is given the recorded request, and
-the process ends.
+In a replay no port is opened: the application starts as its server would start it, gets the recorded request, and the
+process ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _bind(wrapped: Any, config: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _supervise(wrapped: Any, supervisor: Any, args: Any, kwargs: Any) -> Any:
-    """Do in this process what the recorded one of several workers did."""
+    """In a replay, run one worker in this process."""
     if not is_replay():
         return wrapped(*args, **kwargs)
     from uvicorn.server import Server
@@ -56,13 +56,13 @@ async def _start(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
     hold_main()
     await server.lifespan.startup()
     server.should_exit = server.lifespan.should_exit
-    server.started = not server.should_exit  # who runs a server in a thread waits for that
+    server.started = not server.should_exit  # programs that run a server in a thread wait for it
     return None
 
 
 async def _serve(wrapped: Any, server: Any, args: Any, kwargs: Any) -> Any:
     if not is_replay():
-        with plumbing():  # it looks ten times a second whether it has to end; nothing does so in a replay
+        with plumbing():  # the server checks ten times a second whether to exit; it doesn't in a replay
             return await wrapped(*args, **kwargs)
     state = getattr(server.lifespan, "state", None)
     await play(server.config.loaded_app, state)

@@ -1,4 +1,4 @@
-"""Unit: waitress. In a replay no port is opened: the application is given the recorded request."""
+"""Unit: waitress. In a replay no port is opened, and the application gets the recorded request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
 
 _names: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
-"""Server → the name of the application that it was given, which it may put middleware of its own around."""
+"""Server → the name of its application, before the server wraps it in middleware."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -46,7 +46,7 @@ def _run_all(wrapped: Any, servers: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _take(servers: list[Any]) -> None:
-    """Make each request of these servers a run, or play the recorded one: they serve one application."""
+    """Record each request of these servers, which share one application, or replay the recorded request."""
     if is_replay():
         play_wsgi(servers[0].application)
     for server in servers:

@@ -1,4 +1,4 @@
-"""What the rows of ASGI servers have in common."""
+"""Code shared by the ASGI servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["make_units"]
 
 
 def make_units(app: App, stated: Any) -> App:
-    """The application with each request as a unit; `stated`: what the server was given, a path or the application."""
+    """Make each request of an application a unit; `stated`: the server's argument, a path or the application."""
     if is_replay() or isinstance(app, AsgiUnits):
         return app
     return AsgiUnits(app, stated if isinstance(stated, str) else "")

@@ -1,7 +1,7 @@
-"""Unit: APScheduler. Each execution of a job is a run of its own, whichever scheduler and executor runs it.
+"""Unit: APScheduler. Each execution of a job is its own run, in any scheduler and executor.
 
-In a replay no job is executed when it is due: where the scheduler would look for those for the first time, it is given
-the recorded one. That may be while the program's main thread, or its loop, goes on with its start.
+In a replay due jobs are not executed: when the scheduler would look for due jobs for the first time, it gets the
+recorded one. Meanwhile the program's main thread, or its loop, may still be continuing its start.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 _JOB, _SCHEDULED = "job", "scheduled"
 _NAME, _FUNCTION, _ARGS, _KWARGS = "name", "function", "args", "kwargs"
 _ADDED: Final = ("func", "trigger", _ARGS, _KWARGS, "id", _NAME)
-"""What `add_job` takes by position, as far as anyone gives it so."""
+"""Parameters of `add_job` that callers pass by position."""
 _NEXT: Final = "next_run_time"
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch the schedulers, or what executors call."""
+    """Patch the schedulers, or the functions that executors call."""
     if module.__name__ == "apscheduler.executors.base":
-        # Plain functions under their own names: a pool of processes pickles them
+        # Plain functions under their original names, because process pools pickle them
         patches.replace(module, "run_job", _with_units(module.run_job))
         patches.replace(module, "run_coroutine_job", _with_units_async(module.run_coroutine_job))
     else:
@@ -65,7 +65,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 class _Execution:
-    """A job whose function is called as a unit; the rest is the job's own."""
+    """Wraps a job so that its function is called as a unit; other attributes are delegated."""
 
     def __init__(self, job: Any, scheduled: Any, work: Callable[..., Any]) -> None:
         self._job = job
@@ -81,7 +81,7 @@ class _Execution:
 def _with_units(run_job: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     @functools.wraps(run_job)
     def run(job: Any, alias: Any, run_times: Any, *args: Any) -> list[Any]:
-        if multiprocessing.parent_process() is not None:  # a pool's, whose work is its program's
+        if multiprocessing.parent_process() is not None:  # a pool's process, whose work belongs to its program
             return run_job(job, alias, run_times, *args)
         return [event for at in run_times for event in run_job(_Execution(job, at, _work_on), alias, [at], *args)]
 
@@ -100,7 +100,7 @@ def _with_units_async(run_job: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _may_be_unit() -> bool:
-    """Whether a job may begin the units of this process: where a server is, its start ends with its first request."""
+    """Whether a job may be the first unit of this process. In a server, only the first request ends the start."""
     process = factory.offered()
     return process is None or process.start is not None or not serves()
 
@@ -130,11 +130,11 @@ def _describe_end(result: Any) -> Ended:
 
 # ── jobs that are added ─────────────────────────────────────────────────────────────────────────────
 _is_served: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanreplay_apscheduler", default=False)
-"""Whether a job is made only for the code that has added it."""
+"""Whether a job is created only to be returned, not stored."""
 
 
 def _add(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    """Adding a job within a unit is a write: compared, and never made in a replay."""
+    """Record adding a job within a unit as a write: a replay compares it and adds no job."""
     if not _is_in_unit():
         return wrapped(*args, **kwargs)
     made: list[Any] = []
@@ -161,7 +161,7 @@ def _make_job(make: Callable[[], Any], told: Mapping[str, Any]) -> Any:
 
 
 def _describe_added(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Leaf:
-    """What the code has stated; what the scheduler adds to it is drawn anew each time."""
+    """Describe the code's arguments; values that the scheduler generates differ each time."""
     named = {**dict(zip(_ADDED, args, strict=False)), **kwargs}
     function, trigger = named.pop("func"), named.pop("trigger", None)
     named[_FUNCTION] = function if isinstance(function, str) else getattr(function, "__qualname__", "")
@@ -187,11 +187,11 @@ def _is_in_unit() -> bool:
 # ── the scheduler ───────────────────────────────────────────────────────────────────────────────────
 _BESIDE: Final = "its scheduler works in a thread, beside what the main thread does"
 _replaying: Final[list[asyncio.Task[Any]]] = []
-"""The task that works on the recorded job; a loop keeps none of its tasks."""
+"""The task that works on the recorded job; a loop keeps no strong references to tasks."""
 
 
 def _start(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay of a job, the main thread goes no further than it had come by then."""
+    """In a replay of a job in a background scheduler, stop the main thread where the recording ends."""
     background: Any = import_module("apscheduler.schedulers.background")
     run = active_run()
     if run is not None and run.session is not None and run.session.extent is not None:
@@ -201,12 +201,12 @@ def _start(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-    """The scheduler has started: in a replay the recorded job comes next, and no other."""
+    """The scheduler has started: a replay now runs the recorded job, and no other."""
     run = active_run()
     if run is None or run.session is None or not _is_for_scheduler(run.session):
         return wrapped(*args, **kwargs)
     if serves():
-        wrapped(*args, **kwargs)  # jobs that belong to the start
+        wrapped(*args, **kwargs)  # run jobs that belong to the start
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -219,9 +219,9 @@ def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_for_scheduler(session: Answers) -> bool:
-    """Whether a job of a scheduler is replayed: its process may have others (requests), and a block has no units."""
+    """Whether the replayed unit is a scheduler's job; the process may have other units, such as requests."""
     if find_unit(session.recording.root.env) is None:
-        return has_units(session.recording)  # the replay says that it is none
+        return has_units(session.recording)  # then the replay reports that it is not a unit
     recorded = session.index.at(LANE, GIVEN, 0)
     value = None if recorded is None else json.loads(recorded.response or "{}").get("value")
     return isinstance(value, Mapping) and _JOB in value and _SCHEDULED in value
@@ -240,13 +240,13 @@ async def _play(scheduler: Any) -> None:
 
 
 def _within_unit(call: Callable[[], Any]) -> Any:
-    """What a pool's thread does is the unit itself, and not a part of it."""
+    """Call a function in the unit's root lane, though on a pool's thread."""
     with inside_lane(Lane(LANE)):
         return call()
 
 
 def _find(scheduler: Any, given: Mapping[str, Any]) -> Callable[[], Any]:
-    """The call that a recorded job makes: of its function's name, or of the job that has no such name."""
+    """Return a recorded job's call, by function reference, or by matching job if it has no reference."""
     util: Any = import_module("apscheduler.util")
     job = next((each for each in scheduler.get_jobs() if _is_same(each, given)), None)
     reference = given.get(_FUNCTION)
@@ -260,7 +260,7 @@ def _find(scheduler: Any, given: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def _is_same(job: Any, given: Mapping[str, Any]) -> bool:
-    """Whether a job is the recorded one; an id that was not stated was drawn anew."""
+    """Whether a job is the recorded one, by id or, because generated ids differ, by name and function."""
     if job.id == given[_JOB]:
         return True
     return (job.name, job.func_ref) == (given[_NAME], given.get(_FUNCTION))

@@ -1,6 +1,6 @@
-"""Unit: arq. Each job that a worker performs is a run of its own.
+"""Unit: arq. Each job that a worker performs is its own run.
 
-In a replay Redis is asked for nothing: where the worker would poll for jobs, it is given the recorded one.
+In a replay Redis is not used: where the worker would poll for jobs, it gets the recorded one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
 
 _OPTIONS: Final = ("_queue_name", "_defer_until", "_defer_by", "_expires", "_job_try")
-"""Options of a published job that are compared; its id, where none is given, is drawn anew each time."""
+"""Options of a published job that are compared; a generated id differs each time."""
 _ID: Final = "_job_id"
 
 
@@ -46,7 +46,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 def _make(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    """Make each call of a worker's functions a unit; they themselves stay as they are."""
+    """Make each of a worker's function calls a unit, without changing the functions."""
     made = wrapped(*args, **kwargs)
     guard.guarded("a worker", _take, worker)
     return made
@@ -84,7 +84,7 @@ def _describe_end(result: Any) -> Ended:
 
 # ── jobs that are published ─────────────────────────────────────────────────────────────────────────
 async def _publish(wrapped: Any, redis: Any, args: Any, kwargs: Any) -> Any:
-    """Publishing a job is a write: compared, and never sent in a replay."""
+    """Record publishing a job as a write: a replay compares it and sends nothing."""
     if active_run() is None:
         return await wrapped(*args, **kwargs)
     made: list[Any] = []
@@ -116,7 +116,7 @@ def _describe_published(redis: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────
 async def _ping(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """What a worker asks Redis when it starts is no part of the start; in a replay it is not there."""
+    """Exclude a starting worker's Redis queries from the recording; skip them in a replay."""
     if is_replay():
         return True
     with plumbing():
@@ -124,7 +124,7 @@ async def _ping(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 async def _poll(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    """The worker has started: in a replay the recorded job comes next."""
+    """The worker has started: a replay now runs the recorded job."""
     if is_replay():
         await replay_jobs_async(lambda given: _work(worker, given), _describe_end)
     guard.guarded("the start of a worker", factory.begin_units)

@@ -1,7 +1,7 @@
-"""Unit: Celery. Each execution of a task is a run of its own, whichever pool it runs in.
+"""Unit: Celery. Each execution of a task is its own run, in any pool.
 
-In a replay the worker starts up to the point where it would start its pool and connect to its broker; then it is given
-the recorded task. Results are stored in no backend.
+In a replay the worker starts up to the point where it would start its pool and connect to its broker; then it gets the
+recorded task. Results are not stored in any backend.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STORE: Final = "store_result"
 _CLEANUP: Final = "process_cleanup"
 _HEADERS: Final = "headers"
 _OPTIONS: Final = ("countdown", "eta", "expires", "queue", "routing_key", "exchange", "priority", "retries", "shadow")
-"""Options of a published task that are compared; its ids are drawn anew each time."""
+"""Options of a published task that are compared; its ids differ each time."""
 _FAILURE: Final = "FAILURE"
 _SUCCESS: Final = "SUCCESS"
 
@@ -51,7 +51,7 @@ def _build_tracer(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     trace = wrapped(*args, **kwargs)
     name = args[0] if args else kwargs.get("name")
     if kwargs.get("eager") or not isinstance(name, str):
-        return trace  # called by its program, as a part of what that does
+        return trace  # called eagerly by the program, as part of the calling code
 
     def trace_unit(uuid: str, task_args: Any, task_kwargs: Any, request: Any = None) -> Any:
         if is_replay():
@@ -74,13 +74,13 @@ def _describe_input(name: str, uuid: str, args: Any, kwargs: Any, request: Mappi
 
 
 def _find_headers(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The headers of a message, which the protocol spreads over the request."""
+    """Return a message's headers, which the protocol spreads over the request."""
     nested = request.get(_HEADERS)
     return nested if isinstance(nested, Mapping) and not nested.keys().isdisjoint(caller.find_names()) else request
 
 
 def _describe_end(traced: Any) -> Ended:
-    """What a tracer gives: the result, or the state and the exception."""
+    """Describe a tracer's return value: the result, or the state and the exception."""
     result, ended = traced[0], traced[1]
     if ended is None:
         return Ended({"state": _SUCCESS, "result": result})
@@ -96,7 +96,7 @@ def _describe_end(traced: Any) -> Ended:
 
 
 def _store(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
-    """Results of tasks are stored by the worker, not by the task; in a replay they are not."""
+    """Store a task's result as the worker's work, not the task's; skip it in a replay."""
     if is_replay():
         return None
     with factory.outside_units():
@@ -104,7 +104,7 @@ def _store(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _update(wrapped: Any, task: Any, args: Any, kwargs: Any) -> Any:
-    """The state that a task publishes of itself is a write."""
+    """Record a task's update of its own state as a write."""
     named = {**dict(zip(("task_id", "state", "meta"), args, strict=False)), **kwargs}
     told = {name: named.get(name) for name in ("state", "meta")}
     leaf = Leaf(Kind.TOOL.value, "celery.update_state", Effect.WRITE.value, told, prints=False)
@@ -117,7 +117,7 @@ def _update(wrapped: Any, task: Any, args: Any, kwargs: Any) -> Any:
 
 # ── tasks that are published ────────────────────────────────────────────────────────────────────────
 def _publish(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
-    """Publishing a task is a write: compared, and never sent in a replay."""
+    """Record publishing a task as a write: a replay compares it and sends nothing."""
     if active_run() is None:
         return wrapped(*args, **kwargs)
     made: list[Any] = []
@@ -141,7 +141,7 @@ def _describe_published(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Lea
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────
 def _start(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    """Before a pool is started and a broker is connected: in a replay the recorded task comes next."""
+    """The pool and the broker connection are about to start: a replay now runs the recorded task."""
     if is_replay():
         _replay(worker)
     guard.guarded("the start of a worker", factory.begin_units)
@@ -169,7 +169,7 @@ def _worker_of(worker: Any) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _init_process(worker: Any) -> None:
-    """What a process of a prefork pool does before its first task."""
+    """Initialise like a prefork pool's process before its first task."""
     from celery import signals
 
     if getattr(worker.pool_cls, "__module__", "").endswith(".prefork"):

@@ -1,7 +1,7 @@
-"""Unit: Dramatiq. Each message that a worker processes is a run of its own, whichever process and thread it runs in.
+"""Unit: Dramatiq. Each message that a worker processes is its own run, in any process and thread.
 
-In a replay no process is started and no broker is asked: what one of the worker's processes does is done in this one,
-and where it would start its threads it is given the recorded message.
+In a replay no process is started and no broker is used: this process acts as one of the worker's processes, and where
+it would start its threads it gets the recorded message.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 _OPTIONS: Final = "options"
 _ID: Final = "message_id"
 _TRACE_CONTEXT: Final = "trace_ctx"
-"""Option of a message in which OpenTelemetry's instrumentor of this family of libraries puts the W3C headers."""
+"""Message option in which OpenTelemetry's instrumentor for such libraries puts the W3C headers."""
 _DRAWN: Final = frozenset(
     {_ID, "message_timestamp", "redis_message_id", "requeue_timestamp", "traceback", "eta", _TRACE_CONTEXT}
 )
-"""What a message is given when it is published; drawn anew each time."""
+"""Values generated when a message is published; they differ each time."""
 _RESULT, _EXCEPTION, _RETRIED, _FAILED = "result", "exception", "retried", "failed"
 _processed: Final[contextvars.ContextVar[dict[str, Any] | None]] = contextvars.ContextVar(
     "spanreplay_dramatiq", default=None
 )
-"""Of the message that is being processed here: its id, and how that ended."""
+"""The id of the message being processed in this context, and how its processing ended."""
 _leave_to_worker: Final = make_left_to_worker(_processed)
-"""Results are stored and messages acknowledged by the worker, not by the actor."""
+"""Marks storing results and acknowledging messages as the worker's work, not the actor's."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -92,7 +92,7 @@ def _process(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _watch(message: Any, process: Callable[[], object]) -> dict[str, Any]:
-    """Process a message; what its middleware was told of its end."""
+    """Process a message; return what middleware was told about its end."""
     told: dict[str, Any] = {_ID: message.message_id}
     token = set_variable(_processed, told)
     try:
@@ -108,7 +108,7 @@ def _describe_input(message: Any) -> dict[str, Any]:
 
 
 def _describe_end(told: Mapping[str, Any]) -> Ended:
-    """The result, or the exception; of one that is tried again, that it is, and after what time it wants to be."""
+    """Describe the result, or the exception, whether it is retried, and the delay it asks for."""
     from dramatiq.errors import Retry
 
     exc = told.get(_EXCEPTION)
@@ -123,31 +123,31 @@ def _describe_end(told: Mapping[str, Any]) -> Ended:
 
 
 def _enqueue_again(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
-    """A message whose time has come was published before."""
+    """Enqueue due delayed messages without recording it: they were published earlier."""
     with plumbing():
         return wrapped(*args, **kwargs)
 
 
 def _watch_time(wrapped: Any, middleware: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay no thread looks whether a message takes too long: its clock is the recorded one."""
+    """Start no time limit thread in a replay, because its clock is the recorded one."""
     return None if is_replay() else wrapped(*args, **kwargs)
 
 
 # ── messages that are published ─────────────────────────────────────────────────────────────────────
 def _make_broker(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
-    """Every kind of broker has an `enqueue` of its own."""
+    """Wrap `enqueue` on the instance, because every broker class has its own."""
     made = wrapped(*args, **kwargs)
     guard.guarded("a broker", lambda: setattr(broker, "enqueue", wrapt.FunctionWrapper(broker.enqueue, _publish)))
     return made
 
 
 def _publish(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
-    """Publishing a message is a write: compared, and never sent in a replay."""
+    """Record publishing a message as a write: a replay compares it and sends nothing."""
     if active_run() is None:
         return wrapped(*args, **kwargs)
     message = args[0] if args else kwargs["message"]
     told = _processed.get()
-    if told is not None and message.message_id == told[_ID]:  # the same one again, after a time with chance in it
+    if told is not None and message.message_id == told[_ID]:  # a retry of the same message, after a randomised delay
         told[_RETRIED] = True
         return message if is_replay() else _leave_to_worker(wrapped, broker, args, kwargs)
     made: list[Any] = []
@@ -166,7 +166,7 @@ def _describe_published(message: Any, delay: Any) -> Leaf:
 
 
 def _without_drawn(value: Any) -> Any:
-    """A message, and those in it that come after it, without what is drawn anew."""
+    """Return a message, and follow-up messages nested in it, without generated values."""
     if isinstance(value, Mapping):
         return {name: _without_drawn(each) for name, each in value.items() if name not in _DRAWN}
     return [_without_drawn(each) for each in value] if isinstance(value, (list, tuple)) else value
@@ -174,7 +174,7 @@ def _without_drawn(value: Any) -> Any:
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────
 class _NoThreads:
-    """In a replay: the consumer of every queue, which acknowledges nothing, and forks that were asked for already."""
+    """Replaces, in a replay, the consumers of all queues (nothing is acknowledged) and the event that starts forks."""
 
     initialized = True
 
@@ -182,11 +182,11 @@ class _NoThreads:
         return self
 
     def post_process_message(self, message: Any) -> None:
-        """There is no broker to tell."""
+        """No-op: there is no broker."""
 
 
 def _main(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Do in this process what the recorded one of several did."""
+    """In a replay, run one of the worker's processes in this process."""
     if not is_replay():
         return wrapped(*args, **kwargs)
     cli: Any = import_module("dramatiq.cli")
@@ -198,7 +198,7 @@ def _main(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _tell_before(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
-    """The worker is about to start its threads: in a replay the recorded message comes next."""
+    """The worker is about to start its threads: a replay now runs the recorded message."""
     result = wrapped(*args, **kwargs)
     if args and args[0] == "worker_boot":
         if is_replay():
@@ -209,7 +209,7 @@ def _tell_before(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _tell_after(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
-    """The end of a message is known once every middleware has heard of it."""
+    """Note how a message ended, after every middleware has seen it."""
     result = wrapped(*args, **kwargs)
     told = _processed.get()
     if told is not None and args and args[0] in ("process_message", "skip_message"):
@@ -238,7 +238,7 @@ def _work(broker: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _queue_of(message: Any) -> PriorityQueue[Any]:
-    """A queue that one message was taken from: a worker says when it is done with it."""
+    """Return a queue from which one message was taken, so that the worker can mark it done."""
     queue: PriorityQueue[Any] = PriorityQueue()
     queue.put(message)
     queue.get()

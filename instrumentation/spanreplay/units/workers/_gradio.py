@@ -1,10 +1,10 @@
 """Unit: Gradio's queue, which runs an app's functions beside the requests that ask for them.
 
 Each event that the queue processes (a message of a chat, a click, a call of the app's API) is a run of its own: its
-input is the event as a request has put it into the queue, its output is every message that the browser gets of it
-(chunks, logs, result or error), without how long it took. State that earlier events of a session have left
-(`gr.State`) is memory of the process, as in any server. The request that streams the messages of a session is told
-apart: what it sends are other runs' results, so its recording is incomplete and says so.
+input is the event as a request has put it into the queue, its output is the list of messages sent to the browser
+(chunks, logs, result or error), without durations. State left by earlier events of a session (`gr.State`) is memory of
+the process, as in any server. A request that streams the messages of a session sends the results of other runs, so its
+recording is incomplete and says so.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 _PART: Final = "Gradio's queue"
 _COMPLETED: Final = "process_completed"
 _BEFORE: Final = frozenset({"estimation", "process_starts", "heartbeat"})
-"""Messages that say how long an event has to wait."""
+"""Messages about an event's place in the queue."""
 _TIMES: Final = frozenset({"event_id", "eta", "time_limit", "avg_time", "cache_duration"})
 _OUTPUT_TIMES: Final = frozenset({"duration", "average_duration"})
 _MESSAGES_MAX: Final = 10_000
-"""How many messages of an event are compared; of those beyond only the number."""
+"""How many messages of an event are compared; later ones are only counted."""
 _STREAMED: Final = "this request streams the results of Gradio's events, which are runs of their own"
 
 
 class _Sent:
-    """The messages of the event that is processed here."""
+    """Collects the messages of the event that is being processed."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self.count = 0
 
     def add(self, message: Any) -> None:
-        """One message more."""
+        """Add a message, without its durations."""
         shown = message.model_dump(mode="json", exclude_none=True)
         if shown.get("msg") in _BEFORE:
             return
@@ -68,9 +68,9 @@ _sent: Final[ContextVar[_Sent | None]] = ContextVar("spanreplay_gradio_sent", de
 _is_sending: Final[ContextVar[bool]] = ContextVar("spanreplay_gradio_sending", default=False)
 """Whether a message is being put into its session's queue."""
 _queues: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""The queues of this process: of each app, and of each part of one that could be an app of its own."""
+"""Every `Queue` of this process: one for each `gr.Blocks`, nested ones included."""
 _streaming: Final[weakref.WeakSet[UnitRun]] = weakref.WeakSet()
-"""Requests that are known to stream the messages of a session."""
+"""Requests that have read a session's messages."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -101,12 +101,12 @@ def _send(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_own_look() -> bool:
-    """Whether the queue itself looks at a session's messages, to add one."""
+    """Whether the queue itself is adding a message."""
     return _is_sending.get() or _sent.get() is not None
 
 
 def _look_at_messages(wrapped: Any, messages: Any, args: Any, kwargs: Any) -> Any:
-    """Say of a request that streams messages that other runs have made them."""
+    """Mark a request as incomplete when it reads a session's messages, which other runs have produced."""
     run = active_run()
     if not isinstance(run, UnitRun) or run.session is not None or run in _streaming or _is_own_look():
         return wrapped(*args, **kwargs)
@@ -119,7 +119,7 @@ def _look_at_messages(wrapped: Any, messages: Any, args: Any, kwargs: Any) -> An
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 async def _process(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
     """Process one event, or a batch of them, as a unit."""
-    if is_replay():  # another unit's: what it does is in its own recording
+    if is_replay():  # the event of another unit, which has its own recording
         return await wrapped(*args, **kwargs) if _sent.get() is not None else None
     named = {**dict(zip(("events", "batch"), args, strict=False)), **kwargs}
     events, sent = named["events"], _Sent()
@@ -168,7 +168,7 @@ def _without_times(message: dict[str, Any]) -> dict[str, Any]:
 
 # ── replay ──────────────────────────────────────────────────────────────────────────────────────────
 async def _play(lane: str) -> None:
-    """Give the recorded events to the queue of an app that has started."""
+    """Pass the recorded events to the queue of a started app."""
     await play_job_async(lane, _work, _Sent.describe)
 
 
@@ -189,7 +189,7 @@ async def _work(given: Mapping[str, Any]) -> _Sent:
 
 
 def _find_queue() -> Any:
-    """The queue of the app that is served, which may not have been told so yet."""
+    """Return the queue of the served app; `launch()` may not have connected the two yet. Raises: ReplayMiss."""
     for name in ("server_app", "app"):
         for queue in _queues:
             app = queue.server_app or getattr(queue.blocks, name, None)

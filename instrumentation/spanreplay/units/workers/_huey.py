@@ -1,7 +1,7 @@
-"""Unit: huey. Each execution of a task is a run of its own, in a consumer's threads or processes.
+"""Unit: huey. Each execution of a task is its own run, in a consumer's threads or processes.
 
-In a replay no worker is started and no storage is asked: where the consumer would start them, it is given the recorded
-task.
+In a replay no worker is started and no storage is used: where the consumer would start its workers, it gets the
+recorded task.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
 
 _OF_WORKER: Final = ("put_result", "delete", "_check_chord")
-"""What a consumer stores about a task that it has executed."""
+"""Methods with which a consumer stores data about an executed task."""
 _NAME, _ID = "name", "id"
 _AFTER: Final = ("on_complete", "on_error")
 _GIVEN: Final = (_ID, _NAME, "args", "kwargs", "retries", "retry_delay", "priority", "timeout", *_AFTER)
 _TIME: Final = "timestamp"
 """When the execution began."""
 _DRAWN: Final = frozenset({_ID})
-"""What a task is given when it is published; drawn anew each time."""
+"""Values generated when a task is published; they differ each time."""
 _RESULT, _EXCEPTION, _RETRIED = "result", "exception", "retried"
 _executed: Final[contextvars.ContextVar[dict[str, Any] | None]] = contextvars.ContextVar(
     "spanreplay_huey", default=None
 )
-"""Of the task that is executed here: how that ended."""
+"""How the task being executed in this context ended."""
 _leave_to_worker: Final = make_left_to_worker(_executed)
-"""What the consumer stores of a task that it executes is no part of it."""
+"""Marks data that the consumer stores about a task as the consumer's work, not the task's."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -66,7 +66,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 def _execute(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
-    if is_replay() or huey.immediate:  # called by its program, as a part of what that does
+    if is_replay() or huey.immediate:  # immediate: called by the program, as part of the calling code
         return wrapped(*args, **kwargs)
     guard.guarded("a worker", factory.offer_in_member)
     named = {**dict(zip(("task", _TIME), args, strict=False)), **kwargs}
@@ -82,7 +82,7 @@ def _execute(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _watch(told: dict[str, Any], execute: Any, args: Any, kwargs: Any) -> Mapping[str, Any]:
-    """Execute a task; what its hooks were told of its end."""
+    """Execute a task; return what hooks were told about its end."""
     token = set_variable(_executed, told)
     try:
         told[_RESULT] = execute(*args, **kwargs)
@@ -96,7 +96,7 @@ def _describe_task(huey: Any, task: Any) -> dict[str, Any]:
 
 
 def _describe_message(message: Any) -> dict[str, Any]:
-    """A task, and those that come after it."""
+    """Describe a task and its follow-up tasks."""
     told = {name: getattr(message, name) for name in _GIVEN}
     after = {name: _describe_message(told[name]) for name in _AFTER if told[name] is not None}
     return keep_encodable({**told, **after, "args": list(message.args)})
@@ -120,7 +120,7 @@ def _tell(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _try_again(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
-    """A task is tried again by its consumer."""
+    """Note that the consumer retries the task."""
     told = _executed.get()
     if told is not None:
         told[_RETRIED] = True
@@ -129,9 +129,9 @@ def _try_again(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
 
 # ── tasks that are published ────────────────────────────────────────────────────────────────────────
 def _publish(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
-    """Publishing a task is a write: compared, and never sent in a replay."""
+    """Record publishing a task as a write: a replay compares it and sends nothing."""
     task = args[0] if args else kwargs["task"]
-    is_one = hasattr(task, "revoke_id")  # of several, each comes here by itself
+    is_one = hasattr(task, "revoke_id")  # groups: each member is enqueued separately
     if active_run() is None or huey.immediate or not is_one:
         return wrapped(*args, **kwargs)
     made: list[Any] = []
@@ -162,7 +162,7 @@ def _without_drawn(task: Mapping[str, Any]) -> dict[str, Any]:
 
 # ── the consumer ────────────────────────────────────────────────────────────────────────────────────
 def _start(wrapped: Any, consumer: Any, args: Any, kwargs: Any) -> Any:
-    """The consumer is about to start its workers: in a replay the recorded task comes next."""
+    """The consumer is about to start its workers: a replay now runs the recorded task."""
     if is_replay():
         replay_job(lambda given: _work(consumer, given), _describe_end)
     guard.guarded("the start of a consumer", factory.begin_units)
@@ -170,7 +170,7 @@ def _start(wrapped: Any, consumer: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _flush(wrapped: Any, consumer: Any, args: Any, kwargs: Any) -> Any:
-    """In a replay there is no storage that could have locks."""
+    """Skip flushing locks in a replay, which has no storage."""
     return None if is_replay() else wrapped(*args, **kwargs)
 
 

@@ -1,8 +1,8 @@
-"""Unit: the kernel of Jupyter for Python (ipykernel). Each cell that a notebook executes is a run of its own.
+"""Unit: Jupyter's Python kernel (ipykernel). Each cell that a notebook executes is its own run.
 
-What a front end executes for itself (silently, or without a place in the history), completions and inspections are
-none. In a replay the kernel starts without ports and threads: where it would wait for messages, it is given the
-recorded cell.
+Code that a front end executes for itself (silently, or without a history entry), completions and inspections are not
+units. In a replay the kernel starts without ports and threads: where it would wait for messages, it gets the recorded
+cell.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 async def _execute(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
-    """A cell, or what a front end asks of the kernel for itself."""
+    """Execute a cell as a unit; code that a front end executes for itself is not one."""
     asked = guard.guarded(_PART, lambda: inspect.signature(wrapped).bind(*args, **kwargs))
     if asked is None or is_replay() or not _is_cell(asked):
         return await wrapped(*args, **kwargs)
@@ -59,7 +59,7 @@ async def _execute(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Interruptible:
-    """The task of a cell that awaits, which an interruption cancels: said before it does."""
+    """Wraps an awaiting cell's task, to note the interruption before it cancels the task."""
 
     def __init__(self, task: Any, cell: Cell) -> None:
         self._task = task
@@ -75,7 +75,7 @@ class _Interruptible:
 
 
 def _watch(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
-    """A cell that awaits begins: a person may interrupt it from now on."""
+    """Watch for an interruption of a cell that begins to await."""
     cell = here()
     if cell is None or len(args) != 1:
         return wrapped(*args, **kwargs)
@@ -103,7 +103,7 @@ def _publish(wrapped: Any, publisher: Any, args: Any, kwargs: Any) -> Any:
 
 # ── questions to a human ────────────────────────────────────────────────────────────────────────────
 def _ask(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
-    """`input()` in a cell: a front end asks for the kernel."""
+    """Record `input()` in a cell, which a front end answers."""
     if active_run() is None:
         return wrapped(*args, **kwargs)
     prompt = str(args[0] if args else kwargs.get("prompt", ""))
@@ -122,7 +122,7 @@ def _ask_secret(wrapped: Any, kernel: Any, args: Any, kwargs: Any) -> Any:
 
 # ── the kernel ──────────────────────────────────────────────────────────────────────────────────────
 def _start(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
-    """The kernel is ready: in a replay the recorded cell comes next."""
+    """The kernel is ready: a replay now runs the recorded cell."""
     if app.subapp is None:
         if is_replay():
             asyncio.run(play_cells_async(lambda given: _work(app.kernel, given)))

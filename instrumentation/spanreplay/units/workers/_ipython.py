@@ -1,8 +1,8 @@
-"""Unit: IPython at a prompt, in a terminal or embedded in a program. Each cell that is typed is a run of its own.
+"""Unit: IPython at a prompt, in a terminal or embedded in a program. Each typed cell is its own run.
 
-What a program has a shell execute is a part of what the program does. A kernel's cells are units of the kernel, which
-is a row of its own; what all shells have in common is here: values that are displayed, programs that a cell starts
-(`!ls`), times that `%time` shows. In a replay nobody is asked at the prompt: the recorded cell comes next.
+Code that a program passes to a shell is part of the program's work. A kernel's cells are units of the kernel, which has
+its own row. This module also has the parts common to all shells: displayed values, programs that a cell starts (`!ls`),
+times that `%time` shows. A replay doesn't prompt: it runs the recorded cell.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PART: Final = "a cell"
 _CPU: Final = source("clock", "ipython.clock")
 _CPU_PARTS: Final = source("clock", "ipython.clock2", pack=list, unpack=tuple)
 _prompting: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""The shells whose cells are typed at a prompt."""
+"""Shells whose cells are typed at a prompt."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -49,7 +49,7 @@ def install(module: Any, patches: Patches) -> None:
     elif module.__name__ == "IPython.terminal.interactiveshell":
         patches.wrap(module.TerminalInteractiveShell, "interact", _interact)
     elif module.__name__ == "IPython.utils._process_posix":
-        patches.wrap(module, "system", _start_program)  # before others take it from there
+        patches.wrap(module, "system", _start_program)  # before other modules import it
     elif module.__name__ == "IPython.utils.timing":
         patches.wrap(module, "clock", _read_cpu)
         patches.wrap(module, "clock2", _read_cpu_parts)
@@ -61,7 +61,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── at a prompt ─────────────────────────────────────────────────────────────────────────────────────
 def _interact(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
-    """The shell is ready: in a replay the recorded cell comes next."""
+    """The shell is ready: a replay now runs the recorded cell."""
     if _hear not in printed.listeners:
         printed.listeners.append(_hear)
     if is_replay():
@@ -72,7 +72,7 @@ def _interact(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
-    """A cell, typed or given by a program."""
+    """Run a cell; as a unit if it was typed, not if a program passed it."""
     if shell not in _prompting or here() is not None:
         return wrapped(*args, **kwargs)
     asked = guard.guarded(_PART, lambda: inspect.signature(wrapped).bind(*args, **kwargs).arguments) or {}
@@ -91,7 +91,7 @@ def _work(shell: Any, given: Mapping[str, Any]) -> Cell:
 
 
 def _hear(text: str) -> None:
-    """Standard output was written to."""
+    """Add text written to standard output to the current cell."""
     cell = here()
     if cell is not None and not cell.is_showing:
         cell.write(text)
@@ -99,7 +99,7 @@ def _hear(text: str) -> None:
 
 # ── in every shell ──────────────────────────────────────────────────────────────────────────────────
 async def _run_source(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
-    """The source of a cell is executed, by the shell itself or for what a cell calls."""
+    """Note the error of an executed source: the cell itself, or code that a cell runs."""
     result = await wrapped(*args, **kwargs)
     error = result.error_before_exec or result.error_in_exec
 
@@ -108,12 +108,12 @@ async def _run_source(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
 
     if error is not None:
         note_shown(error)
-    notes_here(note)  # without an error too: the last to end is the cell itself
+    notes_here(note)  # also without an error: the last source to end is the cell itself
     return result
 
 
 def _display(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
-    """The value of a cell's last expression: a shell may print it, behind its number."""
+    """Display the value of a cell's last expression, which a shell may print after its number."""
     cell = here()
     if cell is None:
         return wrapped(*args, **kwargs)
@@ -122,14 +122,14 @@ def _display(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _format(wrapped: Any, hook: Any, args: Any, kwargs: Any) -> Any:
-    """That value, as it is displayed."""
+    """Note the displayed form of that value."""
     made = wrapped(*args, **kwargs)
     notes_here(lambda cell: cell.show("execute_result", made[0]))
     return made
 
 
 def _publish(wrapped: Any, publisher: Any, args: Any, kwargs: Any) -> Any:
-    """Another value, which a terminal prints as text."""
+    """Note any other displayed value, which a terminal prints as text."""
     cell = here()
     if cell is None:
         return wrapped(*args, **kwargs)
@@ -140,7 +140,7 @@ def _publish(wrapped: Any, publisher: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _show_error(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
-    """A traceback: its text is the shell's; the end of a replay is none of the cell's errors."""
+    """Show a traceback, whose text belongs to the shell. A ReplayMiss is not an error of the cell and is not shown."""
     kind = args[0] if args else kwargs.get("etype")
     if isinstance(kind, type) and issubclass(kind, ReplayMiss):
         return None
@@ -152,7 +152,7 @@ def _show_error(wrapped: Any, shell: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _start_program(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """`!command`, which IPython starts at a terminal of its own: what it prints is the cell's."""
+    """Record `!command`, which IPython starts in a pseudo-terminal; its output belongs to the cell."""
     if here() is None or recorded_run() is None:
         return wrapped(*args, **kwargs)
     command = args[0] if args else kwargs["cmd"]

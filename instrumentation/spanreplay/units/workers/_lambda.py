@@ -1,9 +1,9 @@
-"""Unit: AWS Lambda. Each invocation that the runtime client hands to a handler is a run of its own.
+"""Unit: AWS Lambda. Each invocation that the runtime passes to a handler is its own run.
 
-The input is what Lambda gave (the event's text, ids, contexts, deadline), the output what goes back to it. The
-environment may be frozen or thrown away when the runtime asks for the next invocation: before that, everything that
-was recorded is delivered. In a replay no Runtime API is asked: where the runtime would wait for an invocation, it is
-given the recorded one.
+The input is Lambda's invocation (the event's text, ids, contexts, deadline), the output is the response to Lambda. When
+the runtime asks for the next invocation, the environment may be frozen or discarded, so everything recorded is
+delivered before that. In a replay the Runtime API is not used: where the runtime would wait for an invocation, it gets
+the recorded one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 _CLIENT, _HANDLER, _LOG = "lambda_runtime_client", "request_handler", "log_sink"
 _OWN: Final = frozenset({_CLIENT, _HANDLER, _LOG})
-"""Arguments that are the runtime's own; all others are the invocation."""
+"""Arguments that belong to the runtime; all others describe the invocation."""
 _BODY, _DEADLINE, _ID, _TENANT = "event_body", "epoch_deadline_time_in_ms", "invoke_id", "tenant_id"
 _EVENT: Final = "event"
-"""Member of the input: the body, where it is text."""
+"""Member of the input: the body, if it is text."""
 _TRACE: Final = "_X_AMZN_TRACE_ID"
 _BAGGAGE: Final = "baggage"
 _STATED: Final = ("errorMessage", "errorType", "requestId")
-"""What is compared of an error: its stack is that of this machine's files."""
+"""Members of an error that are compared; the stack depends on this machine's files."""
 _FUNCTION: Final = "AWS_LAMBDA_FUNCTION_NAME"
 _RESERVE_MS: Final = 200
-"""What is left of an invocation's time after a delivery."""
+"""Time reserved before an invocation's deadline, after delivery."""
 _PART: Final = "an invocation"
 
 
@@ -54,7 +54,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── one invocation ──────────────────────────────────────────────────────────────────────────────────
 class _Client:
-    """The runtime's client during one invocation: keeps what is to be sent until the unit has ended."""
+    """The runtime's client during one invocation: holds back the response until the unit has ended."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -62,7 +62,7 @@ class _Client:
         self.ended = Ended({})
 
     def __getattr__(self, name: str) -> Any:
-        """All that is not about the output: the marshaller."""
+        """Delegate everything except the output, such as the marshaller."""
         return getattr(self._client, name)
 
     def post_invocation_result(self, *args: Any, **kwargs: Any) -> None:
@@ -71,12 +71,12 @@ class _Client:
         self.ended = guard.guarded(_PART, lambda: _describe_result(*args, **kwargs)) or self.ended
 
     def post_invocation_error(self, *args: Any, **kwargs: Any) -> None:
-        """Keep what the handler raised."""
+        """Keep the handler's error."""
         self._send = lambda: self._client.post_invocation_error(*args, **kwargs)
         self.ended = guard.guarded(_PART, lambda: _describe_error(*args, **kwargs)) or self.ended
 
     def send(self) -> None:
-        """Send what was kept. Raises: what the runtime's client raises."""
+        """Send the kept result or error. Raises: any exception of the runtime's client."""
         if self._send is not None:
             self._send()
 
@@ -96,7 +96,7 @@ def _end(client: _Client) -> Ended:
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 def _handle(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """One invocation, from the event's text to the result's."""
+    """Handle one invocation, from the event's text to the result's text."""
     bound = guard.guarded(_PART, lambda: inspect.signature(wrapped).bind(*args, **kwargs))
     if bound is None:
         return wrapped(*args, **kwargs)
@@ -127,7 +127,7 @@ def _describe_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_headers(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where an invocation may name its user: the W3C fields of its context, or a request's headers in its event."""
+    """Return headers that may name a user: W3C fields of the client context, or a request's headers in the event."""
     for text in (given.get("client_context_json"), given.get(_EVENT)):
         if isinstance(text, str) and _BAGGAGE in text.lower():
             told = json.loads(text)
@@ -139,7 +139,7 @@ def _find_headers(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _deliver(deadline: Any) -> None:
-    """Send what was recorded to the collector, because the process may not go on; at most until the deadline."""
+    """Send recorded data to the collector, because the process may be frozen; at most until the deadline."""
     process = factory.offered()
     if process is None or process.shipper is None:
         return
@@ -149,7 +149,7 @@ def _deliver(deadline: Any) -> None:
 
 
 class _Unasked:
-    """An invocation that nobody asked for, with no values; `_handle` puts those of the recorded one in their place."""
+    """An empty invocation, whose values `_replay` fills in from the recorded one."""
 
     def __getattr__(self, name: str) -> None:
         return None
@@ -157,7 +157,7 @@ class _Unasked:
 
 # ── the runtime ─────────────────────────────────────────────────────────────────────────────────────
 def _wait(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
-    """The handler is loaded: in a replay the recorded invocation comes next."""
+    """The handler is loaded: a replay now runs the recorded invocation."""
     if is_replay():
         return _Unasked()
     guard.guarded("the start of a runtime", factory.begin_units)
@@ -165,7 +165,7 @@ def _wait(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _fail(wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
-    """The runtime tells Lambda that it can't start; in a replay it tells the verdict."""
+    """The runtime reports that it can't start; a replay ends with its verdict instead."""
     if is_replay():
         error = args[0] if args else kwargs["error_response_data"]
         not_here(f"the handler can't be loaded: {error.get('errorMessage')}")

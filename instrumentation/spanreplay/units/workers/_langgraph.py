@@ -1,10 +1,10 @@
-"""Unit: LangGraph's server (`langgraph dev`), whose queue executes runs of graphs beside the requests for them.
+"""Unit: LangGraph's server (`langgraph dev`), whose queue executes graph runs separately from their requests.
 
-A run that its request waits for (`/runs/wait`, `/runs/stream`) is a part of that request. Any other is a run of its
-own: its input is what the queue gives to the worker, with what the server's memory has of its thread. A request for a
-thread has that as a call of its own:
+A graph run that its request waits for (`/runs/wait`, `/runs/stream`) is part of that request. Any other is a unit: its
+input is the queue's job together with the state of its thread in the server's memory. A request for a thread records
+that state as a call:
 
-    compute:langgraph.thread (read)   the thread's row, its newest checkpoints; a replay puts them there again
+    compute:langgraph.thread (read)   the thread's row, its newest checkpoints; a replay restores them
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DATABASE: Final = "langgraph_runtime_inmem.database"
 _LABEL: Final = "graph run"
 _ASKED_MAX: Final = 1_000
 _CHECKPOINTS_MAX: Final = 8
-"""How many checkpoints of a thread are recorded, in each namespace; a run of a graph goes on from the newest."""
+"""How many checkpoints of a thread are recorded per namespace; a graph run continues from the newest."""
 _RETURNED: Final = frozenset({"values", "interrupts"})
 _OUTCOMES: Final = {
     "error": Outcome.ERROR,
@@ -54,17 +54,17 @@ _OUTCOMES: Final = {
 
 
 class _Asking(NamedTuple):
-    """The request that waits for a run of a graph, and the lane that the run has in it."""
+    """The request that waits for a graph run, and the graph run's lane in it."""
 
     run: Run
     lane: Lane
 
 
 _asked: dict[str, _Asking | None] = {}
-"""Id of a run that has not begun → who waits for it; None: nobody."""
+"""Id of a graph run that has not begun → the request that waits for it; None: no request."""
 
 _given: list[str] = []
-"""In a replay, the id of the run that is given to the worker."""
+"""In a replay, the id of the graph run given to the worker."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -81,7 +81,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── who asks for a run ──────────────────────────────────────────────────────────────────────────────
 def _subscribe(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """A request that wants a run's results says so before it puts the run into the queue."""
+    """Note which request waits for a graph run: it subscribes to the results before it queues the run."""
     guard.guarded(_PART, lambda: _note(args[0] if args else kwargs.get("run_id"), _find_asking()))
     return wrapped(*args, **kwargs)
 
@@ -97,7 +97,7 @@ def _find_asking() -> _Asking | None:
 
 
 def _is_unit(run: Run) -> bool:
-    """Whether what happens here is a unit's: recorded, or replayed."""
+    """Whether the current code belongs to a unit, recorded or replayed."""
     if run.session is None:
         return isinstance(run, UnitRun)
     extent = run.session.extent
@@ -108,7 +108,7 @@ def _note(run_id: Any, asking: _Asking | None) -> None:
     if run_id is None or str(run_id) in _asked:
         return
     for known in [known for known, asked in _asked.items() if asked is not None and asked.run.is_ended]:
-        _asked[known] = None  # a request may ask for a run that is over, or that never comes
+        _asked[known] = None  # a request may subscribe to a graph run that is over, or that never begins
     if len(_asked) >= _ASKED_MAX:
         _asked.pop(next(iter(_asked)))
     _asked[str(run_id)] = asking
@@ -116,7 +116,7 @@ def _note(run_id: Any, asking: _Asking | None) -> None:
 
 # ── requests for a thread ───────────────────────────────────────────────────────────────────────────
 def _handle(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Have a request find in the server's memory what it found there when it was recorded."""
+    """Record the thread's state in the server's memory before a request, and restore it in a replay."""
     run = active_run()
     if run is not None and _is_unit(run) and _DATABASE in sys.modules:
         if run.session is None:
@@ -142,19 +142,19 @@ def _no_memory() -> Any:
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 async def _work(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Execute a run of a graph: for the request that waits for it, or as a unit of its own."""
+    """Execute a graph run: as part of the request that waits for it, or as a unit."""
     job = args[0] if args else kwargs["run"]
     asking = _asked.get(str(job["run_id"]))
     if asking is not None and not asking.run.is_ended:
         with entered(asking.run), inside_lane(asking.lane):
-            result = await wrapped(*args, **kwargs)  # what it raises has it called again
+            result = await wrapped(*args, **kwargs)  # after an exception it is called again
         _asked.pop(str(job["run_id"]), None)
         return result
     _asked.pop(str(job["run_id"]), None)
     if is_replay():
         if _is_given(job):
             return await wrapped(*args, **kwargs)
-        job["status"] = "success"  # another unit's: what it leaves is in the recordings of those that look at it
+        job["status"] = "success"  # another unit's job: units that read its results have them in their recordings
         return None
     attempt = args[1] if len(args) > 1 else kwargs["attempt"]
     graph = str(guard.guarded(_PART, _find_graph, job) or "")
@@ -171,13 +171,13 @@ def _describe_input(job: Mapping[str, Any], attempt: int) -> dict[str, Any]:
     if _DATABASE not in sys.modules:
         return {"attempt": attempt, "runs": [_plain(job)]}
     memory = _Memory().describe(job["thread_id"])
-    if memory["thread"] is not None:  # what the graph has returned may be of any class, and no worker looks at it there
+    if memory["thread"] is not None:  # a graph's results may be of any class, and no worker reads them from here
         memory["thread"] |= dict.fromkeys(_RETURNED & memory["thread"].keys())
     return {"attempt": attempt, **memory, "runs": [_plain(job)]}
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be recorded; what can't (the user of a request) as the server stores it in a database."""
+    """Return a value that can be recorded; others (a request's user) in the form the server stores in a database."""
     try:
         codec.encode(value)
     except Unserializable:
@@ -200,7 +200,7 @@ def _describe_end(result: Mapping[str, Any]) -> Ended:
 
 # ── what the server remembers ───────────────────────────────────────────────────────────────────────
 class _Memory:
-    """What the server in memory has of one thread: its row, its checkpoints, what its nodes have written."""
+    """The in-memory server's state of one thread: its row, its checkpoints, the writes of its nodes."""
 
     def __init__(self) -> None:
         from langgraph_runtime_inmem.checkpoint import Checkpointer
@@ -209,7 +209,7 @@ class _Memory:
         self._saver, self._store = Checkpointer(), GLOBAL_STORE
 
     def describe(self, thread_id: Any, run_id: Any = None, **others: Any) -> dict[str, Any]:
-        """As values that can be recorded; `run_id` is that of a run in the thread which is asked for."""
+        """Return the state as values that can be recorded; `run_id`: a graph run in the thread that is requested."""
         key = str(thread_id)
         storage = {ns: _newest(saved) for ns, saved in dict(self._saver.storage).get(key, {}).items()}
         names = {(ns, *at) for ns, saved in storage.items() for each in saved.values() for at in self._versions(each)}
@@ -224,7 +224,7 @@ class _Memory:
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
-        """Put it there again."""
+        """Restore a described state."""
         for table, name, rows in (("threads", "thread_id", [given["thread"]]), ("runs", "run_id", given["runs"])):
             for row in rows:
                 if row is not None:
@@ -243,7 +243,7 @@ class _Memory:
         return None if found is None else {**_plain(found)}
 
     def _versions(self, saved: Any) -> Iterable[tuple[str, Any]]:
-        """The channels of a checkpoint, each with its version."""
+        """Return the channels of a checkpoint with their versions."""
         versions: Mapping[str, Any] = self._saver.serde.loads_typed(saved[0])["channel_versions"]
         return versions.items()
 
@@ -257,7 +257,7 @@ def _newest(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 # ── replay ──────────────────────────────────────────────────────────────────────────────────────────
 async def _play(lane: str) -> None:
-    """Give the recorded run to the worker of a server that has started."""
+    """Pass the recorded graph run to the worker of a started server."""
     await play_job_async(lane, _execute, _describe_end)
 
 
@@ -272,5 +272,5 @@ async def _execute(given: Mapping[str, Any]) -> Any:
 
 
 def _is_given(job: Mapping[str, Any]) -> bool:
-    """Whether this run is the unit that is replayed."""
+    """Whether this graph run is the replayed unit."""
     return str(job["run_id"]) in _given

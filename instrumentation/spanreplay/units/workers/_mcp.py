@@ -1,8 +1,8 @@
-"""Unit: an MCP server on standard input and output. Each tool call, prompt and resource served is a run of its own.
+"""Unit: an MCP server on standard input and output. Each tool call, prompt and resource served is its own run.
 
-A request over HTTP is a unit of its server already, and stays it; so does one that an agent makes to a server in its
-own process. In a replay the server starts, and its client is the recording: the handshake and the recorded request
-come in, and nothing is read from standard input.
+A request over HTTP remains a unit of its HTTP server, and a request to a server in the agent's own process remains part
+of the agent's run. In a replay the server starts, and the recording is its client: it receives the handshake and the
+recorded request, and nothing is read from standard input.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 _TOOL, _TOOLS = "tools/call", "tools/list"
 _SERVED: Final = frozenset({_TOOL, "prompts/get", "resources/read", "completion/complete"})
-"""Requests that run a server's own code with what a client has given."""
+"""Requests that run a server's own code with a client's input."""
 _INITIALIZE: Final = "initialize"
 _PROTOCOL: Final = "io.modelcontextprotocol/protocolVersion"
 """Member of a request's `_meta` in the protocol without a handshake."""
 _BAGGAGE: Final = "baggage"
 _is_own: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanreplay_mcp_server", default=False)
-"""Whether what is served came in by this process's standard input."""
+"""Whether the served request arrived on this process's standard input."""
 
 
 def install(module: Any, patches: Patches) -> None:
-    """Patch the transport, or the kernel that answers requests."""
+    """Patch the transport, or the runner that answers requests."""
     if module.__name__ == "mcp.server.runner":
         patches.wrap(module.ServerRunner, "_on_request", _answer)
     elif find_spec("mcp.server.runner") is not None:  # not mcp 1
@@ -67,7 +67,7 @@ async def _marked(inner: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]
 
 
 async def _answer(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
-    """One request, whichever way it came."""
+    """Answer one request, from any transport."""
     if not _is_own.get():
         return await wrapped(*args, **kwargs)
     named = {**dict(zip(("dctx", "method", "params"), args, strict=False)), **kwargs}
@@ -113,7 +113,7 @@ def _describe_end(result: Any) -> Ended:
 
 # ── replay ──────────────────────────────────────────────────────────────────────────────────────────
 async def _work(runner: Any, dctx: Any, name: str, work: Any) -> Any:
-    """Answer the recorded request; a tool that is not there any more is no changed result."""
+    """Answer the recorded request; report a missing tool as such, not as a changed result."""
     try:
         result = await work()
     except Exception:
@@ -135,13 +135,13 @@ async def _look_for(runner: Any, dctx: Any, name: str) -> None:
 
 
 class _Recorded:
-    """What the client of a recorded request sends, once the server has started; then it is silent."""
+    """A recorded request's client: sends its messages once the server has started, then is silent."""
 
     def __init__(self) -> None:
         self._left: list[Any] | None = None
 
     async def receive(self) -> Any:
-        """The next message."""
+        """Return the next message; block after the last."""
         if self._left is None:
             self._left = _make_messages(await await_job())
         if self._left:
@@ -156,7 +156,7 @@ class _Recorded:
         return await self.receive()
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """No-op: there is nothing to close."""
 
     async def __aenter__(self) -> _Recorded:
         return self
@@ -166,10 +166,10 @@ class _Recorded:
 
 
 class _Silent(_Recorded):
-    """The way to a client that is not there."""
+    """The outgoing side, without a client."""
 
     async def send(self, message: Any) -> None:
-        """What is sent goes nowhere."""
+        """Discard the message."""
 
 
 def _make_messages(given: Mapping[str, Any]) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Unit: RQ. Each job that a worker performs is a run of its own, in its work horse or in the worker's process.
+"""Unit: RQ. Each job that a worker performs is its own run, in a work horse or in the worker's process.
 
-In a replay no worker is made and no Redis is asked: where the program would make its worker, it is given the recorded
-job.
+In a replay no worker is created and Redis is not used: where the program would create its worker, the recorded job
+runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _GIVEN: Final = ("id", "func_name", "args", "kwargs", "meta", "origin", "timeout", "retries_left", "number_of_retries")
 _COMPARED: Final = ("func_name", "args", "kwargs", "meta", "timeout", "ttl", "result_ttl", "failure_ttl")
-"""What is compared of a job that is published; its id is drawn anew each time."""
+"""Members of a published job that are compared; its id differs each time."""
 _ID: Final = "id"
 
 
@@ -34,14 +34,14 @@ def install(module: Any, patches: Patches) -> None:
         patches.wrap(module.Queue, "enqueue_job", _publish)
         patches.wrap(module.Queue, "schedule_job", _publish)
     elif module.__name__ == "rq.cli.workers":
-        patches.wrap(module, "is_suspended", _make_worker)  # the first question to Redis of the command `rq worker`
+        patches.wrap(module, "is_suspended", _make_worker)  # the first Redis query of the command `rq worker`
     else:
         patches.wrap(module.BaseWorker, "__init__", _make_worker)
 
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 def _perform(wrapped: Any, job: Any, args: Any, kwargs: Any) -> Any:
-    if is_replay() or not job.worker_name:  # without a worker, its program does it
+    if is_replay() or not job.worker_name:  # without a worker, the program performs the job itself
         return wrapped(*args, **kwargs)
     given = guard.guarded("a job", lambda: {name: getattr(job, name) for name in _GIVEN}) or {}
     name = str(given.get("func_name", ""))
@@ -54,7 +54,7 @@ def _describe_end(result: Any) -> Ended:
 
 # ── jobs that are published ─────────────────────────────────────────────────────────────────────────
 def _publish(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
-    """Publishing a job is a write: compared, and never sent in a replay."""
+    """Record publishing a job as a write: a replay compares it and sends nothing."""
     if active_run() is None:
         return wrapped(*args, **kwargs)
     job = args[0] if args else kwargs["job"]
@@ -88,7 +88,7 @@ def _save_meta(wrapped: Any, job: Any, args: Any, kwargs: Any) -> Any:
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────
 def _make_worker(wrapped: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-    """Before a worker asks Redis for anything: in a replay the recorded job comes next."""
+    """A worker is about to use Redis for the first time: a replay now runs the recorded job."""
     if is_replay():
         _replay()
     guard.guarded("the start of a worker", factory.begin_units)

@@ -1,8 +1,8 @@
-"""Unit: Slack Bolt in socket mode. Each event that an app is given is a run of its own, until its listeners are done.
+"""Unit: Slack Bolt in socket mode. Each event that an app receives is its own run, until its listeners are done.
 
-An app acknowledges an event at once and works on it in threads of a pool, so the unit ends with the last of them. Over
-HTTP an event is a part of its request, which ends with them too. In a replay nothing is connected: where the app would
-be, it is given the recorded event.
+An app acknowledges an event at once and works on it in pool threads, so the unit ends with the last of them. Over HTTP
+an event is part of its request, whose unit ends with them too. In a replay nothing is connected: where the app would
+connect, it gets the recorded event.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from spanreplay.runtime.patches import Patches
 
 _current: Final[contextvars.ContextVar[_Event | None]] = contextvars.ContextVar("spanreplay_slack_bolt", default=None)
-"""The event that is dispatched here."""
+"""The event dispatched in this context."""
 _events: Final[weakref.WeakKeyDictionary[Any, _Event]] = weakref.WeakKeyDictionary()
-"""Request → the event that it brought; listeners are called in other threads."""
+"""Request → its event; needed because listeners are called in other threads."""
 
 
 def install(module: Any, patches: Patches) -> None:
@@ -56,7 +56,7 @@ def install(module: Any, patches: Patches) -> None:
 
 # ── recording ───────────────────────────────────────────────────────────────────────────────────────
 class _Event:
-    """One event, from its dispatch to the end of the last listener that was started for it. Thread-safe."""
+    """One event, from its dispatch to the end of its last listener. Thread-safe."""
 
     def __init__(self, unit: UnderWay | None) -> None:
         self._unit = unit
@@ -64,18 +64,18 @@ class _Event:
         self._lock = make_lock()
         self.response: Any = None
         self.raised: list[BaseException] = []
-        """What came out of listeners, which Bolt hands to an error handler."""
+        """Exceptions of listeners, which Bolt passes to an error handler."""
         self.works: list[Future[Any]] = []
 
     def follow(self, work: Future[Any]) -> None:
-        """Wait for what was started in a pool."""
+        """Keep the event open until a pool's future is done."""
         with self._lock:
             self._under_way += 1
             self.works.append(work)
         work.add_done_callback(lambda _: self.leave())
 
     def leave(self) -> None:
-        """The dispatch is over, or something that it started."""
+        """Note that the dispatch, or work that it started, is over."""
         with self._lock:
             self._under_way -= 1
             is_over = not self._under_way
@@ -114,7 +114,7 @@ def _dispatch(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _watch(event: _Event, request: Any, dispatch: Callable[[], Any]) -> Any:
-    """Dispatch an event, and follow what is started for it."""
+    """Dispatch an event, and follow the work started for it."""
     _events[request] = event
     token = set_variable(_current, event)
     try:
@@ -133,7 +133,7 @@ def _describe_input(request: Any) -> dict[str, Any]:
 
 
 def _name_event(body: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What an event is called, who caused it, and the conversation that it is a part of."""
+    """Return an event's name, user and conversation."""
     inner = body.get("event")
     event: Mapping[str, Any] = inner if isinstance(inner, Mapping) else body
     user = event.get("user") or event.get("user_id") or ""
@@ -145,13 +145,13 @@ def _name_event(body: Mapping[str, Any]) -> tuple[str, str, str]:
 
 # ── what an event starts ────────────────────────────────────────────────────────────────────────────
 class _Followed:
-    """The pool of an app, whose works belong to the event that they were started for."""
+    """An app's pool, whose work belongs to the event that it was started for."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a work."""
+        """Submit work to the pool."""
         event, run = _current.get(), active_run()
         work = self._pool.submit(*args, **kwargs)
         if event is not None:
@@ -165,7 +165,7 @@ class _Followed:
 
 
 def _hold(run: UnitRun, work: Future[Any]) -> None:
-    """The request that brought an event is answered before its listeners are done: they belong to it."""
+    """Keep a request's run open for its listeners, which may finish after its response."""
     run.hold()
     work.add_done_callback(lambda _: run.release())
 
@@ -179,7 +179,7 @@ def _make_runner(wrapped: Any, runner: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _listen(wrapped: Any, listener: Any, args: Any, kwargs: Any) -> Any:
-    """A listener is called: what it raises Bolt hands to an error handler."""
+    """Call a listener, and note an exception before Bolt passes it to an error handler."""
     event = _events.get(kwargs.get("request"))
     try:
         return wrapped(*args, **kwargs)
@@ -191,7 +191,7 @@ def _listen(wrapped: Any, listener: Any, args: Any, kwargs: Any) -> Any:
 
 # ── the connection ──────────────────────────────────────────────────────────────────────────────────
 def _connect(wrapped: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    """The app has started: in a replay the recorded event comes next."""
+    """The app has started: a replay now runs the recorded event."""
     if is_replay():
         replay_job(lambda given: _work(handler.app, given), _describe_end)
     guard.guarded("the start of an app", factory.begin_units)
