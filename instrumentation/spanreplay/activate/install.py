@@ -240,7 +240,7 @@ class Installation:
         return spool
 
     def _share(self) -> None:
-        """Note that the program exports to the same endpoint as our shipper, which may be the program's own backend."""
+        """Note that the program exports to our OTEL_EXPORTER_OTLP_ENDPOINT too, which may be its own backend."""
         self._is_shared = True
         self._spool.doubt()
 

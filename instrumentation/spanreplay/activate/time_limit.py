@@ -6,7 +6,7 @@ notice it.
 
 from __future__ import annotations
 
-import _thread  # whose locks and threads nobody patches
+import _thread  # its locks and threads are never patched
 import posix  # getpid of os is a recorded read, and its _exit ends the run
 import sys
 import threading

@@ -89,7 +89,7 @@ class Answer:
     def read(cls, path: Path) -> Answer | None:
         """Read the file that `write_out` wrote; None if the application hasn't answered."""
         content = path.read_bytes() if path.exists() else b""
-        if not content:  # the replay's file sandbox may have created it empty
+        if not content:  # the guard of a replay's files may have created it empty
             return None
         found = json.loads(content)
         headers = [(str(name), str(value)) for name, value in found["headers"]]

@@ -232,7 +232,7 @@ async def replay_job_async(work: Callable[[], Awaitable[T]], describe: Callable[
     with contextlib.suppress(ReplayMiss), inside_lane(Lane(LANE)):  # the session has noted it
         try:
             output = describe(await work()).output
-        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker's
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 -- the worker would get it
             output = {"raised": describe_exception(exc)}
         note_output(output)
         if run is not None and run.session is not None and run.session.extent is not None:

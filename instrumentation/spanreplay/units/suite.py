@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import posix  # past the functions that a replay replaces
+import posix  # for functions that a replay doesn't patch
 import select
 import signal
 import sys

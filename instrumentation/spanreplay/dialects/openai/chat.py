@@ -113,7 +113,7 @@ class _Choice:
         self.finish_reason = as_str(choice.get("finish_reason")) or self.finish_reason
         self.role = as_str(fields.get("role")) or self.role
         text = join_texts(fields.get("content"), "text") or as_str(fields.get("refusal"))
-        self.texts.append(text or as_str(choice.get("text")))  # `text`: the older completions
+        self.texts.append(text or as_str(choice.get("text")))  # `text`: legacy completions
         for position, call in enumerate(_raw_tool_calls(fields)):
             index = as_int(call.get("index", position))
             held = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})

@@ -47,7 +47,7 @@ class OpenAIResponses(Dialect):
         return items if isinstance(items, list) else []
 
     def read_message(self, item: Any) -> list[Message]:
-        """One item: a message, a tool call, a tool's output."""
+        """Read one item: a message, a tool call, a tool's output."""
         fields = as_dict(item)
         kind = as_str(fields.get("type")) or "message"
         if kind == "message":

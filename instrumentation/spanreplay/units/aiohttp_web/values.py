@@ -14,7 +14,7 @@ _CLIENT, _SERVER, _SCHEME = "client", "server", "scheme"
 _PATH, _RAW_PATH, _QUERY = "path", "raw_path", "query_string"
 _METHOD, _VERSION, _HEADERS = "method", "http_version", "headers"
 IS_BODY_HERE: Final = "is_body_here"
-"""Member of `http:request`: the whole body had come before the application was called."""
+"""Member of `http:request`: the whole body had arrived before the application was called."""
 
 
 def describe_request(request: Any) -> dict[str, Any]:

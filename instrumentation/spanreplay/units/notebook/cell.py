@@ -224,7 +224,7 @@ async def run_cell_async(given: Mapping[str, Any], shell: Any, session: str, wor
     return told[0]
 
 
-# ── what it is called ───────────────────────────────────────────────────────────────────────────────
+# ── the names of notebook and user ──────────────────────────────────────────────────────────────────
 def find_notebook(shell: Any) -> str:
     """Return the notebook's file name, from its front end, its editor or the command that runs it."""
     return guard.guarded("the name of a notebook", _find_name, shell) or _NAME

@@ -1,1 +1,1 @@
-"""The rows of workers: where each calls a task, a job or a handler, and how it is replayed without a broker."""
+"""Workers: where each one calls a task, a job or a handler, and how to replay it without a broker."""

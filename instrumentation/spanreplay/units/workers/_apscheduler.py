@@ -128,7 +128,7 @@ def _describe_end(result: Any) -> Ended:
     return Ended({"result": result})
 
 
-# ── jobs that are added ─────────────────────────────────────────────────────────────────────────────
+# ── added jobs ──────────────────────────────────────────────────────────────────────────────────────
 _is_served: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("spanreplay_apscheduler", default=False)
 """Whether a job is created only to be returned, not stored."""
 

@@ -82,7 +82,7 @@ def _describe_end(result: Any) -> Ended:
     return Ended({"result": result})
 
 
-# ── jobs that are published ─────────────────────────────────────────────────────────────────────────
+# ── published jobs ──────────────────────────────────────────────────────────────────────────────────
 async def _publish(wrapped: Any, redis: Any, args: Any, kwargs: Any) -> Any:
     """Record publishing a job as a write: a replay compares it and sends nothing."""
     if active_run() is None:

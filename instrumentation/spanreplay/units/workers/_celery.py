@@ -115,7 +115,7 @@ def _update(wrapped: Any, task: Any, args: Any, kwargs: Any) -> Any:
     return call_sync(lambda: leaf, update)
 
 
-# ── tasks that are published ────────────────────────────────────────────────────────────────────────
+# ── published tasks ─────────────────────────────────────────────────────────────────────────────────
 def _publish(wrapped: Any, app: Any, args: Any, kwargs: Any) -> Any:
     """Record publishing a task as a write: a replay compares it and sends nothing."""
     if active_run() is None:

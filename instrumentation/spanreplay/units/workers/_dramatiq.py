@@ -133,7 +133,7 @@ def _watch_time(wrapped: Any, middleware: Any, args: Any, kwargs: Any) -> Any:
     return None if is_replay() else wrapped(*args, **kwargs)
 
 
-# ── messages that are published ─────────────────────────────────────────────────────────────────────
+# ── published messages ──────────────────────────────────────────────────────────────────────────────
 def _make_broker(wrapped: Any, broker: Any, args: Any, kwargs: Any) -> Any:
     """Wrap `enqueue` on the instance, because every broker class has its own."""
     made = wrapped(*args, **kwargs)

@@ -127,7 +127,7 @@ def _try_again(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
     return _leave_to_worker(wrapped, huey, args, kwargs)
 
 
-# ── tasks that are published ────────────────────────────────────────────────────────────────────────
+# ── published tasks ─────────────────────────────────────────────────────────────────────────────────
 def _publish(wrapped: Any, huey: Any, args: Any, kwargs: Any) -> Any:
     """Record publishing a task as a write: a replay compares it and sends nothing."""
     task = args[0] if args else kwargs["task"]

@@ -79,7 +79,7 @@ def install(module: Any, patches: Patches) -> None:
         patches.wrap(module.Runs.Stream, "subscribe", _subscribe)
 
 
-# ── who asks for a run ──────────────────────────────────────────────────────────────────────────────
+# ── requests waiting for a graph run ────────────────────────────────────────────────────────────────
 def _subscribe(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """Note which request waits for a graph run: it subscribes to the results before it queues the run."""
     guard.guarded(_PART, lambda: _note(args[0] if args else kwargs.get("run_id"), _find_asking()))
@@ -198,7 +198,7 @@ def _describe_end(result: Mapping[str, Any]) -> Ended:
     return Ended(output, _OUTCOMES.get(status, Outcome.OK))
 
 
-# ── what the server remembers ───────────────────────────────────────────────────────────────────────
+# ── the server's memory ─────────────────────────────────────────────────────────────────────────────
 class _Memory:
     """The in-memory server's state of one thread: its row, its checkpoints, the writes of its nodes."""
 

@@ -143,7 +143,7 @@ def _name_event(body: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(event.get("command") or event.get("type") or "event"), str(user), str(session)
 
 
-# ── what an event starts ────────────────────────────────────────────────────────────────────────────
+# ── work started by an event ────────────────────────────────────────────────────────────────────────
 class _Followed:
     """An app's pool, whose work belongs to the event that it was started for."""
 
