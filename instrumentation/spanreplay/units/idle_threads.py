@@ -80,7 +80,7 @@ def find_lost(before: Kept) -> str:
 
 
 def _count(local: threading.local) -> int:
-    """Return how many threads keep values in it."""
+    """Return how many threads keep values in it, plus a number that is the same in every process."""
     tables = (each for each in gc.get_referents(local) if type(each) is dict)
     return sum(type(row) is dict and bool(row) for table in tables for row in list(table.values()))
 

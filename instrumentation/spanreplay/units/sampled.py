@@ -69,7 +69,7 @@ class Sampled:
                 return
             reasons = self._find_reasons(is_over=True)
             if not reasons and not self._writer.leave_out():
-                reasons = (_SIZE,)  # it grew too large after the reasons were looked up
+                reasons = (_SIZE,)  # it has grown too large since the reasons were determined
             self._reasons, self._is_decided = reasons, True
         if reasons:
             self._writer.keep()

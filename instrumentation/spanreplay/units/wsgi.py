@@ -45,7 +45,7 @@ def is_wsgi(app: object) -> bool:
 
 
 def name_app(app: object) -> str:
-    """Return a name for an application object: its own name, or its module and class."""
+    """Return a name for an application object: its own name, or the place of its definition."""
     for _ in range(_WRAPPERS_MAX):
         stated = getattr(app, "import_name", "") or getattr(app, "name", "")
         if isinstance(stated, str) and stated:

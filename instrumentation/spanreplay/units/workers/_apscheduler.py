@@ -219,7 +219,7 @@ def _look_for_jobs(wrapped: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_for_scheduler(session: Answers) -> bool:
-    """Whether the replayed unit is a scheduler's job; the process may have other units, such as requests."""
+    """Whether the replayed unit is a scheduler's job; its process may have other units (requests), a block has none."""
     if find_unit(session.recording.root.env) is None:
         return has_units(session.recording)  # then the replay reports that it is not a unit
     recorded = session.index.at(LANE, GIVEN, 0)

@@ -174,7 +174,7 @@ def _without_drawn(value: Any) -> Any:
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────
 class _NoThreads:
-    """Replaces, in a replay, the consumers of all queues (nothing is acknowledged) and the event that starts forks."""
+    """Replaces, in a replay, the consumers of all queues (nothing is acknowledged) and the list of forks to start."""
 
     initialized = True
 
