@@ -354,7 +354,7 @@ def _install_rmtree(patches: Patches, module: Any) -> None:
     vars_of_real = getattr(real, "avoids_symlink_attacks", None)
     install_patch(patches, module, "rmtree", rmtree, patch)
     if vars_of_real is not None:
-        rmtree.avoids_symlink_attacks = vars_of_real  # callers read it there
+        rmtree.avoids_symlink_attacks = vars_of_real  # type: ignore[attr-defined]  # callers read it there
 
 
 def install(module: Any, patches: Patches) -> None:
