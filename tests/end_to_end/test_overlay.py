@@ -291,3 +291,18 @@ def test_no_scratch_folder_is_left_behind(workplace: Workplace, tmp_path_factory
     workplace.record(agent)
     workplace.replay(agent, TMPDIR=str(folder))
     assert list(folder.iterdir()) == []
+
+
+def test_s62_a_binary_file_is_compared_by_size_with_another_redaction_key(workplace: Workplace) -> None:
+    """The hash of such a file is made with the key: an unchanged agent replays identical, and the file is named."""
+    source = f"{CALL}open('out.bin', 'wb').write(bytes([200, 201, 202]))\n"
+    agent = workplace.write("agent.py", source)
+    recorded = workplace.record(agent)
+    (workplace.path / ".spanreplay" / "redact.key").unlink()
+    replayed = workplace.replay(agent)
+    assert_same(replayed, recorded.stdout)
+    assert ["out.bin"] in [each.get("names") for each in replayed.verdict["not_compared"]]
+    assert "content of out.bin" in replayed.stderr
+    workplace.write("agent.py", source.replace("202]", "202, 203]"))
+    changed = workplace.replay(agent)
+    assert changed.verdict["divergences"][0]["boundary"] == "file:out.bin", changed.stderr

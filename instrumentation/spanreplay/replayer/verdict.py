@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from spanreplay.model import attributes as names
 from spanreplay.model.call import CallRecord
 from spanreplay.model.levels import FULL
 from spanreplay.model.serving_stack import LIVE_NOTE
 from spanreplay.replayer.addresses import hide_addresses, is_same_text
 from spanreplay.replayer.compare.blame import Blame
-from spanreplay.replayer.compare.changed_files import compare_files
+from spanreplay.replayer.compare.changed_files import compare_files, list_by_size
 from spanreplay.replayer.compare.drift import find_changed_files, find_drift
 from spanreplay.replayer.compare.earlier_units import hint_at_earlier_units
 from spanreplay.replayer.compare.leading import find_raised, put_first
@@ -104,7 +105,7 @@ def build_verdict(
         **({"suspended": dict(run.suspended)} if run.suspended else {}),
         "error": session.internal_error,
         **outputs,
-        "not_compared": find_not_compared(recording, outputs, list_dropped(session), tuple(session.hidden.unreadable)),
+        "not_compared": _find_uncompared(session, run, outputs),
         "exit": exits,
         "tokens": {"recorded": _tokens(calls), "live": session.live_tokens},
         "sockets_denied": list(session.sockets_denied),
@@ -161,15 +162,35 @@ def _find_divergences(
     else:
         divergences += blocked
     if not session.is_stopped and not session.has_gone_on:
-        if run.written is not None:
-            now = run.written.describe().get("files")
-            then = recording.root.manifest.get("files")
-            now = session.relocation.files(then, now)
-            divergences += compare_files(then, now, recording.run_id, is_downstream=bool(divergences))
+        then, now = _files(session, run)
+        is_same_key = _is_same_key(session, run)
+        downstream = bool(divergences)
+        divergences += compare_files(then, now, recording.run_id, is_downstream=downstream, is_same_key=is_same_key)
         divergences += _output_divergences(outputs, exits, bool(divergences), run.level.describe_hint())
     if divergences:
         excuse(session)
     return divergences
+
+
+def _files(session: Session, run: Run) -> tuple[Any, Any]:
+    """Return what the recorded run and this replay left in files; (None, None) if this replay did not look."""
+    if run.written is None:
+        return None, None
+    then = session.recording.root.manifest.get("files")
+    return then, session.relocation.files(then, run.written.describe().get("files"))
+
+
+def _is_same_key(session: Session, run: Run) -> bool:
+    """Whether this replay redacts with the key of the recording, as far as the recording says."""
+    recorded = session.recording.root.env.get(names.REDACTION_KEY)
+    return recorded is None or bool(recorded == run.redactor.fingerprint)
+
+
+def _find_uncompared(session: Session, run: Run, outputs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the effects that this verdict does not compare."""
+    by_size = () if _is_same_key(session, run) else list_by_size(*_files(session, run))
+    unreadable = tuple(session.hidden.unreadable)
+    return find_not_compared(session.recording, outputs, list_dropped(session), unreadable, by_size)
 
 
 def _code(session: Session, run: Run) -> dict[str, Any]:

@@ -14,16 +14,19 @@ from spanreplay.replayer.divergence import Diff, Divergence, diff_json
 FILES_MAX: Final = 100
 
 
-def compare_files(recorded: Any, now: Any, run_id: str, *, is_downstream: bool) -> list[Divergence]:
+def compare_files(
+    recorded: Any, now: Any, run_id: str, *, is_downstream: bool, is_same_key: bool = True
+) -> list[Divergence]:
     """Return one divergence per file that differs, is missing or is new; none if files were not recorded.
 
-    Content that is not text is compared by its keyed hash: with another redaction key it counts as different.
+    The hash of content that is not text is made with the redaction key. With another key (`is_same_key` is False) such
+    files are compared by their size, see `list_by_size`.
     """
     if not isinstance(recorded, Mapping) or not isinstance(now, Mapping):
         return []
     found: list[Divergence] = []
     for path in sorted(recorded.keys() | now.keys()):
-        message, diff = _difference(path, recorded.get(path), now.get(path))
+        message, diff = _difference(path, recorded.get(path), now.get(path), is_same_key)
         if message:
             found.append(
                 Divergence(
@@ -38,20 +41,37 @@ def compare_files(recorded: Any, now: Any, run_id: str, *, is_downstream: bool) 
     return found[:FILES_MAX]
 
 
-def _difference(path: str, then: Any, now: Any) -> tuple[str, tuple[Diff, ...]]:
+def list_by_size(recorded: Any, now: Any) -> tuple[str, ...]:
+    """Return the files of which only the size can be compared with another redaction key; at most `FILES_MAX`."""
+    if not isinstance(recorded, Mapping) or not isinstance(now, Mapping):
+        return ()
+    both = sorted(recorded.keys() & now.keys())
+    return tuple(path for path in both if _is_by_size(recorded[path], now[path]))[:FILES_MAX]
+
+
+def _is_by_size(then: Any, now: Any) -> bool:
+    is_described = isinstance(then, Mapping) and isinstance(now, Mapping)
+    if not is_described or "gone" in then or "gone" in now or then.get("sha256") == now.get("sha256"):
+        return False
+    return "text" not in then or "text" not in now
+
+
+def _difference(path: str, then: Any, now: Any, is_same_key: bool) -> tuple[str, tuple[Diff, ...]]:
     if not isinstance(then, Mapping):
         return f"{path} was not written when this was recorded", ()
     if not isinstance(now, Mapping):
         return f"{path} was written when this was recorded, and not now", ()
     if then.get(BY_PROGRAM):  # no program runs in a replay, so only its input counts
-        is_same = then.get("earlier") == now.get("earlier")
+        is_same = _is_same_history(then, now, is_same_key)
         return "" if is_same else f"{path} had another content when it was given to a program", ()
     if then.get("sha256") == now.get("sha256"):
-        if then.get("earlier") != now.get("earlier"):
+        if not _is_same_history(then, now, is_same_key):
             return f"{path} had another content when it was given to a program, removed or overwritten", ()
         return "", ()
     if "gone" in then or "gone" in now:
         return f"{path} was {'removed' if 'gone' in then else 'left behind'} when this was recorded, and not now", ()
+    if not is_same_key and _is_by_size(then, now) and then.get("size") == now.get("size"):
+        return "", ()
     if "text" not in then or "text" not in now:
         return f"{path} differs: {then.get('size')} bytes then, {now.get('size')} now", ()
     if is_same_text(str(then["text"]), str(now["text"])):
@@ -67,3 +87,11 @@ def _difference(path: str, then: Any, now: Any) -> tuple[str, tuple[Diff, ...]]:
             )
             return f"{where} differs", diff
     return f"{path} differs in its line endings", ()
+
+
+def _is_same_history(then: Mapping[str, Any], now: Mapping[str, Any], is_same_key: bool) -> bool:
+    """Whether a file had the same earlier contents, by a hash that tokens of another redaction key change."""
+    recorded, made = then.get("earlier"), now.get("earlier")
+    if is_same_key or not isinstance(recorded, Mapping) or not isinstance(made, Mapping):
+        return bool(recorded == made)
+    return bool(recorded.get("count") == made.get("count"))

@@ -90,11 +90,12 @@ def find_not_compared(
     outputs: Mapping[str, Mapping[str, Any]],
     dropped: tuple[str, ...] = (),
     unreadable: tuple[str, ...] = (),
+    by_size: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """Return the recorded effects that aren't compared, the most general first; `outputs` as in a verdict.
 
     `dropped` are the addresses to which libraries tried to send datagrams; `unreadable` are the random sources whose
-    recorded values are sealed with another redaction key.
+    recorded values are sealed with another redaction key; `by_size` are files whose hash is made with another key.
     """
     found = [_NATIVE if outputs.get(STDERR, {}).get("compared") else _STDERR]
     found += [each for each in _TABLE if not each.kinds or any(map(each.applies, recording.calls))]
@@ -103,4 +104,7 @@ def find_not_compared(
     if unreadable:
         why = "they are sealed with another redaction key, and were drawn anew"
         found.append(NotCompared(f"values of {', '.join(unreadable)}", why, unreadable))
+    if by_size:
+        why = "their hashes are made with another redaction key; their sizes are equal or reported"
+        found.append(NotCompared(f"content of {', '.join(by_size)}", why, by_size))
     return [each.to_json() for each in found]
