@@ -314,6 +314,8 @@ def _accept(text: bytes, at: int, compiled: _Compiled, match: re.Match[bytes]) -
         start -= len(head) - len(head.rstrip(rule.before.encode("ascii")))
         if start and text[start - 1] == 0x5C and start < at:
             start += 1  # the n of an escaped line break
+        while start < at and text[start] == 0x27:
+            start += 1  # the quote before a text in Python or SQL
     if rule.close is not None:
         end = _find_close(text, start, end, compiled.close, rule.close[1])
     return Hit(start, end, rule) if start < end else None

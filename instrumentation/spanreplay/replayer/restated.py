@@ -1,4 +1,4 @@
-"""Finds the recorded call of a request that differs only in this replay's folders or memory addresses."""
+"""Finds the recorded call of a request that differs only in folders, memory addresses or tokens of another key."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from spanreplay.replayer.addresses import with_recorded_addresses
 
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord
-    from spanreplay.replayer.index import RecordingIndex, Slot
-    from spanreplay.replayer.relocation import Relocation
+    from spanreplay.replayer.index import Slot
+    from spanreplay.replayer.resolve.shared_state import SharedState
     from spanreplay.runtime.calls.open_call import Crossing
+    from spanreplay.runtime.calls.spec import Spec
 
 
-def find_restated(index: RecordingIndex, relocation: Relocation, crossing: Crossing, slot: Slot) -> CallRecord | None:
+def find_restated(session: SharedState, crossing: Crossing, slot: Slot) -> CallRecord | None:
     """Return the call with an equal key after rewriting the request in the recorded words, which it keeps."""
+    index, relocation = session.index, session.relocation
     if relocation and crossing.restate(relocation.spec):
         found = index.find_exact(slot, crossing.key_hex, crossing.spec.call_id)
         if found is not None:
             return found
     call = index.find_in_slot(slot)
-    if call is None or not crossing.restate(lambda spec: with_recorded_addresses(spec, call.request)):
+    if call is None:
+        return None
+    tokens, fingerprint = session.hidden.foreign, crossing.run.redactor.fingerprint
+
+    def in_recorded_words(spec: Spec) -> Spec:
+        return tokens.spec(with_recorded_addresses(spec, call.request), call.request, fingerprint)
+
+    if not crossing.restate(in_recorded_words):
         return None
     return index.find_exact(slot, crossing.key_hex, crossing.spec.call_id)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model import attributes as names
 from spanreplay.model.call import CallRecord
 from spanreplay.model.levels import FULL
 from spanreplay.model.serving_stack import LIVE_NOTE
@@ -68,7 +67,7 @@ def build_verdict(
     stop_at_hole(session)
     session.settle_streams()
     missing, covered = session.unplayed()
-    outputs = _compare_outputs(session, {STDOUT: stdout, STDERR: stderr or {}})
+    outputs = _compare_outputs(session, run, {STDOUT: stdout, STDERR: stderr or {}})
     exits = {"recorded": recording.root.manifest.get("exit"), "now": exit_status}
     divergences = _find_divergences(session, run, missing, exits, outputs)
     environment = _find_environment(session, run)
@@ -177,20 +176,22 @@ def _files(session: Session, run: Run) -> tuple[Any, Any]:
     if run.written is None:
         return None, None
     then = session.recording.root.manifest.get("files")
-    return then, session.relocation.files(then, run.written.describe().get("files"))
+    now = session.relocation.files(then, run.written.describe().get("files"))
+    return then, now if _is_same_key(session, run) else session.hidden.foreign.files(then, now)
 
 
 def _is_same_key(session: Session, run: Run) -> bool:
     """Whether this replay redacts with the key of the recording, as far as the recording says."""
-    recorded = session.recording.root.env.get(names.REDACTION_KEY)
-    return recorded is None or bool(recorded == run.redactor.fingerprint)
+    return not session.hidden.foreign.is_foreign(run.redactor.fingerprint)
 
 
 def _find_uncompared(session: Session, run: Run, outputs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the effects that this verdict does not compare."""
     by_size = () if _is_same_key(session, run) else list_by_size(*_files(session, run))
     unreadable = tuple(session.hidden.unreadable)
-    return find_not_compared(session.recording, outputs, list_dropped(session), unreadable, by_size)
+    return find_not_compared(
+        session.recording, outputs, list_dropped(session), unreadable, by_size, is_hidden=session.hidden.foreign.is_used
+    )
 
 
 def _code(session: Session, run: Run) -> dict[str, Any]:
@@ -258,10 +259,18 @@ def _decide(session: Session, divergences: list[Divergence]) -> str:
     return IDENTICAL if session.completeness.is_complete and not session.stopped else INCOMPLETE
 
 
-def _compare_outputs(session: Session, now: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _in_recorded_words(session: Session, run: Run, recorded: Any) -> Callable[[str], str]:
+    """Return a function that rewrites an output with the recorded folders, and with the recorded tokens."""
+    if _is_same_key(session, run) or not isinstance(recorded, dict):
+        return session.relocation.text
+    then = str(recorded.get("text", ""))
+    return lambda text: session.hidden.foreign.text(then, session.relocation.text(text))
+
+
+def _compare_outputs(session: Session, run: Run, now: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     manifest = session.recording.root.manifest
     return {
-        name: compare_stdout(manifest.get(name), found, session.relocation.text)
+        name: compare_stdout(manifest.get(name), found, _in_recorded_words(session, run, manifest.get(name)))
         for name, found in now.items()
         if name == STDOUT or name in session.plan.compares
     }

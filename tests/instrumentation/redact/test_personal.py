@@ -30,7 +30,20 @@ _CASES = [(kind, value) for kind, values in _FOUND.items() for value in values.s
 
 @pytest.mark.parametrize(("kind", "value"), _CASES, ids=[value for _, value in _CASES])
 @pytest.mark.parametrize(
-    "frame", ["{}", "call {}.", "a,{},b", '"{}"', "({})", "who: {}\n", "{}; {}", "a\\n{}\\nb", "<b>{}</b>"]
+    "frame",
+    [
+        "{}",
+        "call {}.",
+        "a,{},b",
+        '"{}"',
+        "({})",
+        "who: {}\n",
+        "{}; {}",
+        "a\\n{}\\nb",
+        "<b>{}</b>",
+        "('{}',)",
+        "it\\'s \\'{}\\'",
+    ],
 )
 def test_r1_what_identifies_a_person_goes(run: RunRedactor, kind: str, value: str, frame: str) -> None:
     """Of an e-mail address the name, of all else everything; nothing around it."""

@@ -91,11 +91,14 @@ def find_not_compared(
     dropped: tuple[str, ...] = (),
     unreadable: tuple[str, ...] = (),
     by_size: tuple[str, ...] = (),
+    *,
+    is_hidden: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the recorded effects that aren't compared, the most general first; `outputs` as in a verdict.
 
     `dropped` are the addresses to which libraries tried to send datagrams; `unreadable` are the random sources whose
     recorded values are sealed with another redaction key; `by_size` are files whose hash is made with another key.
+    `is_hidden`: requests, output or files hold secrets whose tokens were made with another key.
     """
     found = [_NATIVE if outputs.get(STDERR, {}).get("compared") else _STDERR]
     found += [each for each in _TABLE if not each.kinds or any(map(each.applies, recording.calls))]
@@ -107,4 +110,7 @@ def find_not_compared(
     if by_size:
         why = "their hashes are made with another redaction key; their sizes are equal or reported"
         found.append(NotCompared(f"content of {', '.join(by_size)}", why, by_size))
+    if is_hidden:
+        why = "their tokens are made with another redaction key: compared is only which of them are equal to each other"
+        found.append(NotCompared("values that redaction hides", why))
     return [each.to_json() for each in found]

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from spanreplay.model import attributes as names
 from spanreplay.model.code_state import AT, ENTRIES
 from spanreplay.model.json_text import load
 from spanreplay.redact.sealed_values import SEALED, TOKEN_TEXT, Opened, open_sealed
 from spanreplay.replayer.divergence import Cause, Divergence
+from spanreplay.replayer.foreign_tokens import ForeignTokens
 from spanreplay.runtime.calls.printed import MEMBER
 from spanreplay.runtime.calls.spec import Revealed
 
@@ -57,7 +57,7 @@ class Hidden:
 
     def __init__(self, recording: Recording) -> None:
         self._hides = any("rdx-" in call.response or SEALED in call.meta for call in recording.calls)
-        self._key = str(recording.root.env.get(names.REDACTION_KEY, ""))
+        self.foreign = ForeignTokens(recording)
         self.withheld: list[Withheld] = []
         """The fields in which the agent got tokens, in this process and in those that have ended."""
         self.unreadable: dict[str, None] = {}
@@ -125,7 +125,7 @@ class Hidden:
         return _USE_KEY if self._is_keyed_otherwise(fingerprint) else _RECORD_AGAIN
 
     def _is_keyed_otherwise(self, fingerprint: str) -> bool:
-        return bool(self._key) and self._key != fingerprint
+        return self.foreign.is_foreign(fingerprint)
 
 
 def _list_fields(withheld: Sequence[Withheld]) -> str:

@@ -131,7 +131,7 @@ class Session:
         self.findings.taint.saw(lane, crossing.seq)
         exact = index.find_exact(slot, key, crossing.spec.call_id)
         if exact is None:
-            exact = find_restated(index, self.relocation, crossing, slot)
+            exact = find_restated(self, crossing, slot)
             key = crossing.key_hex
         moved = None if exact is not None else index.find_moved(slot, key)
         found = exact or (index.find_in_slot(slot) if moved is None else moved.call)

@@ -1,0 +1,122 @@
+"""Compares requests, output and files that hold tokens of another redaction key than the recording's.
+
+A token is a keyed hash of a secret, so on a machine with another key the same e-mail address has another token, and
+nobody can tell whether the two hide the same value. What can be told is which hidden values are equal to each other:
+the tokens of this machine are matched with the recorded ones, one to one, in the places where they stand, and a match
+holds for the whole replay. A request that fits is the recorded one; the verdict says that hidden values were not
+compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from spanreplay.model import attributes as names
+from spanreplay.model.own_threads import make_lock
+from spanreplay.redact.sealed_values import TOKEN_TEXT
+
+if TYPE_CHECKING:
+    from spanreplay.model.call import Recording
+    from spanreplay.runtime.calls.spec import Spec
+
+__all__ = ["ForeignTokens"]
+
+_MARK = "rdx-"
+
+
+class ForeignTokens:
+    """The recorded token for each token of this machine's key. Thread-safe."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._key = str(recording.root.env.get(names.REDACTION_KEY, ""))
+        self._recording = recording
+        self._recorded: frozenset[str] | None = None
+        self._then: dict[str, str] = {}
+        self._now: dict[str, str] = {}
+        self._lock = make_lock()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether tokens of two keys were matched, so that the values behind them were not compared."""
+        return bool(self._then)
+
+    def is_foreign(self, fingerprint: str) -> bool:
+        """Whether the recording was made with another key than the one that has this fingerprint."""
+        return bool(self._key) and self._key != fingerprint
+
+    def spec(self, spec: Spec, recorded: str, fingerprint: str) -> Spec:
+        """Return a call's description with the recorded tokens; the same object if more than the tokens differ.
+
+        `recorded` is the request as JSON.
+        """
+        if (
+            not self.is_foreign(fingerprint)
+            or self.text(recorded, spec.request) != recorded
+            or spec.request == recorded
+        ):
+            return spec
+        fields = spec.key_fields
+        return replace(spec, request=recorded, key_fields=None if fields is None else self._rename(fields))
+
+    def text(self, then: str, now: str) -> str:
+        """Return `then` if `now` differs from it only in tokens that match; otherwise `now` with the known matches."""
+        if _MARK not in now:
+            return now
+        theirs, ours = TOKEN_TEXT.findall(then), TOKEN_TEXT.findall(now)
+        with self._lock:
+            pairs = self._match(theirs, ours) if len(theirs) == len(ours) else None
+            if pairs is not None and TOKEN_TEXT.sub(lambda m: pairs.get(m.group(), m.group()), now) == then:
+                self._then.update(pairs)
+                self._now.update({recorded: own for own, recorded in pairs.items()})
+                return then
+        return self._rename_text(now)
+
+    def files(self, then: Any, now: Any) -> Any:
+        """Return written files with the recorded tokens; if the resulting text is the recorded one, so is its hash."""
+        if not isinstance(then, Mapping) or not isinstance(now, Mapping):
+            return now
+        found: dict[str, Any] = {}
+        for path, file in now.items():
+            recorded = then.get(path)
+            found[path] = file
+            if isinstance(recorded, Mapping) and "text" in recorded and "text" in file:
+                text = self.text(str(recorded["text"]), str(file["text"]))
+                digest = recorded.get("sha256") if text == recorded["text"] else file.get("sha256")
+                found[path] = {**file, "text": text, "sha256": digest}
+        return found
+
+    def _match(self, theirs: list[str], ours: list[str]) -> dict[str, str] | None:
+        """Match tokens one to one, without contradicting earlier matches; None if that is impossible."""
+        pairs: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        for recorded, own in zip(theirs, ours, strict=True):
+            if own == recorded:
+                continue
+            if own in self._find_recorded():  # the agent passes on another hidden value than it did
+                return None
+            known = {self._then.get(own, recorded), pairs.setdefault(own, recorded)}
+            known_back = {self._now.get(recorded, own), taken.setdefault(recorded, own)}
+            if known != {recorded} or known_back != {own}:
+                return None
+        return pairs
+
+    def _find_recorded(self) -> frozenset[str]:
+        """Return all tokens in the recording: a replay serves them to the agent."""
+        if self._recorded is None:
+            texts = (text for call in self._recording.calls for text in (call.request, call.response) if _MARK in text)
+            self._recorded = frozenset(token for text in texts for token in TOKEN_TEXT.findall(text))
+        return self._recorded
+
+    def _rename(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._rename_text(value)
+        if isinstance(value, Mapping):
+            return {self._rename_text(str(name)): self._rename(each) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._rename(each) for each in value]
+        return value
+
+    def _rename_text(self, text: str) -> str:
+        return TOKEN_TEXT.sub(lambda m: self._then.get(m.group(), m.group()), text) if _MARK in text else text
