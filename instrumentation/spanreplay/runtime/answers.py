@@ -11,6 +11,7 @@ from spanreplay.model.errors import ReplayMiss
 if TYPE_CHECKING:
     from spanreplay.runtime.order.handovers import Handovers
     from spanreplay.runtime.order.order import Order
+    from spanreplay.runtime.order.run_order import RunOrder
     from spanreplay.runtime.process.uses import Uses
     from spanreplay.runtime.processes import Family
 
@@ -203,8 +204,8 @@ class Answers(Protocol):
     def has_gone_on(self) -> bool:
         """Whether the run has gone on past its recording."""
 
-    def make_handovers(self) -> Handovers:
-        """The recorded order of threads where they meet."""
+    def make_order(self, run: Any) -> tuple[Handovers, RunOrder]:
+        """The recorded order of threads where they meet, and where threads and lanes go on."""
 
     @property
     def ended_workers(self) -> EndedWorkers:

@@ -92,9 +92,7 @@ class Run:
         self.overlay: Overlay | None = None
         self.census: Census | None = None
         self.start_ns = ids.now_ns()
-        self.span_context = SpanContext(
-            ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
-        )
+        self.span_context = SpanContext(ids.new_trace_id(), ids.new_span_id(), is_remote=False, trace_flags=_SAMPLED)
         self.others: OtherSpans | None = None
         """The spans of others that are recorded too; None where they are not."""
         self.root_lane = Lane("main")
@@ -103,10 +101,11 @@ class Run:
         """Whether it is the run of a block, not of the process."""
         self.loops = None if session is not None else make_book(self)
         """How the turns of event loops are numbered; None in a replay, which makes them."""
-        self.handovers: Handovers = HandoverBook() if session is None else session.make_handovers()
+        self.handovers: Handovers
         """Who comes next where threads meet."""
-        self.order: RunOrder = NotedOrder(self) if session is None else session.gate.make_run_order(self.handovers)
+        self.order: RunOrder
         """Where threads and lanes go on."""
+        self.handovers, self.order = (HandoverBook(), NotedOrder(self)) if session is None else session.make_order(self)
         self.family: Family | None = None
         """What the processes of this run share; None while there is only one."""
         self.is_member = False

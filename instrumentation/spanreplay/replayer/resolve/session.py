@@ -41,9 +41,9 @@ from spanreplay.replayer.resolve.repeats import Repeats
 from spanreplay.replayer.resolve.sent_tokens import SentTokens
 from spanreplay.replayer.resolve.streams import count_parts
 from spanreplay.replayer.restated import find_restated
-from spanreplay.replayer.schedule.gate import OrderGate
+from spanreplay.replayer.schedule.gate import read_gate
 from spanreplay.replayer.schedule.handovers import RecordedHandovers
-from spanreplay.replayer.schedule.pace import Steps
+from spanreplay.replayer.schedule.kept_order import KeptOrder
 from spanreplay.runtime.calls.bodies import BODY
 from spanreplay.runtime.calls.turns import begin
 from spanreplay.runtime.edits.apply_patch import patch_response
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from spanreplay.replayer.resolve.guard import Guard
     from spanreplay.replayer.resolve.stepper import Stepper
     from spanreplay.runtime.calls.open_call import Crossing
+    from spanreplay.runtime.run import Run
 
 _OPEN = Outcome.OPEN.value  # a constant, because `.value` of an enum member is a Python call
 _COUNTED = ("served", "exact", "moved", "live", "changed", "extra", "ignored_diffs")
@@ -89,11 +90,8 @@ class Session:
         self.guard: Guard | None = None
         """Whether the kernel guards the files; None if the replay is only a part of its process."""
         self.internal_error = self.stopped = ""
-        """The first internal error; and why the replay ended before its recording, if the user ended it."""
-        ends = [recording.root.manifest.get(name) for name in ("lane_ends", "timers")]
-        lane_ends, timers = (each if isinstance(each, dict) else None for each in ends)
-        steps = Steps.read(recording.root.manifest)
-        self.gate = OrderGate(recording.calls, self.index.covered.__contains__, lane_ends, timers, steps)
+        """What failed of ours; why the replay ended before its recording, where the user said so."""
+        self.gate = read_gate(recording, self.index.covered)
         self.gate.on_stall = self.stall_for_ever
         self.ended_workers = EndedWorkers(recording, self.index)
         self._repeats = Repeats(recording)
@@ -107,9 +105,10 @@ class Session:
         """The differences so far; calls that were not made appear only in the verdict."""
         return self.findings.divergences
 
-    def make_handovers(self) -> RecordedHandovers:
-        """Return the recorded lock acquisition order."""
-        return RecordedHandovers(self.gate, read_handovers(self.recording.root.manifest))
+    def make_order(self, run: Run) -> tuple[RecordedHandovers, KeptOrder]:
+        """The recorded order of threads where they meet, and where threads and lanes go on."""
+        handovers = RecordedHandovers(self.gate, read_handovers(self.recording.root.manifest))
+        return handovers, KeptOrder(run, self.gate, handovers)
 
     def resolve(self, crossing: Crossing) -> None:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""

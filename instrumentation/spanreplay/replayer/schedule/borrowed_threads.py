@@ -8,6 +8,7 @@ thread's current work, or a new one.
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from spanreplay.runtime.order.placing import Offloaded, placing
 if TYPE_CHECKING:
     from spanreplay.runtime.order.worker_book import RecordedWorkers
 
+IDLE_TIMEOUT: Final = "IDLE_TIMEOUT"
+"""In the module of trio's cache: how long an idle thread lives."""
 Job = tuple[Any, ...]
 """A job for a trio thread: a function, a callback for its outcome, a name."""
 
@@ -65,6 +68,15 @@ class IdleThreads(deque[Any]):
         return thread
 
 
+def keep_idle(module: Any) -> None:
+    """Have the running loop keep its idle threads in `IdleThreads`; `module` is anyio's backend."""
+    try:
+        module._threadpool_idle_workers.get()
+    except LookupError:
+        module._threadpool_idle_workers.set(IdleThreads())
+        module._threadpool_workers.set(set())
+
+
 def bind(thread: Any) -> None:
     """Record that the thread started for the call being placed stands for the recorded one."""
     known = _find_known(placing.get())
@@ -98,8 +110,10 @@ _lock: Final = _thread.allocate_lock()
 _queued: Final[list[_Queued]] = []
 
 
-def lend(cache: Any, make: Callable[[Any], Any], gate: Order, start: Callable[..., None], job: Job) -> None:
-    """Give a call to a thread of trio's cache; `make` starts one more, `start` is trio's own function."""
+def lend(cache: Any, gate: Order, start: Callable[..., None], job: Job) -> None:
+    """Give a call to a thread of trio's cache; `start` is trio's own way."""
+    threads = sys.modules[type(cache).__module__]
+    setattr(threads, IDLE_TIMEOUT, threading.TIMEOUT_MAX)  # which thread is too old was a matter of time
     function, deliver, *name = job
 
     def hand_back(outcome: Any) -> None:
@@ -126,7 +140,7 @@ def lend(cache: Any, make: Callable[[Any], Any], gate: Order, start: Callable[..
         queued.watched.is_over = queued not in _queued
         return
     if thread is None:
-        thread = recorded.threads[number] = make(cache)
+        thread = recorded.threads[number] = threads.WorkerThread(cache)
     _give(thread, job)
 
 

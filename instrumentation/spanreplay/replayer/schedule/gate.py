@@ -16,22 +16,20 @@ import posix  # os.getpid is a recorded read
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from spanreplay.model.call import CallRecord, Outcome
+from spanreplay.model.call import CallRecord, Outcome, Recording
 from spanreplay.model.errors import ReplayMiss
 from spanreplay.replayer.schedule.arrivals import Arrivals
 from spanreplay.replayer.schedule.crew import Crew
 from spanreplay.replayer.schedule.greenlets import Greenlets
-from spanreplay.replayer.schedule.kept_order import KeptOrder
 from spanreplay.replayer.schedule.pace import Steps, find_threads
 from spanreplay.replayer.schedule.patience import LOOK_MS, REACTION_MS, STALL_AWAITED_MS, STALL_MS, Patience, Reaction
 from spanreplay.replayer.schedule.thread_waits import PENDING, cancel_rest, find_cancelled, read_waits
 from spanreplay.replayer.schedule.worker_watch import relieve
 from spanreplay.runtime.lanes import HANDED_OVER
 from spanreplay.runtime.order.counted import TurnCondition, nothing
-from spanreplay.runtime.order.handovers import Handovers
 from spanreplay.runtime.order.hubs import running_hub
 from spanreplay.runtime.order.loops import BEGUN, running_loop
 
@@ -129,11 +127,7 @@ class OrderGate:
         self.stalled: str | None = None
         """Why threads no longer wait, once the program has turned out to be stuck."""
 
-    def make_run_order(self, handovers: Handovers) -> KeptOrder:
-        """Return the interface that the seams use."""
-        return KeptOrder(self, handovers)
-
-    # ── completions ─────────────────────────────────────────────────────────────────────────────────────
+    # ── what completed ──────────────────────────────────────────────────────────────────────────────
     def complete(self, *clocks: int) -> None:
         """Mark these completions as gone out and wake whatever waits for them."""
         is_thread = running_loop() is None
@@ -489,3 +483,12 @@ class OrderGate:
         with self._condition:
             if wake in self._listeners:
                 self._listeners.remove(wake)
+
+
+def read_gate(recording: Recording, covered: Collection[int]) -> OrderGate:
+    """The order of a recording; `covered` has the numbers of calls that lie inside served ones, as it grows."""
+    manifest = recording.root.manifest
+    lane_ends, timers = (
+        each if isinstance(each, dict) else None for each in map(manifest.get, ("lane_ends", "timers"))
+    )
+    return OrderGate(recording.calls, covered.__contains__, lane_ends, timers, Steps.read(manifest))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spanreplay.replayer.schedule import thread_waits
+from spanreplay.replayer.schedule import borrowed_threads, thread_waits
 from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.order.handovers import Handovers, note_taken
-from spanreplay.runtime.order.loops import BEGUN, clock_of_running_loop
+from spanreplay.runtime.order.loops import BEGUN, clock_of, clock_of_running_loop
 from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.run_order import Deadline
+from spanreplay.runtime.order.steps import Outer
 from spanreplay.runtime.order.wait_ends import Timed, name_attempt, unwatched
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.run import Run
 
 
 class KeptOrder:
     """Keeps the recorded ends of one replay; see `RunOrder`."""
 
-    def __init__(self, gate: Order, handovers: Handovers) -> None:
+    def __init__(self, run: Run, gate: Order, handovers: Handovers) -> None:
+        self._run = run
         self._gate = gate
         self._handovers = handovers
 
@@ -39,6 +45,57 @@ class KeptOrder:
     def release_lane(self, lane: str) -> None:
         """Wake the threads that wait for this end."""
         self._gate.complete(self._gate.lane_ends.get(lane, -1))
+
+    # ── event loops ─────────────────────────────────────────────────────────────────────────────────
+    def take_over(self, loop: Any) -> bool:
+        """True: trio's time jumps."""
+        from spanreplay.replayer.schedule.trio_clock import TrioTime  # which imports trio
+
+        TrioTime(loop, self._gate, self._run).attach()
+        return True
+
+    def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
+        """Set a timer that fires when it did; the loop's own where the recording says nothing about it."""
+        wrapped, args, kwargs = call
+        (when, callback, *rest), clock = args, clock_of(loop)
+        handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
+        return wrapped(*args, **kwargs) if handle is None else handle
+
+    def set_deadline(self, name: str, deadline: Deadline) -> Any:
+        """Set a deadline, which has passed if it had when recorded, and else has not."""
+        clock = clock_of_running_loop()
+        return deadline.set() if clock is None else clock.set_deadline(name, deadline)
+
+    def pass_deadline(self, name: str) -> None:
+        """No-op: it is none that the recording knows of."""
+
+    def hand_over(self, name: str, loop: Any, call: tuple[Any, Any, Any]) -> Any:
+        """Have the loop come to it between the same two steps again; when it does where the recording has it not."""
+        wrapped, (callback, *rest), kwargs = call
+        clock, gate = clock_of(loop), self._gate
+        is_known = clock is not None and not gate.is_open and not loop.is_closed()
+        number = (gate.timers or {}).get(name, -1) if is_known else -1
+        if clock is None or number < 0:
+            return wrapped(Outer(callback), *rest, **kwargs)
+        return clock.hand_over(number, callback, rest, kwargs.get("context"))
+
+    def ask_loop(self, ask: Callable[[Any], Any], function: Any, *, is_async: bool) -> Any:
+        """Ask; the loop says when it is done that the thread is about to go on."""
+        with self._gate.crew.waiting_elsewhere() as end:
+            return ask(thread_waits.ending_with(end, function, is_async=is_async))
+
+    # ── threads that event loops' libraries use again ───────────────────────────────────────────────
+    def lend(self, start: Callable[..., None], cache: Any, job: tuple[Any, ...]) -> None:
+        """Give the call to the thread that it had."""
+        borrowed_threads.lend(cache, self._gate, start, job)
+
+    def bind(self, thread: Any) -> None:
+        """The thread stands for the recorded one."""
+        borrowed_threads.bind(thread)
+
+    def keep_idle(self, module: Any) -> None:
+        """Have the loop keep its idle threads so that each call finds its own."""
+        borrowed_threads.keep_idle(module)
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:

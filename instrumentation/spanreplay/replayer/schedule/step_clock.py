@@ -22,14 +22,13 @@ from spanreplay.replayer.schedule.virtual_time import POLLS_MAX, TURN_S, UNFIRED
 from spanreplay.runtime.calls.turns import complete
 from spanreplay.runtime.lanes import current_lane
 from spanreplay.runtime.order.counted import nothing
-from spanreplay.runtime.order.loops import running_loop
+from spanreplay.runtime.order.loops import CLOCK, running_loop
 from spanreplay.runtime.order.order import Order
+from spanreplay.runtime.order.run_order import Deadline
 from spanreplay.runtime.order.steps import Outer, StepQueue, Watched, watch
 from spanreplay.runtime.order.wait_ends import unwatched
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import Run, active_run
-
-_CLOCK = "_spanreplay_clock"
 
 
 class _Certain(asyncio.Future[None]):
@@ -123,11 +122,25 @@ class StepClock(LoopClock):
         """Wait, in a cancelled task, until its call ends as recorded: its body may have continued."""
         await self.wait_turn(clock, 0.0)
 
-    def hand_over(self, clock: int, handle: asyncio.Handle) -> None:
-        """Schedule a handle from another thread at its recorded place; thread-safe."""
+    def hand_over(self, clock: int, callback: Any, args: list[Any], context: Any) -> asyncio.Handle:
+        """Another thread wants this loop to call something; thread-safe."""
+        handle = asyncio.Handle(callback, args, self._loop, context)
         self._handed.append(Due(clock, 0.0, handle=handle))
         self._has_arrived.set()
         self._loop.call_soon_threadsafe(Outer(nothing))
+        return handle
+
+    def set_deadline(self, name: str, deadline: Deadline) -> Any:
+        """Set a deadline, which has passed if it had when recorded, and else has not."""
+        gate = self._gate
+        if gate.timers is None or gate.is_open:
+            return deadline.set()
+        passed, now = gate.timers.get(name, -1), self._time()
+        if passed >= 0:
+            self.reach(deadline.moment)
+            complete(gate, passed)
+            return deadline.set_at(self._time())
+        return deadline.set() if deadline.moment > now else deadline.set_at(now + TURN_S)
 
     def make_timer(
         self, name: str, when: float, callback: Any, args: list[Any], context: contextvars.Context | None
@@ -331,10 +344,10 @@ def install(gate: Order, patches: Patches) -> None:
         watched = None if run is None or run.session is None else watch(loop)
         if run is None or watched is None:
             return None
-        clock = loop.__dict__.get(_CLOCK)
+        clock = loop.__dict__.get(CLOCK)
         if clock is None:
-            clock = loop.__dict__[_CLOCK] = StepClock(loop, gate, watched, run)
-        return clock  # type: ignore[no-any-return]  # nothing else is ever stored there
+            clock = loop.__dict__[CLOCK] = StepClock(loop, gate, watched, run)
+        return clock  # type: ignore[no-any-return]  # nobody else puts anything there
 
     def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
         clock = find_clock(loop)
@@ -352,7 +365,7 @@ def install(gate: Order, patches: Patches) -> None:
         entered = running_loop()
         if entered is left:
             return
-        clock = clock_of(left)
+        clock = _clock_of(left)
         if clock is not None and clock.is_attached_as_running:
             clock.release()
         if isinstance(entered, asyncio.base_events.BaseEventLoop):
@@ -365,26 +378,6 @@ def install(gate: Order, patches: Patches) -> None:
     patches.wrap(asyncio.events, "_set_running_loop", set_running_loop)
 
 
-def clock_of(loop: Any) -> StepClock | None:
-    """Return the clock of an asyncio loop of the standard library, if it was taken over."""
-    clock = getattr(loop, "__dict__", {}).get(_CLOCK)
+def _clock_of(loop: Any) -> StepClock | None:
+    clock = getattr(loop, "__dict__", {}).get(CLOCK)
     return clock if isinstance(clock, StepClock) else None
-
-
-def reschedule_as_recorded(wrapped: Any, gate: Order, name: str, scope: Any, when: float) -> None:
-    """Set the deadline of an `asyncio.timeout`, which passes here only if it passed when recorded."""
-    loop = running_loop()
-    clock = None if loop is None or gate.is_open or gate.timers is None else clock_of(loop)
-    if clock is None or gate.timers is None:
-        wrapped(when)
-        return
-    passed = gate.timers.get(name, -1)
-    if passed >= 0:
-        clock.reach(when)
-        complete(gate, passed)
-        wrapped(when)
-    elif when <= loop.time():
-        wrapped(loop.time() + TURN_S)
-        scope._when = when
-    else:
-        wrapped(when)

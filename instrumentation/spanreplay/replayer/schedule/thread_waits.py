@@ -248,3 +248,21 @@ def read_waits(timers: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
 def find_cancelled(waits: Mapping[str, tuple[int, int]]) -> frozenset[str]:
     """Lanes of futures that were cancelled before they began."""
     return frozenset(name.partition(CANCELLED)[0] for name, (_, bits) in waits.items() if bits and CANCELLED in name)
+
+
+def ending_with(end: Callable[[], None], function: Any, *, is_async: bool) -> Any:
+    """A function that says when it ends: the thread that waits for its result is about to go on."""
+
+    async def work_async(*given: Any) -> Any:
+        try:
+            return await function(*given)
+        finally:
+            end()
+
+    def work(*given: Any) -> Any:
+        try:
+            return function(*given)
+        finally:
+            end()
+
+    return work_async if is_async else work

@@ -8,8 +8,10 @@ from typing import Any
 
 from spanreplay.replayer.schedule.step_clock import StepClock
 from spanreplay.replayer.schedule.virtual_time import Due
+from spanreplay.runtime.calls.turns import complete
+from spanreplay.runtime.order.loops import CLOCK
 from spanreplay.runtime.order.order import Order
-from spanreplay.runtime.order.trio_loop import Future, TrioLoop
+from spanreplay.runtime.order.trio_loop import POLLED, Future, TrioLoop
 from spanreplay.runtime.order.trio_steps import TrioQueue
 from spanreplay.runtime.run import Run
 
@@ -24,8 +26,29 @@ class TrioTime(StepClock):
 
     def attach(self) -> None:
         """Trio is about to run."""
+        vars(self._loop)[CLOCK] = self
         super().attach()
         self._loop.take_queue()
+        self._loop.release = self.release
+
+    def make_deadline(self, name: str, deadline: float, fire: Any, scope: Any) -> bool:
+        """Have a scope's deadline pass when it did; False if the recording says nothing about deadlines."""
+        polled = name + POLLED
+        shown = polled if polled in (self._gate.timers or ()) else name
+        handle = self.make_timer(shown, deadline, fire, [self._loop, scope, deadline], None)
+        if handle is not None:
+            self._loop.deadlines.handles[scope] = handle
+        return handle is not None
+
+    def poll(self, scope: Any) -> None:
+        """The program asks whether a scope is cancelled: its deadline passes now if it did at this question."""
+        gate, deadlines = self._gate, self._loop.deadlines
+        clock = (gate.timers or {}).get(deadlines.names.get(scope, "") + POLLED, -1)
+        if clock >= 0 and gate.is_turn(clock) and not self._run.is_ended:
+            handle = deadlines.handles[scope]
+            handle._run()
+            handle.cancel()
+            complete(gate, clock)
 
     async def wait_turn(self, clock: int, seconds: float) -> None:
         """As on asyncio; an earlier cancellation doesn't interrupt a call that was recorded as completed."""

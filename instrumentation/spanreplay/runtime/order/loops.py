@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BEGUN: Final = "|begun"
 """End of the name of what an agent began on a loop that was new to the run: a place to count from, no completion."""
 _STATE: Final = "_spanreplay_turns"
+CLOCK: Final = "_spanreplay_clock"
+"""Attribute of a loop: its clock, where a replay has taken that over."""
 
 
 class LoopBook:
@@ -116,5 +118,10 @@ def running_loop() -> Any:
 
 def clock_of_running_loop() -> LoopClock | None:
     """The clock of the loop that runs in this thread, if a replay has taken it over."""
-    clock: LoopClock | None = getattr(running_loop(), "__dict__", {}).get("_spanreplay_clock")
+    return clock_of(running_loop())
+
+
+def clock_of(loop: Any) -> LoopClock | None:
+    """The clock of a loop, if a replay has taken it over."""
+    clock: LoopClock | None = getattr(loop, "__dict__", {}).get(CLOCK)
     return clock

@@ -11,6 +11,9 @@ from spanreplay.model import guard
 from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.order.handovers import Handovers, note_taken
 from spanreplay.runtime.order.loops import BEGUN, LoopBook
+from spanreplay.runtime.order.noted_timers import HandedOver, NotedTimer
+from spanreplay.runtime.order.run_order import Deadline
+from spanreplay.runtime.order.steps import Outer
 from spanreplay.runtime.order.wait_ends import ATTEMPT, FAILED, Timed, name_attempt, split, to_bits, unwatched
 
 if TYPE_CHECKING:
@@ -57,6 +60,51 @@ class NotedOrder:
 
     def release_lane(self, lane: str) -> None:
         """No-op: nobody waits for it here."""
+
+    # ── event loops ─────────────────────────────────────────────────────────────────────────────────
+    def take_over(self, loop: Any) -> bool:
+        """False: its time is its own."""
+        return False
+
+    def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
+        """Set the timer, and note when it fires."""
+        wrapped, (when, callback, *rest), kwargs = call
+        timer = NotedTimer(self._run, name, loop, when, callback)
+        handle = wrapped(when, Outer(timer), *rest, **kwargs)
+        if may_be_early:
+            timer.again = lambda *values: None if handle.cancelled() else wrapped(when, Outer(timer), *values, **kwargs)
+        return handle
+
+    def set_deadline(self, name: str, deadline: Deadline) -> Any:
+        """Set it, and note whether it had passed."""
+        result = deadline.set()
+        if deadline.has_passed:
+            self._run.end_timer(name)
+        return result
+
+    def pass_deadline(self, name: str) -> None:
+        """Note that it passes."""
+        self._run.end_timer(name)
+
+    def hand_over(self, name: str, loop: Any, call: tuple[Any, Any, Any]) -> Any:
+        """Hand it over, and note when the loop comes to it."""
+        wrapped, (callback, *rest), kwargs = call
+        return wrapped(Outer(HandedOver(self._run, name, callback)), *rest, **kwargs)
+
+    def ask_loop(self, ask: Callable[[Any], Any], function: Any, *, is_async: bool) -> Any:
+        """Ask."""
+        return ask(function)
+
+    # ── threads that event loops' libraries use again ───────────────────────────────────────────────
+    def lend(self, start: Callable[..., None], cache: Any, job: tuple[Any, ...]) -> None:
+        """Start the call in whichever thread."""
+        start(*job)
+
+    def bind(self, thread: Any) -> None:
+        """No-op: which calls it makes is noted when they begin."""
+
+    def keep_idle(self, module: Any) -> None:
+        """No-op: the library finds a thread."""
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:

@@ -15,8 +15,7 @@ from spanreplay.model.call import CallRecord
 if TYPE_CHECKING:
     import asyncio
 
-    from spanreplay.runtime.order.handovers import Handovers
-    from spanreplay.runtime.order.run_order import RunOrder
+    from spanreplay.runtime.order.run_order import Deadline
     from spanreplay.runtime.processes import Family
 
 
@@ -61,8 +60,14 @@ class LoopClock(Protocol):
     def keep_unfired(self, handle: asyncio.TimerHandle) -> None:
         """A timer that fires only where nothing else can happen any more."""
 
-    def reach(self, moment: float) -> None:
-        """It was at least this late on the loop's clock."""
+    def set_deadline(self, name: str, deadline: Deadline) -> Any:
+        """Set a deadline, which has passed if it had when recorded, and else has not."""
+
+    def make_timer(self, name: str, when: float, callback: Any, args: list[Any], context: Any) -> Any:
+        """A timer that fires when it did; None if the recording says nothing about timers."""
+
+    def hand_over(self, clock: int, callback: Any, args: list[Any], context: Any) -> asyncio.Handle:
+        """Have the loop call something between the same two steps again; thread-safe."""
 
 
 class Crew(Protocol):
@@ -131,9 +136,6 @@ class Order(Protocol):
     """Notes that the program waits for ever, and gives the error to raise there."""
     is_live: bool
     """Whether the replay has gone on past the end of the recording: time is real from there on."""
-
-    def make_run_order(self, handovers: Handovers) -> RunOrder:
-        """What the seams ask of this order."""
 
     def complete(self, *clocks: int) -> None:
         """These completions have gone out; whoever waits for them goes on."""

@@ -13,6 +13,23 @@ from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.order.wait_ends import Timed
 
 
+class Deadline(Protocol):
+    """A deadline of an event loop's library, which may have passed by the time at which it is set."""
+
+    moment: float
+    """When it passes, on the loop's clock."""
+
+    def set(self) -> Any:
+        """Have the library set it; what that gives."""
+
+    def set_at(self, moment: float) -> Any:
+        """The same with another moment; afterwards it says its own again."""
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it had passed when it was set."""
+
+
 class RunOrder(Protocol):
     """Notes where a thread goes on, or lets it go on there again. Thread-safe."""
 
@@ -28,6 +45,38 @@ class RunOrder(Protocol):
 
     def release_lane(self, lane: str) -> None:
         """A lane has ended, and others may have seen it."""
+
+    # ── event loops ─────────────────────────────────────────────────────────────────────────────────
+    def take_over(self, loop: Any) -> bool:
+        """A `trio.run` is about to begin; whether its time is chosen here."""
+
+    def set_timer(self, name: str, loop: Any, call: tuple[Any, Any, Any], *, may_be_early: bool) -> Any:
+        """Set a timer, and give its handle; `call` is the loop's own function and its arguments.
+
+        `may_be_early`: the loop counts whole milliseconds.
+        """
+
+    def set_deadline(self, name: str, deadline: Deadline) -> Any:
+        """Set a deadline, which may have passed by now: what the library gives."""
+
+    def pass_deadline(self, name: str) -> None:
+        """A deadline passes because it is late enough on the loop's clock."""
+
+    def hand_over(self, name: str, loop: Any, call: tuple[Any, Any, Any]) -> Any:
+        """Have a loop call something for another thread, and give the handle; `call` as for a timer."""
+
+    def ask_loop(self, ask: Callable[[Any], Any], function: Any, *, is_async: bool) -> Any:
+        """The result of `ask(function)`: a thread has a loop do something, and waits for it."""
+
+    # ── threads that event loops' libraries use again ───────────────────────────────────────────────
+    def lend(self, start: Callable[..., None], cache: Any, job: tuple[Any, ...]) -> None:
+        """Give a call to a thread of trio's cache; `start` is trio's own way."""
+
+    def bind(self, thread: Any) -> None:
+        """A thread is started for the call that is being placed."""
+
+    def keep_idle(self, module: Any) -> None:
+        """The running loop is about to look for an idle thread; `module` is anyio's backend."""
 
     # ── waits of threads ────────────────────────────────────────────────────────────────────────────
     def wait_futures(self, wrapped: Any, name: str, futures: Sequence[Any], limits: tuple[Any, Any]) -> Any:

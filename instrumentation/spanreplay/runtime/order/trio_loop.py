@@ -16,6 +16,7 @@ import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
 
 from spanreplay.runtime.order.counted import nothing
+from spanreplay.runtime.order.loops import clock_of
 from spanreplay.runtime.order.steps import Outer
 from spanreplay.runtime.order.trio_steps import TrioSteps
 from spanreplay.runtime.timer_names import guarded_name
@@ -23,6 +24,8 @@ from spanreplay.runtime.timer_names import guarded_name
 if TYPE_CHECKING:
     from spanreplay.runtime.run import Run
 
+POLLED: Final = "|polled"
+"""Marks a deadline that the program noticed before trio did."""
 _FOREVER_S: Final = 24 * 60 * 60
 """What trio asks for where no deadline is set."""
 _MOMENT_S: Final = 1e-9
@@ -64,7 +67,7 @@ class TrioLoop:
     def call_later(self, seconds: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
         """Call something in a replay, where nothing else can happen any more."""
         handle = asyncio.TimerHandle(self.time() + seconds, callback, list(args), self)  # type: ignore[arg-type]  # stands for one
-        clock: Any = self.__dict__.get("_spanreplay_clock")
+        clock = clock_of(self)
         if clock is not None:
             clock.keep_unfired(handle)
         return handle

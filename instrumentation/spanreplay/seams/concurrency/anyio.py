@@ -16,9 +16,7 @@ from wrapt import FunctionWrapper
 
 from spanreplay.model.own_threads import unnumbered_threads
 from spanreplay.runtime import lanes
-from spanreplay.runtime.calls.turns import complete
 from spanreplay.runtime.order.counted import SERVICE
-from spanreplay.runtime.order.loops import clock_of_running_loop
 from spanreplay.runtime.order.steps import Retry
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.run import active_run
@@ -66,19 +64,35 @@ def _time_out(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     run = active_run()
     is_entered = run is not None and scope._timeout_handle is None and scope._deadline != math.inf
     name = guarded_name(run, scope.__class__) if run is not None and is_entered else ""
-    if run is None or not name:
-        return wrapped(*args, **kwargs)
-    if run.session is None:
-        result = wrapped(*args, **kwargs)
-        if scope.cancel_called:
-            run.end_timer(name)
-        return result
-    loop_clock, gate = clock_of_running_loop(), run.session.gate
-    passed = (gate.timers or {}).get(name, -1)
-    if loop_clock is not None and passed >= 0:
-        loop_clock.reach(scope._deadline)
-        complete(gate, passed)
-    return wrapped(*args, **kwargs)
+    return (
+        wrapped(*args, **kwargs) if run is None or not name else run.order.set_deadline(name, _Deadline(wrapped, scope))
+    )
+
+
+class _Deadline:
+    """The deadline of a scope."""
+
+    def __init__(self, time_out: Callable[[], Any], scope: Any) -> None:
+        self._time_out = time_out
+        self._scope = scope
+        self.moment: float = scope._deadline
+
+    def set(self) -> Any:
+        """Cancel the scope if it has passed, or set a timer."""
+        return self._time_out()
+
+    def set_at(self, moment: float) -> Any:
+        """The same with another deadline."""
+        self._scope._deadline = moment
+        try:
+            return self._time_out()
+        finally:
+            self._scope._deadline = self.moment
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it is cancelled since."""
+        return bool(self._scope.cancel_called)
 
 
 def _of_handle(work: Any) -> Any:
@@ -95,23 +109,10 @@ def _in_closure(work: Any) -> Any:
 def _start_worker(wrapped: Any, thread: Any, args: Any, kwargs: Any) -> Any:
     setattr(thread, SERVICE, True)
     run = active_run()
-    if run is not None and run.session is not None:
-        from spanreplay.replayer.schedule.borrowed_threads import bind
-
-        bind(thread)
+    if run is not None:
+        run.order.bind(thread)
     with unnumbered_threads():
         return wrapped(*args, **kwargs)
-
-
-def _choose_as_recorded(module: Any) -> None:
-    """Have the running loop, in a replay, keep its idle threads so that each call finds its own."""
-    try:
-        module._threadpool_idle_workers.get()
-    except LookupError:
-        from spanreplay.replayer.schedule.borrowed_threads import IdleThreads
-
-        module._threadpool_idle_workers.set(IdleThreads())
-        module._threadpool_workers.set(set())
 
 
 def _in_worker(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
@@ -119,8 +120,7 @@ def _in_worker(wrapped: Any, backend: Any, args: Any, kwargs: Any) -> Any:
     if run is None or len(args) < 2:
         return wrapped(*args, **kwargs)
     function, given, *rest = args
-    if run.session is not None:
-        _choose_as_recorded(sys.modules[backend.__module__])
+    run.order.keep_idle(sys.modules[backend.__module__])
     return offload(
         run,
         function,

@@ -50,59 +50,45 @@ def reschedule(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     """A deadline of `asyncio.timeout`: whether it has passed already, and is no timer, is a matter of time."""
     run, when = active_run(), args[0] if args else kwargs.get("when")
     name = "" if run is None or when is None else guarded_name(run, scope.__class__)
-    if run is None or not name:
-        return wrapped(*args, **kwargs)
-    if run.session is None:
-        before = _made.timers
+    return (
         wrapped(*args, **kwargs)
-        if _made.timers == before:
-            run.end_timer(name)
-        return None
-    from spanreplay.replayer.schedule.step_clock import reschedule_as_recorded
+        if run is None or not name
+        else run.order.set_deadline(name, _Deadline(wrapped, scope, when))
+    )
 
-    return reschedule_as_recorded(wrapped, run.session.gate, name, scope, when)
+
+class _Deadline:
+    """The deadline of an `asyncio.timeout`: no timer is set for one that has passed."""
+
+    def __init__(self, reschedule: Callable[[float], None], scope: Any, moment: float) -> None:
+        self._reschedule = reschedule
+        self._scope = scope
+        self.moment = moment
+        self.has_passed = False
+
+    def set(self) -> None:
+        """Set it."""
+        before = _made.timers
+        self._reschedule(self.moment)
+        self.has_passed = _made.timers == before
+
+    def set_at(self, moment: float) -> None:
+        """Set another one, and have it say this one."""
+        self._reschedule(moment)
+        self._scope._when = self.moment
 
 
 def call_at(wrapped: Any, loop: Any, args: Any, kwargs: Any, *, is_delay: bool = False) -> Any:
-    """Name a timer and note when it fires; in a replay, let it fire then."""
+    """Name a timer: when it fires is a part of the order."""
     _made.timers += 1
     run = active_run()
     if run is None or len(args) < 2 or type(args[1]) is Outer:
         return wrapped(*args, **kwargs)
-    when, callback, *rest = args
-    name = guarded_name(run, callback)
+    name = guarded_name(run, args[1])
     if not name:
         return wrapped(*args, **kwargs)
-    if run.session is not None:
-        from spanreplay.replayer.schedule.step_clock import clock_of
-
-        clock = clock_of(loop)
-        handle = None if clock is None else clock.make_timer(name, when, callback, rest, kwargs.get("context"))
-        return wrapped(*args, **kwargs) if handle is None else handle
-
-    timer = _Timer(run, name, loop, when, callback)
-    handle = wrapped(when, Outer(timer), *rest, **kwargs)
-    if not is_delay and not isinstance(handle, asyncio.Handle):
-        timer.again = lambda *values: None if handle.cancelled() else wrapped(when, Outer(timer), *values, **kwargs)
-    return handle
-
-
-class _Timer:
-    """What fires; one object rather than a function with its cells, which the garbage collector walks one by one."""
-
-    __slots__ = ("again", "callback", "loop", "name", "run", "when")
-
-    def __init__(self, run: Run, name: str, loop: Any, when: float, callback: Any) -> None:
-        self.run, self.name, self.loop, self.when, self.callback = run, name, loop, when, callback
-        self.again: Callable[..., Any] | None = None
-        """Of a loop that counts whole milliseconds: sets the timer once more."""
-
-    def __call__(self, *values: Any) -> None:
-        if self.again is not None and self.loop.time() < self.when:  # anyio would set another timer
-            self.again(*values)
-            return
-        self.run.end_timer(self.name)
-        self.callback(*values)
+    may_be_early = not is_delay and not isinstance(loop, asyncio.BaseEventLoop)
+    return run.order.set_timer(name, loop, (wrapped, args, kwargs), may_be_early=may_be_early)
 
 
 def call_later(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
@@ -111,7 +97,7 @@ def call_later(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
 
 
 def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
-    """Name what another thread hands over and note when it is done; in a replay, have it done then."""
+    """Name what another thread hands over: when the loop comes to it is a part of the order."""
     if not args or type(args[0]) is Outer:
         return wrapped(*args, **kwargs)
     callback, *rest = args
@@ -124,21 +110,13 @@ def call_soon_threadsafe(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any
 
 
 def hand_over(wrapped: Any, loop: Any, end: LaneEnd | None, args: Any, kwargs: Any) -> Any:
-    """Have a loop do something for another thread, with `wrapped`: in a replay, when it did."""
+    """Have a loop do something for another thread, with `wrapped`."""
     callback, *rest = args
     run, name = guard.guarded("naming what a thread hands over", name_handed, callback, end) or (None, "")
-
-    def fire(*values: Any) -> None:
-        if run is not None and name and run.session is None and not run.is_ended:
-            run.end_timer(name)
-        callback(*values)
-
     try:
-        if run is not None and name and run.session is not None:
-            handle = _hand_over(run, name, loop, callback, rest, kwargs.get("context"))
-            if handle is not None:
-                return handle
-        return wrapped(Outer(fire), *rest, **kwargs)
+        if run is None or not name:
+            return wrapped(Outer(callback), *rest, **kwargs)
+        return run.order.hand_over(name, loop, (wrapped, args, kwargs))
     finally:
         if isinstance(end, HandedEnd):
             end.leave()
@@ -176,18 +154,3 @@ def name_handed(callback: Any, end: LaneEnd | None) -> tuple[Run | None, str]:
         return run, ""
     lane, label = current_lane(run.root_lane), label_of_callback(callback)
     return run, f"{lane.path}{HANDED_OVER}{label}|{lane.next_index(f'handed over {label}')}"
-
-
-def _hand_over(run: Run, name: str, loop: Any, callback: Any, args: list[Any], context: Any) -> asyncio.Handle | None:
-    """In a replay, what a loop does between the same two steps again; None if the recording does not know of it."""
-    from spanreplay.replayer.schedule.step_clock import clock_of
-
-    clock, gate = clock_of(loop), None if run.session is None else run.session.gate
-    if clock is None or gate is None or gate.is_open or loop.is_closed():
-        return None
-    number = (gate.timers or {}).get(name, -1)
-    if number < 0:
-        return None
-    handle = asyncio.Handle(callback, args, loop, context)
-    clock.hand_over(number, handle)
-    return handle

@@ -22,21 +22,19 @@ from trio._core._entry_queue import EntryQueue
 
 from spanreplay.model.own_threads import unnumbered_threads
 from spanreplay.runtime.agent_patches import patch_bare
-from spanreplay.runtime.calls.turns import complete
 from spanreplay.runtime.context_variables import set_in_own_context
 from spanreplay.runtime.lanes import current_crossing, current_lane, enter_contexts, inside_lane, label_of, peel
 from spanreplay.runtime.order import loops
 from spanreplay.runtime.order.lane_end import LANE_END
+from spanreplay.runtime.order.loops import clock_of
 from spanreplay.runtime.order.steps import FINALIZING, Outer
-from spanreplay.runtime.order.trio_loop import Clock, IOManager, TrioLoop, find_loop, loops_by_entries
+from spanreplay.runtime.order.trio_loop import POLLED, Clock, IOManager, TrioLoop, find_loop, loops_by_entries
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.reads import source
 from spanreplay.runtime.run import active_run
 from spanreplay.seams.concurrency.asyncio_timers import hand_over
 from spanreplay.seams.concurrency.worker_threads import offload
 
-_POLLED: Final = "|polled"
-"""Marks a deadline that the program noticed before trio did."""
 _ENTERED: Final = "|entered"
 """Marks a deadline that had passed when its scope was entered."""
 _CANCEL: Final = "_cancel" if hasattr(core.CancelScope, "_cancel") else "cancel"  # until 0.31
@@ -108,13 +106,7 @@ def _setup_runner(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     loop = TrioLoop(runner)
     runner.io_manager = IOManager(runner.io_manager, loop)
     loops_by_entries[id(runner.entry_queue)] = loop
-    if run.session is not None:
-        from spanreplay.replayer.schedule.trio_clock import TrioTime
-
-        clock = TrioTime(loop, run.session.gate, run)
-        vars(loop)["_spanreplay_clock"] = clock
-        clock.attach()
-        loop.release = clock.release
+    if run.order.take_over(loop):
         runner.clock = Clock(loop)
     return runner
 
@@ -187,7 +179,7 @@ def _install_deadlines(patches: Patches) -> None:
     cancel_args = (core.CancelReason(source="deadline"),) if hasattr(core, "CancelReason") else ()
 
     def fire(loop: TrioLoop, scope: Any, deadline: float) -> None:
-        clock: Any = vars(loop)["_spanreplay_clock"]
+        clock: Any = clock_of(loop)
         clock._jump(deadline)  # whoever is woken up may look at the clock
         loop.deadlines.handles.pop(scope, None)
         getattr(scope, _CANCEL)(*cancel_args)
@@ -195,8 +187,9 @@ def _install_deadlines(patches: Patches) -> None:
     def cancel_called(scope: Any) -> Any:
         """In a replay a deadline passes when it did, not when the clock says so."""
         loop = find_loop()
+        clock: Any = clock_of(loop)
         if loop is not None and scope in loop.deadlines.handles:
-            _fire_if_polled(loop, scope)
+            clock.poll(scope)
             return scope._cancel_called
         if loop is None:
             return real.fget(scope)
@@ -223,30 +216,36 @@ def _enter_scope(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     name = loop.deadlines.name(run, scope)
     if not name:
         return wrapped(*args, **kwargs)
-    if run.session is None:
-        entered = wrapped(*args, **kwargs)
-        if scope._cancel_called:
-            run.end_timer(name + _ENTERED)
-        return entered
-    gate, clock = run.session.gate, vars(loop).get("_spanreplay_clock")
-    passed = (gate.timers or {}).get(name + _ENTERED, -1)
-    deadline = min(deadline, loop.time() + after)
-    if passed >= 0 and clock is not None:
-        clock.reach(deadline)
-        scope._deadline = loop.time()
-        complete(gate, passed)
-    elif gate.timers is not None and not gate.is_live and deadline <= loop.time():
-        from spanreplay.replayer.schedule.virtual_time import TURN_S
+    return run.order.set_deadline(name + _ENTERED, _Entry(wrapped, scope, min(deadline, loop.time() + after)))
 
-        scope._deadline = loop.time() + TURN_S  # it had not passed when this was recorded
-    else:
-        return wrapped(*args, **kwargs)
-    if after < math.inf:  # it is the one or the other
-        scope._relative_deadline = math.inf
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
-        scope._deadline = deadline
+
+class _Entry:
+    """A scope with a deadline that is entered."""
+
+    def __init__(self, enter: Callable[[], Any], scope: Any, moment: float) -> None:
+        self._enter = enter
+        self._scope = scope
+        self.moment = moment
+
+    def set(self) -> Any:
+        """Enter it."""
+        return self._enter()
+
+    def set_at(self, moment: float) -> Any:
+        """Enter it with another deadline."""
+        scope = self._scope
+        scope._deadline = moment
+        if getattr(scope, "_relative_deadline", math.inf) < math.inf:  # it is the one or the other
+            scope._relative_deadline = math.inf
+        try:
+            return self._enter()
+        finally:
+            scope._deadline = self.moment
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it is cancelled since."""
+        return bool(self._scope._cancel_called)
 
 
 def _add_deadline(fire: Any, wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
@@ -255,14 +254,9 @@ def _add_deadline(fire: Any, wrapped: Any, deadlines: Any, args: Any, kwargs: An
     if run is None or loop is None or deadline == float("-inf"):  # trio's own way of a checkpoint
         return wrapped(*args, **kwargs)
     name = loop.deadlines.name(run, scope)
-    clock: Any = vars(loop).get("_spanreplay_clock")
-    if name and clock is not None and run.session is not None:
-        is_polled = name + _POLLED in (run.session.gate.timers or ())
-        shown = name + _POLLED if is_polled else name
-        handle = clock.make_timer(shown, deadline, fire, [loop, scope, deadline], None)
-        if handle is not None:
-            loop.deadlines.handles[scope] = handle
-            return None
+    clock: Any = clock_of(loop)
+    if name and clock is not None and clock.make_deadline(name, deadline, fire, scope):
+        return None
     return wrapped(*args, **kwargs)
 
 
@@ -273,19 +267,6 @@ def _remove_deadline(wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> An
         return wrapped(*args, **kwargs)
     handle.cancel()
     return None
-
-
-def _fire_if_polled(loop: TrioLoop, scope: Any) -> None:
-    run = active_run()
-    if run is None or run.session is None:
-        return
-    gate, name = run.session.gate, loop.deadlines.names.get(scope, "") + _POLLED
-    clock = (gate.timers or {}).get(name, -1)
-    if clock >= 0 and gate.is_turn(clock):
-        handle = loop.deadlines.handles[scope]
-        handle._run()
-        handle.cancel()
-        complete(gate, clock)
 
 
 def _expire(wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
@@ -301,14 +282,14 @@ def _expire(wrapped: Any, deadlines: Any, args: Any, kwargs: Any) -> Any:
 
 def _cancel(wrapped: Any, scope: Any, args: Any, kwargs: Any) -> Any:
     run, loop = active_run(), find_loop()
-    if run is None or loop is None or run.session is not None or scope._cancel_called:
+    if run is None or loop is None or scope._cancel_called:
         return wrapped(*args, **kwargs)
     is_expiring = loop.deadlines.is_expiring
     is_deadline = is_expiring or loop.deadlines.is_polled
     name = loop.deadlines.names.get(scope) if is_deadline else None
     if not name:
         return wrapped(*args, **kwargs)
-    run.end_timer(name if is_expiring else name + _POLLED)
+    run.order.pass_deadline(name if is_expiring else name + POLLED)
     loop.deadlines.is_expiring = False  # what is cancelled with it is no deadline of its own
     try:
         return wrapped(*args, **kwargs)
@@ -349,12 +330,9 @@ def _start_thread(wrapped: Any, cache: Any, args: Any, kwargs: Any) -> Any:
     """A thread of trio's cache, which is used again, is no lane; in a replay each call has the one that it had."""
     run = active_run()
     with unnumbered_threads():
-        if run is None or run.session is None or len(args) < 2:
+        if run is None or len(args) < 2:
             return wrapped(*args, **kwargs)
-        setattr(_thread_cache, _IDLE_S, threading.TIMEOUT_MAX)  # which thread is too old was a matter of time
-        from spanreplay.replayer.schedule.borrowed_threads import lend
-
-        return lend(cache, _thread_cache.WorkerThread, run.session.gate, wrapped, (*args, *kwargs.values()))
+        return run.order.lend(wrapped, cache, (*args, *kwargs.values()))
 
 
 def _run_sync_soon(wrapped: Any, entries: Any, args: Any, kwargs: Any) -> Any:
@@ -372,28 +350,13 @@ def _run_sync_soon(wrapped: Any, entries: Any, args: Any, kwargs: Any) -> Any:
 def _send_message(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """A thread waits until trio has done something; whoever ends that says that the thread is about to go on."""
     run = active_run()
-    if run is None or run.session is None or len(args) < 2:
+    if run is None or len(args) < 2:
         return wrapped(*args, **kwargs)
     message = args[1]
     key = "afn" if hasattr(message, "afn") else "fn"
-    with run.session.gate.crew.waiting_elsewhere() as end:
-        vars(message)[key] = _ending_with(end, getattr(message, key), is_async=key == "afn")
+
+    def ask(function: Any) -> Any:
+        vars(message)[key] = function
         return wrapped(*args, **kwargs)
 
-
-def _ending_with(end: Callable[[], None], function: Any, *, is_async: bool) -> Any:
-    """A function that says when it ends: the thread that waits for its result is about to go on."""
-
-    async def work_async(*given: Any) -> Any:
-        try:
-            return await function(*given)
-        finally:
-            end()
-
-    def work(*given: Any) -> Any:
-        try:
-            return function(*given)
-        finally:
-            end()
-
-    return work_async if is_async else work
+    return run.order.ask_loop(ask, getattr(message, key), is_async=key == "afn")
