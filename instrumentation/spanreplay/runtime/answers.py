@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spanreplay.model.call import CallRecord, Outcome, Recording
@@ -204,8 +204,8 @@ class Answers(Protocol):
     def has_gone_on(self) -> bool:
         """Whether the run has gone on past its recording."""
 
-    def make_order(self, run: Any) -> tuple[Handovers, RunOrder]:
-        """The recorded order of threads where they meet, and where threads and lanes go on."""
+    def equip(self, run: Any) -> tuple[Handovers, RunOrder, Resolver]:
+        """Where threads of the run meet, where they go on, and what becomes of its calls."""
 
     @property
     def ended_workers(self) -> EndedWorkers:
@@ -256,3 +256,42 @@ class Answers(Protocol):
 
     def deny_socket(self, address: str) -> ReplayMiss:
         """The agent opens a socket that no call accounts for."""
+
+
+class Resolver(Protocol):
+    """What becomes of the calls of a run; `calls/live_resolver.py` makes them, a replay's answers them. Thread-safe."""
+
+    @property
+    def answers(self) -> Answers:
+        """The replay that serves calls. Raises: AssertionError in a recording."""
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """The environment of the recording: this one, or the one that is replayed."""
+
+    def admits_call(self) -> bool:
+        """Whether one more call may be in the run; else it is made, and is not."""
+
+    def resolve(self, crossing: Any) -> None:
+        """Set what a call is served, or leave it to be made. Raises: ReplayMiss."""
+
+    def settle(self, crossing: Any, outcome: Outcome, response: str) -> None:
+        """A call that was made has ended."""
+
+    def find_recorded(self, crossing: Any) -> CallRecord | None:
+        """The recorded call in the place of this one."""
+
+    def fail(self, exc: Exception) -> None:
+        """A call could not be described. Raises: ReplayMiss in a replay."""
+
+    def leave_out(self, hole: str, miss: str = "") -> None:
+        """The agent does something that no recording holds; what a recording says of it, and a replay (the same).
+
+        Raises: ReplayMiss in a replay.
+        """
+
+    def broken(self, message: str) -> ReplayMiss:
+        """What is raised where something of ours failed."""
+
+    def overrun(self, crossing: Any) -> ReplayMiss:
+        """What is raised where the agent reads further than it did when recorded."""

@@ -18,11 +18,9 @@ from spanreplay.model.own_threads import make_lock, wait_until
 from spanreplay.recording.seal.leaves import Leaves
 from spanreplay.recording.seal.tree import LEAF_VERSION
 from spanreplay.runtime.caller.running import RUN
+from spanreplay.runtime.equip import equip
 from spanreplay.runtime.lanes import Lane, enter_lane, is_within
-from spanreplay.runtime.order.handovers import HandoverBook, Handovers
 from spanreplay.runtime.order.loops import make_book
-from spanreplay.runtime.order.noted_order import NotedOrder
-from spanreplay.runtime.order.run_order import RunOrder
 from spanreplay.runtime.order.wait_ends import known_timers
 from spanreplay.runtime.process import own_ports
 from spanreplay.runtime.processes import Family, RemoteCrossing, Ticket, add_parts, count_lost, find_lost
@@ -32,7 +30,7 @@ from spanreplay.runtime.who import Who
 if TYPE_CHECKING:
     from spanreplay.recording.sampling.tally import Tally
     from spanreplay.redact import RunRedactor
-    from spanreplay.runtime.answers import Answers
+    from spanreplay.runtime.answers import Answers, Resolver
     from spanreplay.runtime.contributors import (
         Census,
         Environment,
@@ -44,6 +42,8 @@ if TYPE_CHECKING:
         Overlay,
     )
     from spanreplay.runtime.emit import Emitter
+    from spanreplay.runtime.order.handovers import Handovers
+    from spanreplay.runtime.order.run_order import RunOrder
     from spanreplay.runtime.reads import Reads
 
 
@@ -58,6 +58,12 @@ class Run:
 
     is_off = False
     """Whether it stands for a unit that is not recorded: nothing that belongs to it has a run."""
+    handovers: Handovers
+    """Who comes next where threads meet."""
+    order: RunOrder
+    """Where threads and lanes go on."""
+    resolver: Resolver
+    """What becomes of calls."""
 
     def __init__(
         self,
@@ -101,11 +107,7 @@ class Run:
         """Whether it is the run of a block, not of the process."""
         self.loops = None if session is not None else make_book(self)
         """How the turns of event loops are numbered; None in a replay, which makes them."""
-        self.handovers: Handovers
-        """Who comes next where threads meet."""
-        self.order: RunOrder
-        """Where threads and lanes go on."""
-        self.handovers, self.order = (HandoverBook(), NotedOrder(self)) if session is None else session.make_order(self)
+        self.handovers, self.order, self.resolver = equip(self) if session is None else session.equip(self)
         self.family: Family | None = None
         """What the processes of this run share; None while there is only one."""
         self.is_member = False

@@ -92,7 +92,7 @@ def describe_exception(exc: BaseException) -> dict[str, str]:
 def not_here(why: str) -> ReplayMiss:
     """Return the error for a replay in which the program no longer has the recorded job."""
     run = active_run()
-    return ReplayMiss(why) if run is None or run.session is None else run.session.broken(why)
+    return ReplayMiss(why) if run is None else run.resolver.broken(why)
 
 
 def keep_encodable(given: Mapping[str, Any]) -> dict[str, Any]:

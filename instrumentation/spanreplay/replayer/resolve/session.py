@@ -38,6 +38,7 @@ from spanreplay.replayer.resolve.plan import LIVE, SERVE, Plan
 from spanreplay.replayer.resolve.processes import Parts
 from spanreplay.replayer.resolve.recorded_env import RecordedEnv
 from spanreplay.replayer.resolve.repeats import Repeats
+from spanreplay.replayer.resolve.replay_resolver import ReplayResolver
 from spanreplay.replayer.resolve.sent_tokens import SentTokens
 from spanreplay.replayer.resolve.streams import count_parts
 from spanreplay.replayer.restated import find_restated
@@ -105,10 +106,10 @@ class Session:
         """The differences so far; calls that were not made appear only in the verdict."""
         return self.findings.divergences
 
-    def make_order(self, run: Run) -> tuple[RecordedHandovers, KeptOrder]:
-        """The recorded order of threads where they meet, and where threads and lanes go on."""
+    def equip(self, run: Run) -> tuple[RecordedHandovers, KeptOrder, ReplayResolver]:
+        """The recorded order of threads where they meet and go on, and the answers of calls."""
         handovers = RecordedHandovers(self.gate, read_handovers(self.recording.root.manifest))
-        return handovers, KeptOrder(run, self.gate, handovers)
+        return handovers, KeptOrder(run, self.gate, handovers), ReplayResolver(self)
 
     def resolve(self, crossing: Crossing) -> None:
         """Set `crossing.served` or leave it live. Raises: ReplayMiss."""

@@ -27,8 +27,8 @@ async def await_cancellation(crossing: Crossing) -> None:
     Raises: what its library raises then; ReplayMiss when nothing has cancelled it for longer than it took then, and
     some more.
     """
-    recorded, session = crossing.served, crossing.run.session
-    if recorded is None or session is None:
+    recorded = crossing.served
+    if recorded is None:
         raise AssertionError("only a served crossing can wait for its cancellation")
     limit_s = (max(0, recorded.end_ns - recorded.start_ns) // 1_000_000 + config.CANCEL_WAIT_MS) / 1000
     loop, loop_clock = running_loop(), clock_of_running_loop()
@@ -51,8 +51,8 @@ async def await_cancellation(crossing: Crossing) -> None:
         raise
     finally:
         timer.cancel()
-        complete(session.gate, *recorded.clocks, recorded.end_seq)
-    raise session.stall(crossing)
+        complete(crossing.answers.gate, *recorded.clocks, recorded.end_seq)
+    raise crossing.answers.stall(crossing)
 
 
 def _end(waits: list[asyncio.Future[None]]) -> None:

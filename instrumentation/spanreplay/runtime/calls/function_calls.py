@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from spanreplay import codec
 from spanreplay.model import config, guard, ids
 from spanreplay.model.call import Outcome
-from spanreplay.model.errors import ReplayMiss, Suspended, Unserializable
+from spanreplay.model.errors import Suspended, Unserializable
 from spanreplay.model.function_keys import LEAF_KEYSPECS, leaf_key_fields
 from spanreplay.model.json_text import dump, load
 from spanreplay.recording.sampling.own_cpu import measured
@@ -108,7 +108,7 @@ def _amend(run: Run, leaf: Leaf, encoded: dict[str, Any] | str, patches: Any) ->
         if leaf.call is not None:
             return leaf.call({name: codec.decode(value) for name, value in changed.items()})
         message = f"the arguments of {leaf.kind}:{leaf.name} can't be changed on their way: set its response"
-        raise run.session.broken(message) if run.session is not None else ReplayMiss(message)
+        raise run.resolver.broken(message)
 
     spec.live = live
     return spec
@@ -176,8 +176,7 @@ def _close_error(crossing: Crossing, exc: BaseException) -> None:
 def load_response(crossing: Crossing) -> dict[str, Any]:
     """The recorded response; closes the crossing with it. Raises: ReplayMiss if it can't be served."""
     recorded = crossing.served
-    session = crossing.run.session
-    if recorded is None or session is None:
+    if recorded is None:
         raise AssertionError("only a served crossing has a recorded response")
     if recorded.meta:
         crossing.spec.meta.update(recorded.meta)
@@ -185,9 +184,9 @@ def load_response(crossing: Crossing) -> dict[str, Any]:
     try:
         response: dict[str, Any] = load(recorded.response)
     except ValueError as exc:
-        raise session.broken(f"the response of call {recorded.number} is not JSON") from exc
+        raise crossing.answers.broken(f"the response of call {recorded.number} is not JSON") from exc
     if "unserializable" in response or "truncated" in response:
-        raise session.at_hole(
+        raise crossing.answers.at_hole(
             f"the response of call {recorded.number} ({recorded.boundary}) was not recorded: "
             f"{response.get('type', 'too long')} at {response.get('unserializable', '$')}"
         )
@@ -199,10 +198,8 @@ def decode_value(crossing: Crossing, encoded: Any) -> Any:
     try:
         return codec.decode(encoded)
     except Exception as exc:
-        session = crossing.run.session
         why = crossing.run.redactor.text(str(exc))  # it may be about a value that the recording hides
-        message = f"the response of call {crossing.number} ({crossing.boundary}) can't be rebuilt: {why}"
-        raise (session.type_changed(crossing, "response", why) if session is not None else ReplayMiss(message)) from exc
+        raise crossing.answers.type_changed(crossing, "response", why) from exc
 
 
 def _value_of(crossing: Crossing, response: dict[str, Any]) -> Any:
@@ -218,10 +215,9 @@ def decode_error(crossing: Crossing, encoded: Any) -> BaseException:
     try:
         return codec.decode_exception(encoded)
     except Exception as exc:
-        session = crossing.run.session
         why = crossing.run.redactor.text(str(exc))
         message = f"the exception of call {crossing.number} ({crossing.boundary}) can't be rebuilt: {why}"
-        raise session.broken(message) if session is not None else ReplayMiss(message) from exc
+        raise crossing.answers.broken(message) from exc
 
 
 def begin_leaf(describe: Callable[[], Leaf]) -> Crossing | None:
@@ -235,9 +231,7 @@ def begin_leaf(describe: Callable[[], Leaf]) -> Crossing | None:
     if not is_suppressed():
         return begin_in(run, describe_leaf, describe)
     message = f"a call was made at {ids.find_caller(2)} where instrumentation is suppressed"
-    if run.session is not None:
-        raise run.session.at_hole(f"{message}: it was not recorded")
-    run.hole(f"{message}: it is not in this run")
+    run.resolver.leave_out(f"{message}: it is not in this run", f"{message}: it was not recorded")
     return None
 
 
@@ -327,8 +321,8 @@ async def _serve_async(crossing: Crossing) -> tuple[BaseException | None, Any]:
 
 async def _print_in_turn(crossing: Crossing) -> None:
     """Print what a coroutine printed, when it did."""
-    rows, recorded, session = printed.rows_of(crossing), crossing.served, crossing.run.session
-    if not rows or recorded is None or session is None:
+    rows, recorded = printed.rows_of(crossing), crossing.served
+    if not rows or recorded is None:
         return
     clocks = recorded.clocks
     try:
@@ -336,7 +330,7 @@ async def _print_in_turn(crossing: Crossing) -> None:
             await await_clock(crossing, clocks[number] if number < len(clocks) else -1, row[2])
             printed.write_row(crossing.run, row)
     except BaseException:
-        complete(session.gate, *clocks, recorded.end_seq)  # given up: nobody has to wait for the rest
+        complete(crossing.answers.gate, *clocks, recorded.end_seq)  # given up: nobody has to wait for the rest
         raise
 
 

@@ -125,8 +125,7 @@ class _Served:
         encoded = self._checked(self._items[self.position], f"item {self.position}")
         printed.write(self.crossing, self.position)
         self.position += 1
-        if self.crossing.run.session is not None:
-            self.crossing.run.session.read_part(self.crossing, self.position)
+        self.crossing.answers.read_part(self.crossing, self.position)
         return decode_value(self.crossing, encoded)
 
     def resumed(self, sent: Any, thrown: BaseException | None = None) -> None:
@@ -138,10 +137,9 @@ class _Served:
             now = _encode_sent(sent, thrown)
         except Unserializable as exc:
             now = {_HOLE: exc.path, "type": exc.type_name}
-        session = self.crossing.run.session
         now = self.crossing.run.redactor.value(now)
-        if session is not None and now != self._sent.get(str(at)):
-            session.check_sent(self.crossing, f"sent[{at}]", self._sent.get(str(at)), now)
+        if now != self._sent.get(str(at)):
+            self.crossing.answers.check_sent(self.crossing, f"sent[{at}]", self._sent.get(str(at)), now)
 
     def finish(self, thrown: BaseException | None = None) -> Any:
         """What the generator returned. Raises: what it raised, or ReplayMiss if it was left early."""
@@ -153,9 +151,8 @@ class _Served:
     def find_error(self, thrown: BaseException | None = None) -> BaseException | None:
         """What is raised behind the last item: `thrown` itself where that is what the body let through."""
         printed.write(self.crossing, self.position)
-        session = self.crossing.run.session
-        if self._response.get("end") == "closed" and session is not None:
-            return session.overrun(self.crossing)
+        if self._response.get("end") == "closed":
+            return self.crossing.answers.overrun(self.crossing)
         if "error" not in self._response:
             return None
         error = decode_error(self.crossing, self._checked(self._response["error"], "exception"))
@@ -168,9 +165,8 @@ class _Served:
             raise decode_error(self.crossing, self._checked(self._response["error"], "exception"))
 
     def _checked(self, encoded: Any, what: str) -> Any:
-        session = self.crossing.run.session
-        if session is not None and isinstance(encoded, dict) and _HOLE in encoded:
-            raise session.at_hole(
+        if isinstance(encoded, dict) and _HOLE in encoded:
+            raise self.crossing.answers.at_hole(
                 f"{what} of call {self.crossing.number} ({self.crossing.boundary}) was not recorded: "
                 f"{encoded.get('type')} at {encoded[_HOLE]}"
             )
@@ -327,8 +323,8 @@ class _ServedAsync:
         self._served.close()
 
     async def _await_close(self) -> None:
-        recorded, session = self._crossing.served, self._crossing.run.session
-        is_here = recorded is not None and session is not None and len(recorded.clocks) == self._served.position
+        recorded = self._crossing.served
+        is_here = recorded is not None and len(recorded.clocks) == self._served.position
         if is_here and self._served.is_closed:
             await await_turn(self._crossing)
         end_stream(self._crossing)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from contextvars import Token
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import SpanContext
 
@@ -34,6 +34,9 @@ from spanreplay.runtime.lanes import (
     leave_crossing,
 )
 from spanreplay.runtime.run import Run, active_run
+
+if TYPE_CHECKING:
+    from spanreplay.runtime.answers import Answers
 
 __all__ = ["Crossing", "begin", "begin_in", "is_plumbing", "is_suppressed", "no_plumbing", "open_crossing", "plumbing"]
 
@@ -157,6 +160,11 @@ class Crossing:
         return spec.key_fields
 
     @property
+    def answers(self) -> Answers:
+        """The replay that serves this call. Raises: AssertionError if there is none."""
+        return self.run.resolver.answers
+
+    @property
     def span_context(self) -> SpanContext:
         """The call's own span; its parent's is `parent_context`."""
         return make_span_context(self.parent_context, self.span_id)
@@ -182,10 +190,7 @@ class Crossing:
 
     def _find_recorded(self) -> CallRecord | None:
         """The recorded call in this one's place, if the request that implies the key is the same there."""
-        spec, session = self.spec, self.run.session
-        if session is None:
-            return None
-        recorded = session.index.at(self.lane.path, self.boundary, self.index)
+        spec, recorded = self.spec, self.run.resolver.find_recorded(self)
         if recorded is None or recorded.request != spec.request or recorded.keyspec != spec.keyspec:
             return None
         self._digests = recorded.digests
@@ -291,8 +296,7 @@ class Crossing:
         if self.served is None:
             if self.spec.raw is not None or self.spec.raw_printed is not None:
                 guard.guarded("sealing what a response hides", seal_hidden, self, response)
-            if self.run.session is not None:
-                self.run.session.settle_live(self, outcome, response)
+            self.run.resolver.settle(self, outcome, response)
         elif self.revealed is not None:
             response = self.revealed.hide(response)
         try:
@@ -419,12 +423,11 @@ def open_crossing(run: Run, spec: Spec) -> Crossing:
     Raises: ReplayMiss if this is a replay and the recording has no answer; never goes live by itself.
     """
     crossing = Crossing(run, spec)
-    if run.session is not None:
-        try:
-            run.session.resolve(crossing)
-        except ReplayMiss as miss:
-            crossing.miss(miss)
-            raise
+    try:
+        run.resolver.resolve(crossing)
+    except ReplayMiss as miss:
+        crossing.miss(miss)
+        raise
     if spec.effect in _EFFECTS_WRITTEN_FIRST or spec.kind == _HUMAN:
         crossing.announce()
     return crossing
@@ -445,17 +448,13 @@ def begin(build: Any, *args: Any, is_for_model: bool = False) -> Crossing | None
 
 def begin_in(run: Run, build: Any, *args: Any) -> Crossing | None:
     """`begin` where it is known that calls are recorded here."""
-    if run.session is None and run.calls >= config.CALLS_MAX:
-        run.count("dropped")
+    if not run.resolver.admits_call():
         return None
     begun = METER.enter() if METER.is_on else -1
     try:
         return open_crossing(run, build(run, *args))
-    except Exception as exc:
-        if run.session is not None:
-            raise run.session.broken(f"spanreplay could not describe a call: {type(exc).__name__}") from exc
-        run.count("dropped")
-        guard.report_failure("describing a call", exc)
+    except Exception as exc:  # noqa: BLE001 -- nothing of ours may reach the agent
+        run.resolver.fail(exc)
         return None
     finally:
         METER.leave(begun)

@@ -50,71 +50,69 @@ def begin(gate: Order, clock: int) -> None:
 
 def wait_turn(crossing: Crossing, part: int = WHOLE) -> None:
     """Block until a served result may go out; at once in a thread that runs an event loop."""
-    recorded, session = crossing.served, crossing.run.session
-    if recorded is None or session is None:
+    recorded = crossing.served
+    if recorded is None:
         return
     if part >= RESPONSE:
-        session.read_part(crossing, part)
-    clock = _clock(recorded, part)
+        crossing.answers.read_part(crossing, part)
+    clock, gate = _clock(recorded, part), crossing.answers.gate
     if recorded.outcome == _CANCELLED and (part == WHOLE or clock < 0) and (hub := running_hub()) is not None:
-        _wait_for_throw(crossing, hub)
+        _wait_for_throw(crossing, recorded, hub)
     if running_loop() is None:
-        session.gate.wait_turn(clock)
+        gate.wait_turn(clock)
         if part == WHOLE and armed()[0]:
             pass_time(recorded)
-    complete(session.gate, clock)
+    complete(gate, clock)
 
 
-def _wait_for_throw(crossing: Crossing, hub: Any) -> None:
+def _wait_for_throw(crossing: Crossing, recorded: CallRecord, hub: Any) -> None:
     """Give way until the program ends the call of a greenlet as it did then: by `kill`, or a timeout.
 
     Raises: what is thrown; ReplayMiss where nothing is.
     """
-    recorded, session = crossing.served, crossing.run.session
-    if recorded is None or session is None or session.gate.is_open:
+    gate = crossing.answers.gate
+    if gate.is_open:
         return
     try:
         with inside_call(crossing):
-            session.gate.greenlets.wait_for_throw(hub)
+            gate.greenlets.wait_for_throw(hub)
     finally:
-        complete(session.gate, *recorded.clocks, recorded.end_seq)
-    raise session.stall(crossing)
+        complete(gate, *recorded.clocks, recorded.end_seq)
+    raise crossing.answers.stall(crossing)
 
 
 async def await_turn(crossing: Crossing, part: int = WHOLE, ms: int | None = None) -> None:
     """Suspend until a served result may go out, `ms` on the loop's clock after the call (default: as recorded)."""
-    recorded, session = crossing.served, crossing.run.session
-    if recorded is None or session is None:
+    recorded = crossing.served
+    if recorded is None:
         return
     if part >= RESPONSE:
-        session.read_part(crossing, part)
+        crossing.answers.read_part(crossing, part)
     await await_clock(crossing, _clock(recorded, part), ms)
 
 
 async def await_clock(crossing: Crossing, clock: int, ms: int | None = None) -> None:
     """Suspend until it is the turn of a completion of this call, `ms` after the call."""
-    recorded, session = crossing.served, crossing.run.session
-    if recorded is None or session is None:
+    recorded = crossing.served
+    if recorded is None:
         return
-    loop_clock = clock_of_running_loop()
-    at_once = session.gate.steps.at_once
+    loop_clock, gate = clock_of_running_loop(), crossing.answers.gate
     try:
-        if loop_clock is not None and clock >= 0 and clock not in at_once:
+        if loop_clock is not None and clock >= 0 and clock not in gate.steps.at_once:
             seconds = (recorded.end_ns - recorded.start_ns) / 1e9 if ms is None else ms / 1e3
             with inside_call(crossing):
                 await loop_clock.wait_turn(clock, max(0.0, seconds - loop_clock.since(crossing)))
     finally:
-        complete(session.gate, clock)
+        complete(gate, clock)
 
 
 def wait_item(crossing: Crossing, number: int) -> None:
     """Block until an item of a served generator may go out; at once in a thread that runs an event loop."""
-    recorded, session = crossing.served, crossing.run.session
-    if recorded is not None and session is not None:
-        clock = _clock(recorded, number)
+    if crossing.served is not None:
+        clock, gate = _clock(crossing.served, number), crossing.answers.gate
         if running_loop() is None:
-            session.gate.wait_turn(clock)
-        complete(session.gate, clock)
+            gate.wait_turn(clock)
+        complete(gate, clock)
 
 
 async def await_item(crossing: Crossing, number: int) -> None:
@@ -125,6 +123,6 @@ async def await_item(crossing: Crossing, number: int) -> None:
 
 def end_stream(crossing: Crossing) -> None:
     """A served stream is over, read to its end or not: what it had left holds nobody up."""
-    recorded, session = crossing.served, crossing.run.session
-    if recorded is not None and session is not None:
-        complete(session.gate, *recorded.clocks, recorded.end_seq)
+    recorded = crossing.served
+    if recorded is not None:
+        complete(crossing.answers.gate, *recorded.clocks, recorded.end_seq)

@@ -27,11 +27,9 @@ VERSIONS: Final = "2"
 
 def sees_effects(run: Run) -> bool:
     """Whether effects are calls: not in a replay of a recording that has none."""
-    environment = run.environment if run.session is None else run.session.recording.root.env
-    return bool(environment.get(EFFECTS))
+    return bool(run.resolver.environment.get(EFFECTS))
 
 
 def sees_versions(run: Run) -> bool:
     """Whether the recording holds what files held before the run ended, and the options of programs."""
-    environment = run.environment if run.session is None else run.session.recording.root.env
-    return environment.get(EFFECTS) == VERSIONS
+    return bool(run.resolver.environment.get(EFFECTS) == VERSIONS)

@@ -322,7 +322,8 @@ class HttpCall:
         try:
             reply = decode_reply(recorded.response)
         except Truncated as exc:
-            raise self._at_hole(f"the response of call {recorded.number} ({recorded.boundary}) was cut: {exc}") from exc
+            message = f"the response of call {recorded.number} ({recorded.boundary}) was cut: {exc}"
+            raise crossing.answers.at_hole(message) from exc
         except (ValueError, KeyError, TypeError) as exc:
             raise self.broken(f"call {recorded.number} of the recording has no usable response") from exc
         self._pending.extend([*reply.hops, reply])
@@ -391,10 +392,10 @@ class HttpCall:
 
     def is_end_due(self, reply: HttpReply) -> bool:
         """Whether all that came before a recorded body's end has come."""
-        recorded, session = (None, None) if self.crossing is None else (self.crossing.served, self.crossing.run.session)
-        if recorded is None or session is None or not self.ends_alone(reply):
+        recorded = None if self.crossing is None else self.crossing.served
+        if self.crossing is None or recorded is None or not self.ends_alone(reply):
             return True
-        return session.gate.is_turn(recorded.clocks[-1])
+        return self.crossing.answers.gate.is_turn(recorded.clocks[-1])
 
     def wait_end(self, reply: HttpReply) -> None:
         """Until a recorded body may end."""
@@ -431,18 +432,12 @@ class HttpCall:
 
     def broken(self, message: str) -> ReplayMiss:
         """Our own failure; the replay is not identical any more."""
-        session = self.crossing.run.session if self.crossing is not None else None
-        return session.broken(message) if session is not None else ReplayMiss(message)
-
-    def _at_hole(self, message: str) -> ReplayMiss:
-        session = self.crossing.run.session if self.crossing is not None else None
-        return session.at_hole(message) if session is not None else ReplayMiss(message)
+        return ReplayMiss(message) if self.crossing is None else self.crossing.run.resolver.broken(message)
 
     def _overrun(self) -> ReplayMiss:
-        session = self.crossing.run.session if self.crossing is not None else None
-        if self.crossing is None or session is None:
-            return ReplayMiss("more was read than was recorded")
-        return session.overrun(self.crossing)
+        crossing = self.crossing
+        message = "more was read than was recorded"
+        return ReplayMiss(message) if crossing is None else crossing.run.resolver.overrun(crossing)
 
 
 def is_recording() -> bool:

@@ -99,9 +99,7 @@ def _look(name: str, path: Any, find: Callable[[], dict[str, Any]], looker: int,
         raise OSError(answer[_ERRNO], os.strerror(answer[_ERRNO]), os.fspath(path))
     if _TOO_MANY in answer:
         reason = f"the agent listed {arguments['path']!r}, which holds more than {config.LISTED_NAMES_MAX} names"
-        if run.session is not None:
-            raise run.session.at_hole(f"{reason}: they were not recorded")
-        run.hole(reason)
+        run.resolver.leave_out(reason, f"{reason}: they were not recorded")
         return None
     return answer
 
