@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spanreplay.replayer.schedule import borrowed_threads, thread_waits
@@ -147,9 +149,49 @@ class KeptOrder:
         """Meet when it is this meeting's turn, or fail then if it failed when recorded."""
         return thread_waits.meet_as_recorded(meet, self._gate, name, limit)
 
-    def await_meeting(self, name: str) -> None:
-        """Wait for the turn of a meeting."""
-        thread_waits.await_meeting_as_recorded(self._gate, name)
+    def give_way(self, name: str, mutex: Any) -> None:
+        """Wait for its turn with the lock given back."""
+        mutex.release()
+        try:
+            thread_waits.await_meeting_as_recorded(self._gate, name)
+        finally:
+            mutex.acquire()
+
+    @property
+    def has_meetings(self) -> bool:
+        """True; the recording may say nothing about them."""
+        return True
+
+    def wait_elsewhere(self, wait: Callable[[], Any], look: Callable[[float], bool] | None = None) -> Any:
+        """Wait; with `look`, only as long as anything may still come, where the process could not end otherwise."""
+        family = self._run.family
+        may_hang = family is not None and not family.is_worker and not threading.current_thread().daemon
+        with self._gate.crew.waiting_elsewhere():
+            if look is not None and may_hang:
+                self._gate.wait_long(look)
+            return wait()
+
+    @contextmanager
+    def starting(self, number: int, process: Any) -> Iterator[None]:
+        """Let nobody give up what a process that is on its way may bring."""
+        family = self._run.share()
+        family.children.append((number, process))
+        family.state_starting(number, True)
+        try:
+            yield
+        except BaseException:
+            family.state_starting(number, False)
+            raise
+        family.state_pid(number, process.pid or 0)
+
+    def see_end(self, number: int) -> None:
+        """It brings nothing more."""
+        if self._run.family is not None:
+            self._run.family.state_starting(number, False)
+
+    def await_seen(self, is_so: Callable[[], bool]) -> None:
+        """Wait until it is over here."""
+        self._gate.wait_until(is_so)
 
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import concurrent.futures._base as base
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spanreplay.model import guard
+from spanreplay.model.levels import Level
 from spanreplay.runtime.lanes import Lane
 from spanreplay.runtime.order.handovers import Handovers, note_taken
 from spanreplay.runtime.order.loops import BEGUN, LoopBook
@@ -30,6 +32,7 @@ class Clocked(Protocol):
     handovers: Handovers
     waits: dict[str, list[str]]
     is_ended: bool
+    level: Level
 
     def tick(self) -> int:
         """The next value of the run's Lamport clock."""
@@ -186,8 +189,27 @@ class NotedOrder:
         self._note(name if is_met else name + FAILED, is_sleep=True)
         return is_met
 
-    def await_meeting(self, name: str) -> None:
-        """Nothing: it comes when it comes."""
+    def give_way(self, name: str, mutex: Any) -> None:
+        """No-op: it comes when it comes."""
+
+    @property
+    def has_meetings(self) -> bool:
+        """Whether it is noted, at this level of recording."""
+        return "timers" in self._run.level
+
+    def wait_elsewhere(self, wait: Callable[[], Any], look: Callable[[float], bool] | None = None) -> Any:
+        """Wait."""
+        return wait()
+
+    def starting(self, number: int, process: Any) -> AbstractContextManager[None]:
+        """A block in which nothing is noted: the ticket says it."""
+        return nullcontext()
+
+    def see_end(self, number: int) -> None:
+        """No-op: its part of the run says it."""
+
+    def await_seen(self, is_so: Callable[[], bool]) -> None:
+        """No-op: it is over."""
 
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None

@@ -7,6 +7,7 @@ A recording notes each end (`noted_order.py`) and never waits; a replay waits un
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from spanreplay.runtime.lanes import Lane
@@ -103,8 +104,27 @@ class RunOrder(Protocol):
     def meet(self, name: str, meet: Callable[[float | None], bool], limit: float | None) -> bool:
         """Take what processes share, or look for what one of them sends; `meet` does it within so many seconds."""
 
-    def await_meeting(self, name: str) -> None:
-        """Wait until it is the turn of what `meet` will do under this name."""
+    def give_way(self, name: str, mutex: Any) -> None:
+        """Let those who need a lock that the thread has in hand go first to what `meet` will do under this name."""
+
+    @property
+    def has_meetings(self) -> bool:
+        """Whether it is a part of the order where processes meet."""
+
+    def wait_elsewhere(self, wait: Callable[[], Any], look: Callable[[float], bool] | None = None) -> Any:
+        """The result of `wait`, in which the thread waits for another process.
+
+        `look` says within so many seconds whether it has come; None where there is a limit.
+        """
+
+    def starting(self, number: int, process: Any) -> AbstractContextManager[None]:
+        """A block in which the process with the ticket of this number starts."""
+
+    def see_end(self, number: int) -> None:
+        """The process with the ticket of this number has ended."""
+
+    def await_seen(self, is_so: Callable[[], bool]) -> None:
+        """The agent is about to be told that a future or a thread is over."""
 
     def wait_for_any(
         self, wait: Callable[[list[Any], float | None], list[Any]], name: str, objects: list[Any], limit: float | None

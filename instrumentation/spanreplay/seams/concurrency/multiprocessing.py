@@ -54,24 +54,9 @@ def _start(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
         run.hole(f"a process was started at {ids.find_caller(2)}: its calls are not in this run")
         return wrapped(*args, **kwargs)
     process.__dict__[_TICKET] = ticket
-    with family.handing_over(ticket):
-        if run.session is not None and run.family is not None:
-            run.family.children.append((ticket.number, process))
-        _state_starting(run, ticket, True)
-        try:
-            wrapped(*args, **kwargs)
-        except BaseException:
-            _state_starting(run, ticket, False)
-            raise
-        if run.session is not None and run.family is not None:
-            run.family.state_pid(ticket.number, process.pid or 0)
+    with family.handing_over(ticket), run.order.starting(ticket.number, process):
+        wrapped(*args, **kwargs)
     return None
-
-
-def _state_starting(run: Run, ticket: Ticket, is_starting: bool) -> None:
-    """In a replay, let nobody give up what a process that is on its way may bring."""
-    if run.session is not None and run.family is not None:
-        run.family.state_starting(ticket.number, is_starting)
 
 
 def _spawn_helper(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -225,23 +210,21 @@ def _terminate(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
 def _join(wrapped: Any, process: Any, args: Any, kwargs: Any) -> Any:
     """The same for a process that is waited for; one that has ended does nothing more, however it did."""
     run, ticket = active_run(), process.__dict__.get(_TICKET)
-    if run is None or run.session is None:
+    if run is None:
         return wrapped(*args, **kwargs)
-    gate, timeout = run.session.gate, args[0] if args else kwargs.get("timeout")
+    timeout = args[0] if args else kwargs.get("timeout")
 
     def has_ended(seconds: float) -> bool:
         wrapped(seconds)
         return process.exitcode is not None
 
-    with gate.crew.waiting_elsewhere():
-        if timeout is None and ticket is not None and process_meetings.waits_for_ever(run):
-            try:
-                gate.wait_long(has_ended)
-            except ReplayMiss:
-                if not _is_at_exit():
-                    raise
-                process.kill()  # nobody is left who could end it
+    try:
+        run.order.wait_elsewhere(lambda: wrapped(*args, **kwargs), has_ended if timeout is None and ticket else None)
+    except ReplayMiss:
+        if not _is_at_exit():
+            raise
+        process.kill()  # nobody is left who could end it
         wrapped(*args, **kwargs)
     if ticket is not None and process.exitcode is not None:
-        _state_starting(run, ticket, False)
+        run.order.see_end(ticket.number)
     return None

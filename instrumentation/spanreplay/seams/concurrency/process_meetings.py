@@ -62,9 +62,7 @@ def _ordered_run() -> Run | None:
     Also while it has one process: a queue may still be filled when the next one starts.
     """
     run = active_run()
-    if run is None or run.is_ended or (run.session is None and "timers" not in run.level):
-        return None
-    return run
+    return None if run is None or run.is_ended or not run.order.has_meetings else run
 
 
 def _lane_here(run: Run, frame: FrameType | None, limit: float | None) -> Lane | None:
@@ -103,9 +101,6 @@ def _start_feeder(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
 
 def _put(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
     """`JoinableQueue.put`, which takes the lock of several processes with that of its own threads in hand."""
-    run = _ordered_run()
-    if run is None or run.session is None:
-        return wrapped(*args, **kwargs)
     _putting.queue = queue
     try:
         return wrapped(*args, **kwargs)
@@ -115,7 +110,7 @@ def _put(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> Any:
 
 class _Putting(threading.local):
     queue: Any = None
-    """The queue that the thread puts an item in, in a replay."""
+    """The queue that the thread puts an item in."""
 
 
 _putting: Final = _Putting()
@@ -127,13 +122,8 @@ def _give_way(run: Run, semlock: Any, name: str) -> None:
     What that thread did before may come before the lock in the recorded order, and needs what the put has in hand.
     """
     queue = _putting.queue
-    if queue is None or semlock is not queue._cond._lock._semlock:
-        return
-    queue._notempty.release()
-    try:
-        run.order.await_meeting(name)
-    finally:
-        queue._notempty.acquire()
+    if queue is not None and semlock is queue._cond._lock._semlock:
+        run.order.give_way(name, queue._notempty)
 
 
 # ── locks ───────────────────────────────────────────────────────────────────────────────────────────
@@ -181,34 +171,32 @@ def _take(semlock: Any, block: bool = True, timeout: float | None = None) -> boo
 
 
 def _take_in_time(run: Run, semlock: Any, limit: float | None) -> bool:
-    """Take a lock; in a replay, say that this thread waits for another process."""
-    if run.session is None or limit == 0:
-        return bool(semlock.acquire(True, limit) if limit != 0 else semlock.acquire(False))
+    """Take a lock, for which the thread may have to wait until another process gives it back."""
     if semlock.acquire(False):
         return True
-    gate = run.session.gate
-    with gate.crew.waiting_elsewhere():
-        if limit is not None or not waits_for_ever(run):
-            return bool(semlock.acquire(True, limit))
-        gate.wait_long(lambda seconds: bool(semlock.acquire(True, seconds)))
-        return True
+    if limit == 0:
+        return False
+    is_taken = False
 
+    def look(seconds: float) -> bool:
+        nonlocal is_taken
+        is_taken = bool(semlock.acquire(True, seconds))
+        return is_taken
 
-def waits_for_ever(run: Run) -> bool:
-    """Whether what the calling thread waits for may never come, and its process could not end then."""
-    return run.family is not None and not run.family.is_worker and not threading.current_thread().daemon
+    def wait() -> bool:
+        return is_taken or bool(semlock.acquire(True, limit))
+
+    return bool(run.order.wait_elsewhere(wait, look if limit is None else None))
 
 
 # ── pipes ───────────────────────────────────────────────────────────────────────────────────────────
 def receive(wrapped: Callable[..., Any], connection: Any, args: Any, kwargs: Any) -> Any:
-    """Read what another process sends; in a replay, look whether anything can still come."""
+    """Read what another process sends."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         return wrapped(*args, **kwargs)
-    with run.session.gate.crew.waiting_elsewhere():
-        if waits_for_ever(run) and not connection.closed and connection.readable:
-            run.session.gate.wait_long(connection._poll)
-        return wrapped(*args, **kwargs)
+    look = connection._poll if not connection.closed and connection.readable else None
+    return run.order.wait_elsewhere(lambda: wrapped(*args, **kwargs), look)
 
 
 def _poll(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
@@ -223,10 +211,7 @@ def _poll(wrapped: Any, connection: Any, args: Any, kwargs: Any) -> Any:
     lane = guard.guarded("naming a look", _lane_here, run, sys._getframe(1), limit)
 
     def look(limit: float | None) -> bool:
-        if run.session is None:
-            return bool(wrapped(limit))
-        with run.session.gate.crew.waiting_elsewhere():
-            return bool(wrapped(limit))
+        return bool(run.order.wait_elsewhere(lambda: wrapped(limit)))
 
     return look(limit) if lane is None else run.order.meet(name_meeting(lane), look, limit)
 
@@ -259,10 +244,12 @@ def _read_wait(object_list: Any, timeout: float | None = None) -> tuple[list[Any
 
 
 def _wait_in_time(run: Run, wrapped: Any, objects: list[Any], limit: float | None) -> list[Any]:
-    if run.session is None or limit == 0:
+    def look(seconds: float) -> bool:
+        return bool(wrapped(objects, seconds))
+
+    def wait() -> list[Any]:
         return list(wrapped(objects, limit))
-    gate = run.session.gate
-    with gate.crew.waiting_elsewhere():
-        if limit is None and objects and waits_for_ever(run):
-            gate.wait_long(lambda seconds: bool(wrapped(objects, seconds)))
-        return list(wrapped(objects, limit))
+
+    may_hang = limit is None and bool(objects)
+    found: list[Any] = wait() if limit == 0 else run.order.wait_elsewhere(wait, look if may_hang else None)
+    return found

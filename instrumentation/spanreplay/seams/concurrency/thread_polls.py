@@ -32,8 +32,8 @@ def _poll(real: Callable[[Any], bool], shown: Source, instance: Any, *, over: bo
     found = guard.guarded(
         "a look at a thread", run.reads.read, current_lane(run.root_lane), shown, lambda: real(instance)
     )
-    if found is over and run.session is not None:
-        run.session.gate.wait_until(lambda: real(instance) is over)
+    if found is over:
+        run.order.await_seen(lambda: real(instance) is over)
     return real(instance) if found is None else bool(found)
 
 
