@@ -42,13 +42,13 @@ class Relocation(Protocol):
 
 
 class RecordedEnvironment(Protocol):
-    """The recorded variables, as a replay gives them."""
+    """The recorded variables, as a replay gives them; a recording gives none (`process/own_environment.py`)."""
 
     given: dict[str, str]
     """Name → value of the variables that were given."""
 
     def withhold(self, environ: Any) -> Any:
-        """An environment for a live program, without recorded values."""
+        """An environment for a live program, without recorded values; None if it is to stay what it is."""
 
     def find_in_request(self, url: str, headers: Iterable[tuple[str, str]]) -> Uses | None:
         """The recorded variables that a request uses."""
@@ -260,6 +260,15 @@ class Answers(Protocol):
 
 class Resolver(Protocol):
     """What becomes of the calls of a run; `calls/live_resolver.py` makes them, a replay's answers them. Thread-safe."""
+
+    may_amend: bool
+    """Whether a plan may change requests on their way, so that calls need a way to be made with others."""
+    swallows_telemetry: bool
+    """Whether what other tools report goes nowhere."""
+
+    @property
+    def variables(self) -> RecordedEnvironment:
+        """The variables that are given to the agent."""
 
     @property
     def answers(self) -> Answers:

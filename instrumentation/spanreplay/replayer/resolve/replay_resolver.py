@@ -7,14 +7,22 @@ from typing import Any
 
 from spanreplay.model.call import CallRecord, Outcome
 from spanreplay.model.errors import ReplayMiss
-from spanreplay.runtime.answers import Answers
+from spanreplay.runtime.answers import Answers, RecordedEnvironment
 
 
 class ReplayResolver:
     """Asks a session for each call of one run; see `Resolver`."""
 
+    may_amend = True
+    swallows_telemetry = True
+
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
+
+    @property
+    def variables(self) -> RecordedEnvironment:
+        """The recorded ones."""
+        return self.answers.recorded_env
 
     @property
     def environment(self) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ def describe_leaf(run: Run, describe: Callable[[], Leaf]) -> Spec:
         except Unserializable as exc:
             hole, encoded = f"request {exc}", {"$unserializable": exc.path}
         spec = _describe(run, leaf, encoded, {}, hole)
-    if run.session is not None and not hole:
+    if run.resolver.may_amend and not hole:
         spec.amend = partial(_amend, run, leaf, text or encoded)
     return spec
 

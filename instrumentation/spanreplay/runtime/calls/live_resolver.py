@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spanreplay.model import config, guard
 from spanreplay.model.errors import ReplayMiss
+from spanreplay.runtime.process.own_environment import OwnEnvironment
 
 if TYPE_CHECKING:
     from spanreplay.model.call import CallRecord, Outcome
@@ -29,8 +30,12 @@ class Counting(Protocol):
 class LiveResolver:
     """Answers no call of one run; see `Resolver`. An error that is made here, nobody is told of."""
 
+    may_amend = False
+    swallows_telemetry = False
+
     def __init__(self, run: Counting) -> None:
         self._run = run
+        self.variables = OwnEnvironment()
 
     @property
     def answers(self) -> Answers:

@@ -147,7 +147,7 @@ class HttpCall:
 
     def _build_spec(self, run: Run) -> Spec:
         spec, self._exchange = self._describe(run, ())
-        if run.session is not None:
+        if run.resolver.may_amend:
             spec.amend = partial(self._amend, run)
         return spec
 
@@ -477,7 +477,7 @@ def begin_call(
     is_doubtful = is_suppressed() or _is_own(parts)
     is_for_model = is_doubtful and is_for_a_model(method, url, body)
     if is_telemetry(method, parts.hostname or "", parts.path) or (is_suppressed() and not is_for_model):
-        if run.session is None:
+        if not run.resolver.swallows_telemetry:
             return None
         call.swallow(method, parts.path)
         return call

@@ -84,7 +84,7 @@ def describe_request(
     )
     redacted = parsed.get("body")
     dialect = find_dialect(method, url, redacted) if isinstance(redacted, dict) else None
-    uses = None if run.session is None else run.session.recorded_env.find_in_request(url, headers)
+    uses = run.resolver.variables.find_in_request(url, headers)
     if dialect is not None:
         meaning = dialect.read_request(redacted)
         guard.guarded("for whom a request is made", run.who.look_at_request, redacted)

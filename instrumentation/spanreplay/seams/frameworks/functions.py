@@ -111,7 +111,7 @@ class FunctionAttribute:
             leaf = self._describe(tool, function, args, kwargs)
             if leaf is None:
                 return function(*args, **kwargs)
-            made = with_call(leaf, function, args, kwargs) if _is_replay() else leaf
+            made = with_call(leaf, function, args, kwargs) if _may_amend() else leaf
             return call_sync(lambda: made, lambda: function(*args, **kwargs))
 
         return call
@@ -122,16 +122,16 @@ class FunctionAttribute:
             if leaf is None:
                 return await function(*args, **kwargs)
             state = self._state_of(tool, args, kwargs) if self._state_of is not None else None
-            if state is None and _is_replay():
+            if state is None and _may_amend():
                 leaf = with_call(leaf, function, args, kwargs)
             return await call_with_state(leaf, lambda: function(*args, **kwargs), state)
 
         return call
 
 
-def _is_replay() -> bool:
+def _may_amend() -> bool:
     run = active_run()
-    return run is not None and run.session is not None
+    return run is not None and run.resolver.may_amend
 
 
 async def call_with_state(leaf: Leaf, live: Callable[[], Awaitable[Any]], state: State | None) -> Any:

@@ -40,7 +40,7 @@ def leaf_wrappers(
 
         def describe_call() -> Leaf:
             leaf = describe(instance, args, kwargs)
-            return leaf if active.session is None else with_call(leaf, live, args, kwargs)
+            return with_call(leaf, live, args, kwargs) if active.resolver.may_amend else leaf
 
         return call_sync(describe_call, lambda: live(*args, **kwargs))
 
@@ -58,7 +58,7 @@ def leaf_wrappers(
 
         def describe_call() -> Leaf:
             leaf = describe(instance, args, kwargs)
-            return leaf if active.session is None else with_call(leaf, live, args, kwargs)
+            return with_call(leaf, live, args, kwargs) if active.resolver.may_amend else leaf
 
         return await call_async(describe_call, lambda: live(*args, **kwargs))
 

@@ -91,9 +91,8 @@ class Environment:
         """Return the names whose value has changed since the recording; empty if the redaction key differs."""
         if not isinstance(recorded, Mapping) or env.get(names.REDACTION_KEY) != self._run.redactor.fingerprint:
             return []
-        given = () if self._run.session is None else self._run.session.recorded_env.given
         found = [name for name, value in self.describe().items() if recorded.get(name, value) != value]
-        return [name for name in found if name not in given]
+        return [name for name in found if name not in self._run.resolver.variables.given]
 
 
 def _note_use(key: Any, frame: FrameType) -> None:

@@ -61,7 +61,7 @@ class _Method:
 
     def _is_black_hole(self) -> bool:
         run = active_run()
-        return run is not None and run.session is not None and self._name.startswith(_TELEMETRY)
+        return run is not None and run.resolver.swallows_telemetry and self._name.startswith(_TELEMETRY)
 
     def _tee(self, conversation: Conversation) -> Any:
         """Return this method for one call, with message bytes noted."""

@@ -157,9 +157,10 @@ class HttpxSeam:
 
     @staticmethod
     def _is_black_hole(run: Run, request: Any) -> bool:
-        if run.session is None or is_telemetry(request.method, request.url.host, request.url.path):
-            return run.session is not None
-        body = vars(request).get("_content", b"")  # a streamed body is never a model request
+        swallows = run.resolver.swallows_telemetry
+        if not swallows or is_telemetry(request.method, request.url.host, request.url.path):
+            return swallows
+        body = vars(request).get("_content", b"")  # one that is a stream is no model's
         return is_suppressed() and not is_for_a_model(request.method, str(request.url), body)
 
 

@@ -140,8 +140,7 @@ def _note_env_file(path: str, asks: bool) -> None:
     run = run_of_files()
     if run is None or run.environment_read is None:
         return
-    if run.session is not None:
-        run.session.recorded_env.read_file(path)
+    run.resolver.variables.read_file(path)
     run.environment_read.used.read_file(path, is_data=asks and places().is_data(path))
 
 

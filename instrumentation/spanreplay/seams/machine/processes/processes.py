@@ -416,9 +416,8 @@ def _without_recorded(real: Callable[..., None]) -> Callable[..., None]:
 
     def start(process: Any, *args: Any, **kwargs: Any) -> None:
         run = active_run()
-        session = None if run is None else run.session
-        if session is not None and len(args) <= _ENV_AT:
-            environ = session.recorded_env.withhold(kwargs.get("env"))
+        if run is not None and len(args) <= _ENV_AT:
+            environ = run.resolver.variables.withhold(kwargs.get("env"))
             kwargs = kwargs if environ is None else {**kwargs, "env": environ}
         real(process, *args, **kwargs)
 
@@ -428,9 +427,9 @@ def _without_recorded(real: Callable[..., None]) -> Callable[..., None]:
 def _run_without_recorded(system: Callable[[Any], int], command: Any) -> int:
     """Call `os.system`, which passes on the process's environment, without variables that are not set here."""
     run = active_run()
-    if run is None or run.session is None:
+    if run is None:
         return system(command)
-    with run.session.recorded_env.set_aside():
+    with run.resolver.variables.set_aside():
         return system(command)
 
 
