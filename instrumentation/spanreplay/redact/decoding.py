@@ -70,7 +70,8 @@ def ends_escape(text: bytes, at: int) -> bool:
 
 def may_unescape(text: bytes) -> bool:
     """Whether the text holds an escape; cheap for one that has none."""
-    return any(sign in text and pattern.search(text) is not None for sign, pattern in _SIGNS)
+    patterns = [pattern for sign, pattern in _SIGNS if sign in text]
+    return bool(patterns) and any(pattern.search(text) is not None for pattern in patterns)
 
 
 class View(NamedTuple):

@@ -25,6 +25,7 @@ from spanreplay.redact.events import Group, Part, cut_events, group_pieces, grou
 from spanreplay.redact.finder import Finder
 from spanreplay.redact.known import KnownClean
 from spanreplay.redact.memo import Memo
+from spanreplay.redact.quick_look import JSON_DEPTH_MAX, STRUCTURE_STARTS, TEXT_CHARS_MIN, QuickLook
 from spanreplay.redact.rules import RULES, Rule
 from spanreplay.redact.scanner import Scanner
 from spanreplay.redact.streams import redact_chunks
@@ -36,11 +37,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-JSON_DEPTH_MAX: Final = 6
-STRUCTURE_STARTS: Final = '{[" \t\r\n' + "deir:"
-"""What JSON begins with; and `data:`, `event:`, `id:`, `retry:`, `:`."""
-TEXT_CHARS_MIN: Final = 6
-"""No rule can match a shorter text."""
 MEMO_CHARS_MAX: Final = BODY_BYTES_MAX // 2
 
 
@@ -102,6 +98,7 @@ class RunRedactor:
         self._clean_structures = Memo(MEMO_ITEMS_MAX, MEMO_CHARS_MAX)
         """Texts that begin like JSON or events, and in whose parts nothing was found; as scalars of a whole value."""
         self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
+        self._quick = self._new_quick()
         self._errors = 0
         self._errors_lock = make_lock()
         self._warned = warned
@@ -139,6 +136,8 @@ class RunRedactor:
 
     def text(self, text: str, counts: Counts | None = None) -> str:
         """The text with every secret replaced by its token; JSON in it is understood."""
+        if type(text) is str and self._is_text_clean(text) and not self._finder.recall:
+            return text
         return self._guard(lambda: self._redact_text(text, counts), lambda: self._tokenizer.token_of(text))
 
     def json_text(self, text: str, counts: Counts | None = None) -> str:
@@ -151,7 +150,11 @@ class RunRedactor:
         Also takes what OpenTelemetry attributes hold: tuples and bytes.
         """
         try:
-            if self._clean.prune(value) is None:
+            rest = self._clean.prune(value)
+            if rest is None:
+                return value
+            if self._quick.is_value_clean(rest):
+                self._clean.remember(value)
                 return value
         except Exception:  # noqa: BLE001, S110 -- the same happens again below, where it is counted
             pass
@@ -182,10 +185,19 @@ class RunRedactor:
     def headers(self, pairs: Iterable[Sequence[str | bytes]], counts: Counts | None = None) -> list[list[str]]:
         """HTTP headers with the values of the secret ones replaced as a whole."""
         listed = [[_header_text(name), _header_text(value)] for name, value in pairs]
+        if self.is_clean(listed):
+            return listed
         redacted: Any = self.value({"headers": listed}, counts)
         if isinstance(redacted, str):  # failed closed
             return [[name, self._tokenizer.blank] for name, _ in listed]
         return [list(pair) for pair in redacted["headers"]]
+
+    def is_clean(self, headers: Iterable[Sequence[str]], texts: Sequence[str] = ()) -> bool:
+        """Whether a look shows that nothing is to be redacted in headers and texts; False does not say the contrary.
+
+        What is new in all of them is scanned at once, which costs less than one after the other.
+        """
+        return self._quick.is_clean(headers, texts)
 
     def adopt(self, other: RunRedactor) -> None:
         """Know from now on what another run of this process has learned to be secret."""
@@ -201,12 +213,18 @@ class RunRedactor:
         self._memo.clear()
         self._clean_structures.clear()
         self._clean = KnownClean(self._is_text_clean, TEXT_CHARS_MIN)
+        self._quick = self._new_quick()
+
+    def _new_quick(self) -> QuickLook:
+        return QuickLook(self._finder, self._memo, self._clean_structures, self._is_text_clean)
 
     def find_edits(self, text: str, counts: Counts | None = None) -> Sequence[TextEdit]:
         """One pass over a text: what has to be replaced, in its own offsets.
 
         Not guarded; for those who place the edits themselves (streams).
         """
+        if self._quick.is_clean((), (text,)):
+            return ()
         document = self._read([text])
         return self._edits_of(document, counts).get(0, ())
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from spanreplay.redact.document import NOT_JSON, Pairs, TextEdit, parse_json, parse_json_prefix
 
-__all__ = ["Group", "Part", "cut_events", "group_pieces", "group_values", "is_streamed_array"]
+__all__ = ["SSE_START", "STREAMED", "Group", "Part", "cut_events", "group_pieces", "group_values", "is_streamed_array"]
 
 
 class Part(NamedTuple):
@@ -53,7 +53,7 @@ class Group(NamedTuple):
             yield self.places[piece], edit
 
 
-_SSE_START: Final = re.compile(r"(?:data|event|id|retry)?:")
+SSE_START: Final = re.compile(r"(?:data|event|id|retry)?:")
 _DATA_LINE: Final = re.compile(r"^data: ?([^\r\n]*)", re.MULTILINE)
 _LINE: Final = re.compile(r"^([^\r\n]+)", re.MULTILINE)
 _BETWEEN: Final = re.compile(r"[\r\n]*(?:data: ?)?")
@@ -70,7 +70,7 @@ _Path = tuple[object, ...]
 
 def cut_events(text: str) -> list[Part] | None:
     """The parts of the text that may hold anything; None if it is no stream of events."""
-    if _SSE_START.match(text):
+    if SSE_START.match(text):
         return _cut_lines(text, _DATA_LINE)
     if text.startswith("{") and "\n" in text and parse_json(text[: text.index("\n")]) is not NOT_JSON:
         return _cut_lines(text, _LINE)

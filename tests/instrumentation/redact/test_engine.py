@@ -261,9 +261,9 @@ def test_r3_rule_that_raises_drops_only_its_value(caplog: pytest.LogCaptureFixtu
 def test_r3_json_text_that_fails_stays_json(monkeypatch: pytest.MonkeyPatch, run: RunRedactor) -> None:
     """A JSON text that cannot be redacted becomes a JSON string."""
     monkeypatch.setattr("spanreplay.redact.engine.flatten", _explode)
-    assert json.loads(run.json_text('{"a": "b"}')).startswith("rdx-k")
-    assert run.text("plain").startswith("rdx-k")
-    assert run.headers([("a", "b")]) == [["a", "rdx-k" + "b" * 16]]
+    assert json.loads(run.json_text('{"password": "b"}')).startswith("rdx-k")
+    assert run.text('{"password": "b"}').startswith("rdx-k")
+    assert run.headers([("authorization", "b")]) == [["authorization", "rdx-k" + "b" * 16]]
     assert run.errors == 3
 
 
