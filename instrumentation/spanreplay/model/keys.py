@@ -21,6 +21,7 @@ from spanreplay.model.own_threads import make_lock
 
 __all__ = ["Key", "KeyMemo", "compute_key", "differing_fields", "digest_members"]
 
+_SPLIT: Final = frozenset((dict, str, list))
 MERKLE_ITEMS_MAX: Final = 4096
 """A longer list is digested whole."""
 MEMO_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -28,6 +29,9 @@ ELEMENT_BYTES: Final = 400
 """What Python needs for an element that is remembered, besides its own bytes."""
 PREFIXES_MAX: Final = 16
 """Conversations of one field that are remembered whole; a sub-agent has one of its own."""
+
+PREFIX_ITEMS_MIN: Final = 4
+"""A shorter list is digested element by element, which costs less than to find it as a whole."""
 
 _LIST_HEADER: Final = 5
 """Bytes before a list's first element in marshal's format: type and length."""
@@ -200,7 +204,8 @@ def _digest_list(
     digests: dict[str, str],
 ) -> bytes:
     is_renamed = name in spec.renamed
-    blob = _marshal(items) if memo is not None and not (is_renamed and numbers) else None
+    is_long = len(items) >= PREFIX_ITEMS_MIN
+    blob = _marshal(items) if memo is not None and is_long and not (is_renamed and numbers) else None
     slot = f"{spec.name}:{name}"
     known = memo.find_prefix(slot, blob) if memo is not None and blob is not None else None
     joined = hashlib.sha256(b"list:") if known is None else known.joined.copy()
@@ -239,7 +244,7 @@ def _is_worth_splitting(items: list[Any]) -> bool:
     """Lists of numbers (token ids, vectors) have no element that anybody would look for."""
     if len(items) > MERKLE_ITEMS_MAX:
         return False
-    return any(type(item) in (dict, str, list) for item in items[:8])
+    return not _SPLIT.isdisjoint(map(type, items[:8]))
 
 
 def _digest_element(

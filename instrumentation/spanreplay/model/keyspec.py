@@ -235,13 +235,13 @@ def select(name: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     if name == "http/1":
         return http_fields(body), sorted(set(body) - {"method", "url", "body", "body_text", "body_b64"})
     kept = {field: value for field, value in body.items() if field in spec.fields}
-    if spec.is_api:
+    if spec.is_api and None in kept.values():
         kept = {field: value for field, value in kept.items() if value is not None}
     params = kept.get("params")
     if name == "mcp/1" and isinstance(params, dict) and "_meta" in params:
         # Progress tokens are counters of the transport, they follow scheduling.
         kept["params"] = {key: value for key, value in params.items() if key != "_meta"}
-    return kept, sorted(field for field in body if field not in spec.fields)
+    return kept, sorted([field for field in body if field not in spec.fields])
 
 
 # ── http ────────────────────────────────────────────────────────────────────────────────────────────

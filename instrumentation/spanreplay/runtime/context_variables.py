@@ -14,10 +14,9 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from operator import methodcaller
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -55,7 +54,19 @@ def call_in_own_context(function: Callable[..., _R], *args: Any) -> _R:
 
 
 def _set_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> contextvars.Token[_T] | None:
-    return None if is_collecting() else _set_in_own_without_collecting(variable, value)
+    if _collecting.is_on:
+        return None
+    if not _setting and not gc.isenabled():
+        return variable.set(value)
+    try:  # as below, without its call: this is done several times for each call that is recorded
+        _setting.append(None)
+        gc.disable()
+        return variable.set(value)
+    finally:
+        if _setting:
+            _setting.pop()
+        if not _setting:
+            gc.enable()
 
 
 def _set_in_own_without_collecting(variable: contextvars.ContextVar[_T], value: _T) -> contextvars.Token[_T]:
@@ -74,7 +85,7 @@ def _set_in_own_without_collecting(variable: contextvars.ContextVar[_T], value: 
 
 
 def _reset_without_collecting(variable: contextvars.ContextVar[_T], token: contextvars.Token[_T] | None) -> None:
-    if token is None or is_collecting():
+    if token is None or _collecting.is_on:
         return
     if not _setting and not gc.isenabled():
         _reset_plainly(variable, token)
@@ -101,14 +112,20 @@ def _reset_plainly(variable: contextvars.ContextVar[_T], token: contextvars.Toke
         del kept
 
 
-@contextmanager
-def holding(variable: contextvars.ContextVar[_T], value: _T) -> Iterator[None]:
+class holding(Generic[_T]):  # noqa: N801 -- reads as a statement: `with holding(variable, value):`
     """A block, and tasks started in it, in which a variable has this value."""
-    token = set_variable(variable, value)
-    try:
-        yield
-    finally:
-        reset_variable(variable, token)
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: contextvars.ContextVar[_T], value: _T) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token = set_variable(self._variable, self._value)
+
+    def __exit__(self, *exc_info: object) -> None:
+        reset_variable(self._variable, self._token)
 
 
 def _enable_in_child() -> None:

@@ -60,10 +60,12 @@ class Who:
     def look(self) -> None:
         """Look at the context in which a call begins."""
         context = otel_context.get_current()
-        self._see_named("context", context, _ATTRIBUTES)
-        self._see_named("baggage", baggage.get_all(context), _ATTRIBUTES)
-        self.look_at_span(getattr(trace.get_current_span(context), "attributes", None))
-        self._look_at_config()
+        if context:
+            self._see_named("context", context, _ATTRIBUTES)
+            self._see_named("baggage", baggage.get_all(context), _ATTRIBUTES)
+            self.look_at_span(getattr(trace.get_current_span(context), "attributes", None))
+        if _CONFIG_MODULE in sys.modules:
+            self._look_at_config()
 
     def look_at_baggage(self, context: otel_context.Context) -> None:
         """Look at the baggage of a request that came in, which nobody has made the current one."""
@@ -99,10 +101,12 @@ class Who:
                 self._see_named("langchain", found, _METADATA)
 
     def _see_named(self, source: str, found: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> None:
-        for what, keys in names.items():
-            value = next((found[key] for key in keys if found.get(key)), None)
-            if value is not None:
-                self._see(source, what, value)
+        for what, keys in names.items() if found else ():
+            for key in keys:
+                value = found.get(key)
+                if value:
+                    self._see(source, what, value)
+                    break
 
     def _see(self, source: str, what: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, (str, int)):

@@ -28,6 +28,11 @@ def note_served(port: int) -> None:
         _ports.add(port)
 
 
+def serves() -> bool:
+    """Whether this process serves any port of loopback."""
+    return bool(_ports)
+
+
 def is_own(host: str, port: int | None) -> bool:
     """Whether a server of this process listens there; only its loopback addresses are looked at."""
     return bool(_ports) and port in _ports and host.strip("[]").lower() in _LOOPBACK

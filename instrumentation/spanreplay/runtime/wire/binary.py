@@ -73,7 +73,7 @@ def refuse_secrets(body: bytes, redact: RunRedactor) -> None:
 
 def has_control_bytes(chunks: Iterable[bytes]) -> bool:
     """Whether what looks like text has bytes in it that no text has."""
-    return any(_CONTROL.search(chunk) is not None for chunk in chunks)
+    return any(map(_CONTROL.search, chunks))
 
 
 def _clean_run(run: bytes, redact: RunRedactor, counts: dict[str, int]) -> bytes:

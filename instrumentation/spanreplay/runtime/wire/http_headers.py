@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from spanreplay.runtime.process.noted_effects import sees_effects
@@ -47,6 +48,7 @@ MORE: Final = "more-headers"
 """Stands for the headers beyond HEADERS_MAX: the hash of them all."""
 
 
+@lru_cache(maxsize=1024)
 def is_application(name: str) -> bool:
     """Whether a header, in small letters, may be the application's own."""
     return (
@@ -57,16 +59,17 @@ def is_application(name: str) -> bool:
 def select(run: Run, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers that a call holds; of a run without effects, only those that every recording holds."""
     sees_all = sees_effects(run)
-    lower = ((name.lower(), value) for name, value in headers)
-    kept = [(n, _cut(run, n, v)) for n, v in lower if n in LISTED or (sees_all and is_application(n))]
+    kept = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower in LISTED or (sees_all and is_application(lower)):
+            kept.append((lower, value if len(value) <= VALUE_CHARACTERS_MAX else _cut(run, lower, value)))
     rest = kept[HEADERS_MAX:]
     return [*kept[:HEADERS_MAX], (MORE, _digest(run, rest))] if rest else kept
 
 
 def _cut(run: Run, name: str, value: str) -> str:
-    """A value as far as it is kept; of a longer one there is the hash, too."""
-    if len(value) <= VALUE_CHARACTERS_MAX:
-        return value
+    """A long value as far as it is kept, and its hash."""
     return f"{value[:VALUE_CHARACTERS_MAX]}… sha256 {_digest(run, [(name, value)])}"
 
 

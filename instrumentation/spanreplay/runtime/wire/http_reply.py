@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -60,6 +61,9 @@ class SplitText:
 
 def split_text(chunks: list[bytes]) -> SplitText | None:
     """Chunks as text, or None if together they are not UTF-8; `join_text` gives the same chunks back."""
+    if len(chunks) == 1:
+        with contextlib.suppress(UnicodeDecodeError):
+            return SplitText([chunks[0].decode("utf-8")], [0])
     decoder = codecs.getincrementaldecoder("utf-8")()
     texts: list[str] = []
     cuts: list[int] = []

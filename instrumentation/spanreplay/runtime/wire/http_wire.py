@@ -19,7 +19,7 @@ from spanreplay.model.serving_stack import read_determinism
 from spanreplay.redact import RunRedactor
 from spanreplay.runtime.calls.spec import Spec
 from spanreplay.runtime.run import Run
-from spanreplay.runtime.wire.aws_events import is_event_stream, rewrite, to_text
+from spanreplay.runtime.wire.aws_events import MEDIA_TYPE, is_event_stream, rewrite, to_text
 from spanreplay.runtime.wire.binary import (
     HoldsSecret,
     clean_message,
@@ -95,7 +95,7 @@ def describe_request(
             keyspec=meaning.keyspec,
             key_fields=meaning.key_fields,
             request=request,
-            meta=dict(meta(meaning)),  # stands if no response comes
+            meta=meta(meaning),  # stands if no response comes
             redactions=counts,
             uses=uses,
         )
@@ -175,6 +175,8 @@ def _body_member(
 
 def redact_url(url: str, redact: RunRedactor, counts: dict[str, int]) -> str:
     """A URL without user-info and with the secrets of its query replaced."""
+    if _is_plain_url(url):
+        return redact.text(url, counts)
     parts = urlsplit(url)
     netloc = parts.netloc.rpartition("@")[2]
     query = parts.query
@@ -224,13 +226,14 @@ def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[di
     value: dict[str, Any] = {}
     texts: list[str] = []
     if reply.status:
-        texts, chunks = _encode_body(run, reply, counts)
+        clean = _find_clean(run, reply)
+        texts, chunks = clean or _encode_body(run, reply, counts)
         value = {
             "status": reply.status,
             "reason": reply.reason,
             "http_version": reply.http_version,
-            "headers": _redact_headers(reply.headers, run.redactor, counts),
-            "url": redact_url(reply.url, run.redactor, counts),
+            "headers": reply.headers if clean else _redact_headers(reply.headers, run.redactor, counts),
+            "url": reply.url if clean else redact_url(reply.url, run.redactor, counts),
             "chunks": chunks,
             "end": reply.end,
         }
@@ -244,6 +247,37 @@ def _reply_value(run: Run, reply: HttpReply, counts: dict[str, int]) -> tuple[di
     if reply.hops:
         value["hops"] = [_reply_value(run, hop, counts)[0] for hop in reply.hops]
     return value, texts
+
+
+def _find_clean(run: Run, reply: HttpReply) -> tuple[list[str], list[list[Any]]] | None:
+    """The texts and the chunks of a body where a look shows that there is nothing to redact in the whole response.
+
+    None for every other: also for cookies, and for what is no plain text.
+    """
+    for name, value in reply.headers:
+        lower = name.lower()
+        if lower == "set-cookie" or (lower == "content-type" and _is_binary(value.lower())):
+            return None
+    if not _is_plain_url(reply.url):
+        return None
+    chunks = [chunk for _, chunk in reply.chunks]
+    split = split_text(chunks)
+    if split is None or has_control_bytes(chunks):
+        return None
+    body = split.texts[0] if len(split.texts) == 1 else "".join(split.texts)
+    if not run.redactor.is_clean(reply.headers, (body, reply.url)):
+        return None
+    return split.texts, encode_chunks([ms for ms, _ in reply.chunks], split)
+
+
+def _is_binary(content_type: str) -> bool:
+    """Whether a body of this type is read otherwise than as text."""
+    return is_framed(content_type) or content_type.startswith(MEDIA_TYPE)
+
+
+def _is_plain_url(url: str) -> bool:
+    """Whether a URL has neither user-info nor a query, nor an address that may be none."""
+    return "?" not in url and "@" not in url and "[" not in url
 
 
 def _redact_headers(headers: list[tuple[str, str]], redact: RunRedactor, counts: dict[str, int]) -> list[list[str]]:
@@ -309,14 +343,17 @@ def read_meta(exchange: HttpExchange, reply: HttpReply, texts: list[str], *, is_
     if exchange.dialect is None or exchange.request_meaning is None:
         return {}
     response = exchange.dialect.read_response(reply.status, texts, is_stream)
-    found: dict[str, Any] = dict(meta(exchange.request_meaning, response))
+    found: dict[str, Any] = meta(exchange.request_meaning, response)
     if response.error and reply.status < 400:
         found["error"] = response.error  # within a stream that began well: its status does not tell
     for name, value in reply.headers:
-        count = _TOKEN_HEADERS.get(name.lower())
+        lower = name.lower()
+        if not lower.startswith("x-"):
+            continue
+        count = _TOKEN_HEADERS.get(lower)
         if count is not None and value.isdecimal() and len(value) <= TOKEN_DIGITS_MAX:
             found.setdefault(count, int(value))
-        if name.lower() == DETERMINISM_HEADER:
+        if lower == DETERMINISM_HEADER:
             found["determinism"] = value[:DETERMINISM_CHARS_MAX]
             found.update(read_determinism(found["determinism"]))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 
@@ -57,11 +57,28 @@ _ANYWHERE: Final = re.compile(r".*/v1/(traces|metrics|logs)$|/api/\d+/(envelope|
 
 def is_telemetry(method: str, host: str, path: str) -> bool:
     """Whether a request reports about the agent instead of working for it."""
+    is_told, settings = _look_up(method.upper(), host, path)
+    return is_told or (settings != () and any(host == _host_in(url) for url in map(_read_variable, settings) if url))
+
+
+@lru_cache(maxsize=512)
+def _look_up(method: str, host: str, path: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether such a request is a report by what is fixed, and the variables that may name its host as a tool's."""
     if _ANYWHERE.match(path):
-        return True
-    asked = f"{method.upper()} {path}"
-    # The host last: it asks the environment
-    return any((tool.reports is None or tool.reports.match(asked)) and _is_host_of(tool, host) for tool in TOOLS)
+        return True, ()
+    asked = f"{method} {path}"
+    tools = [tool for tool in TOOLS if tool.reports is None or tool.reports.match(asked)]
+    is_told = any(host == own or host.endswith(f".{own}") for tool in tools for own in tool.hosts)
+    return is_told, tuple(name for tool in tools for name in tool.settings)
+
+
+def _read_variable(name: str) -> str | None:
+    """What the environment says now, for each request of the agent: not through what notes who reads a variable."""
+    stored: Any = getattr(os.environ, "_data", None)
+    if type(stored) is not dict:
+        return os.environ.get(name)
+    value = stored.get(name.encode())
+    return os.fsdecode(value) if isinstance(value, bytes) else None
 
 
 def answer_report(method: str, path: str) -> tuple[dict[str, str], bytes]:
@@ -69,12 +86,6 @@ def answer_report(method: str, path: str) -> tuple[dict[str, str], bytes]:
     asked = f"{method.upper()} {path}"
     body = next((answer for pattern, answer in _ANSWERS if pattern.match(asked)), _ANSWER)
     return {"content-type": "application/json", "content-length": str(len(body))}, body
-
-
-def _is_host_of(tool: Tool, host: str) -> bool:
-    if any(host == own or host.endswith(f".{own}") for own in tool.hosts):
-        return True
-    return any(host == _host_in(url) for url in map(os.environ.get, tool.settings) if url)
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from spanreplay.runtime.calls.open_call import is_plumbing, is_suppressed
 from spanreplay.runtime.context_variables import reset_variable, set_variable
 from spanreplay.runtime.patches import Patches
-from spanreplay.runtime.process.own_ports import asks_own
+from spanreplay.runtime.process.own_ports import asks_own, serves
 from spanreplay.runtime.run import Run, active_run
 from spanreplay.runtime.wire.http_wire import is_for_a_model
 from spanreplay.runtime.wire.sent_body import LargeBody, Taken, is_replaying, take_async_pieces, take_pieces
@@ -148,7 +148,7 @@ class HttpxSeam:
         """Whether an application in this process answers, other than a model provider's."""
         url, transport = request.url, client._transport_for_url(request.url)
         is_app = isinstance(transport, self._apps) and _is_made_up(url.host)
-        is_here = is_app or type(transport).__name__ == _TEST_CLIENT or asks_own(url.host, url.port)
+        is_here = is_app or type(transport).__name__ == _TEST_CLIENT or (serves() and asks_own(url.host, url.port))
         return is_here and not is_for_a_model(request.method, str(request.url), body)
 
     def _answer_report(self, request: Any) -> Any:

@@ -35,17 +35,25 @@ class HttpxCall(HttpCall):
         self._sent_body = body
         self._responses: dict[Body, Any] = {}
         """The responses whose bodies are still encoded."""
+        self._url: tuple[Any, str] = (None, "")
         self.note_sent(body)
 
     def _describe_request(self, run: Run, patches: Any) -> tuple[Spec, HttpExchange]:
         request = self._request
         headers = request.headers.multi_items()
+        url = self._write_url(request.url)
         if not patches:
-            return describe_request(run, request.method, str(request.url), headers, self._sent_body)
+            return describe_request(run, request.method, url, headers, self._sent_body)
         body = patch_content(self._sent_body, headers, patches)
-        found = describe_request(run, request.method, str(request.url), headers, body)
+        found = describe_request(run, request.method, url, headers, body)
         self._request = self._with_content(body)
         return found
+
+    def _write_url(self, url: Any) -> str:
+        """A URL as text, which takes httpx a while; kept, because most calls have only one."""
+        if self._url[0] is not url:
+            self._url = (url, str(url))
+        return self._url[1]
 
     def _with_content(self, content: bytes) -> Any:
         request = self._request
@@ -60,11 +68,11 @@ class HttpxCall(HttpCall):
 
     # ── live: events on the wires ───────────────────────────────────────────────────────────────────────
     def note_response(self, request: Any, response: Any) -> None:
-        """Note one response; there are several if the client follows redirects or authenticates."""
-        guard.guarded("recording a response", self._note_response, str(request.url), response)
+        """One response has come; there are several where the client follows redirects or authenticates."""
+        guard.guarded("recording a response", self._note_response, request, response)
 
-    def _note_response(self, url: str, response: Any) -> None:
-        body = self.answered(_head(url, response))
+    def _note_response(self, request: Any, response: Any) -> None:
+        body = self.answered(_head(self._write_url(request.url), response))
         if hasattr(response, "_content"):
             self._keep_whole(body, response._content)
         else:
@@ -97,7 +105,8 @@ class HttpxCall(HttpCall):
     def _to_reply(self, body: Body) -> HttpReply:
         response = self._responses.pop(body, None)
         body.finish("closed")
-        if response is not None and not self._is_cut:
+        is_encoded = any(name.lower() == "content-encoding" for name, _ in body.reply.headers)
+        if response is not None and is_encoded and not self._is_cut:
             body.reply.chunks, error = decode_chunks(self.hx, response, body.reply.chunks, config.BODY_BYTES_MAX)
             body.error = body.error or error
             size = sum(len(piece) for _, piece in body.reply.chunks)
@@ -202,6 +211,6 @@ def _head(url: str, response: Any) -> HttpReply:
         status=response.status_code,
         reason=response.reason_phrase,
         http_version=response.http_version,
-        headers=[(k, v) for k, v in response.headers.multi_items()],
+        headers=response.headers.multi_items(),
         url=url,
     )
