@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spanreplay.dialects._meaning import Message, RequestMeaning, ResponseMeaning
@@ -102,13 +102,18 @@ class Dialect(ABC):
     def read_response(self, status: int, chunks: Sequence[str], is_stream: bool = False) -> ResponseMeaning:
         """Read the meaning of a response, even a truncated one; `chunks` is the decoded body, split anywhere."""
         documents, has_events = read_documents(chunks)
-        errors = (error_text(status if index == 0 else 0, each, chunks) for index, each in enumerate(documents or [{}]))
-        error = next((each for each in errors if each), "")
+        error = ""
+        for index, each in enumerate(documents or [{}]):
+            error = error_text(status if index == 0 else 0, each, chunks)
+            if error:
+                break
         if error and status >= 400:
             return ResponseMeaning(error=error, is_complete=bool(documents))
         folded = self.fold(documents, has_events)
         is_complete = folded.is_complete and not error and not (is_stream and not documents)
-        return replace(folded, error=error or folded.error, is_complete=is_complete)
+        if not error and is_complete is folded.is_complete:
+            return folded
+        return folded._replace(error=error or folded.error, is_complete=is_complete)
 
     def openinference(
         self, body: Any, request: RequestMeaning, response: ResponseMeaning | None = None

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 __all__ = ["Message", "RequestMeaning", "ResponseMeaning", "ToolCall", "meta"]
 
 
-@dataclass(frozen=True)
-class ToolCall:
-    """A tool call as the model sent it; `arguments` is JSON text, possibly invalid."""
+class ToolCall(NamedTuple):
+    """A tool call as the model sent it; `arguments` is JSON text, possibly broken."""
 
     id: str
     name: str
     arguments: str
 
 
-@dataclass(frozen=True)
-class Message:
-    """One input or output message, in OpenInference's terms."""
+class Message(NamedTuple):
+    """One message, in or out, in the words of OpenInference."""
 
     role: str
     text: str = ""
@@ -31,8 +29,7 @@ class Message:
     image_urls: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class RequestMeaning:
+class RequestMeaning(NamedTuple):
     """A request to a model.
 
     `key_fields` goes to `compute_key` with `keyspec`; `ignored` names the fields that the key excludes;
@@ -46,16 +43,15 @@ class RequestMeaning:
     key_fields: Mapping[str, Any]
     ignored: tuple[str, ...] = ()
     model: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = MappingProxyType({})
     provider: str = ""
     is_stream: bool = False
     system_prompt_hash: str = ""
     tool_call_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ResponseMeaning:
-    """A response, possibly partial: for a truncated stream, `is_complete` is False.
+class ResponseMeaning(NamedTuple):
+    """What came back, as far as it came: a cut stream gives what it had, `is_complete` says so.
 
     `text`, `tool_calls` and `finish_reason` are the first choice's; `messages` has all choices. `error` is
     empty on success. Token counts are -1 if the provider stated none; `tokens_in` includes cached ones.
@@ -95,8 +91,7 @@ _PARAMETERS: Final = {
         "num_predict",
     ),
 }
-
-
+_SPELLINGS: Final = frozenset(spelling for spellings in _PARAMETERS.values() for spelling in spellings)
 _HASH_BYTES: Final = 16
 
 
@@ -106,27 +101,23 @@ def output_hash(response: ResponseMeaning) -> str:
     Ids, times and usage are excluded, because a provider generates them for each answer.
     """
     said = response.messages or (Message("", response.text, response.tool_calls),)
-    is_empty = not response.scores and not any(m.text or m.tool_calls or m.image_urls for m in said)
-    if response.error or not response.is_complete or is_empty:
+    if response.error or not response.is_complete:
         return ""
-    digest = hashlib.blake2b(digest_size=_HASH_BYTES)
-    for part in _said_by(said, response.scores):
-        text = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(text))
-        digest.update(text)
-    return digest.hexdigest()
-
-
-def _said_by(messages: tuple[Message, ...], scores: tuple[tuple[int, float], ...]) -> Iterator[str]:
-    for message in messages:
-        yield "message"
-        yield message.text
+    is_empty = not response.scores
+    texts: list[str] = []
+    for message in said:
+        is_empty = is_empty and not (message.text or message.tool_calls or message.image_urls)
+        texts += ("message", message.text)
         for call in message.tool_calls:
-            yield "call"
-            yield call.name
-            yield call.arguments
-        yield from message.image_urls
-    yield repr(scores)
+            texts += ("call", call.name, call.arguments)
+        texts += message.image_urls
+    if is_empty:
+        return ""
+    texts.append(repr(response.scores))
+    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
+    return hashlib.blake2b(
+        b"".join([b"%d:%b" % (len(part), part) for part in parts]), digest_size=_HASH_BYTES
+    ).hexdigest()
 
 
 def meta(request: RequestMeaning, response: ResponseMeaning | None = None) -> dict[str, str | int | float | bool]:
@@ -136,9 +127,11 @@ def meta(request: RequestMeaning, response: ResponseMeaning | None = None) -> di
         "provider": request.provider,
         "system_prompt_hash": request.system_prompt_hash,
     }
-    for name, spellings in _PARAMETERS.items():
-        values = [request.parameters.get(spelling) for spelling in spellings]
-        found[name] = next((v for v in values if isinstance(v, int | float)), None)
+    parameters = request.parameters
+    if not parameters.keys().isdisjoint(_SPELLINGS):
+        for name, spellings in _PARAMETERS.items():
+            values = [parameters.get(spelling) for spelling in spellings]
+            found[name] = next((v for v in values if isinstance(v, (int, float))), None)
     if response is not None:
         found["response_model"] = response.model
         found["fingerprint"] = response.fingerprint
@@ -146,4 +139,6 @@ def meta(request: RequestMeaning, response: ResponseMeaning | None = None) -> di
         found["output_hash"] = output_hash(response)
         found["tokens_in"] = response.tokens_in if response.tokens_in >= 0 else None
         found["tokens_out"] = response.tokens_out if response.tokens_out >= 0 else None
-    return {**{k: v for k, v in found.items() if v is not None and v != ""}, "stream": request.is_stream}
+    known = {k: v for k, v in found.items() if v is not None and v != ""}
+    known["stream"] = request.is_stream
+    return known

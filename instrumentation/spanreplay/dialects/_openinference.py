@@ -155,7 +155,7 @@ def _put_response(attributes: _Attributes, response: ResponseMeaning) -> None:
     attributes.put_count(SpanAttributes.LLM_TOKEN_COUNT_COMPLETION_DETAILS_REASONING, response.tokens_reasoning)
     attributes.put("llm.finish_reason", response.finish_reason)
     if response.tool_calls or response.error:
-        shown = {"content": response.text, "tool_calls": [vars(call) for call in response.tool_calls]}
+        shown = {"content": response.text, "tool_calls": [call._asdict() for call in response.tool_calls]}
         if response.error:
             shown["error"] = response.error
         held = {name: value for name, value in shown.items() if value}

@@ -130,8 +130,10 @@ def find_dialect(method: str, url: str, body: Any = _UNREAD) -> Dialect | None:
 
     Pass the parsed body if it is known: a path such as /responses alone doesn't identify an LLM call.
     """
-    found = _find_by_path(method.upper(), url)
-    return next((dialect for dialect in found if body is _UNREAD or dialect.accepts(body)), None)
+    for dialect in _find_by_path(method.upper(), url):
+        if body is _UNREAD or dialect.accepts(body):
+            return dialect
+    return None
 
 
 @lru_cache(maxsize=512)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from spanreplay.dialects import Message, ResponseMeaning, ToolCall
@@ -63,14 +61,14 @@ SAID = ResponseMeaning(text="so", messages=(Message("assistant", "so", (CALL,)),
 @pytest.mark.parametrize(
     ("other", "is_same"),
     [
-        (replace(SAID, response_id="other", tokens_in=9, model="m-2", finish_reason="stop"), True),
-        (replace(SAID, messages=(Message("assistant", "so", (replace(CALL, id="c2"),)),)), True),
-        (replace(SAID, messages=(Message("assistant", "so"),)), False),
-        (replace(SAID, messages=(Message("assistant", "so", (replace(CALL, arguments="{}"),)),)), False),
-        (replace(SAID, messages=(Message("assistant", "s"), Message("assistant", "o", (CALL,)))), False),
-        (replace(SAID, messages=(Message("assistant", "\ud800", (CALL,)),)), False),
-        (replace(SAID, is_complete=False), False),
-        (replace(SAID, error="gone"), False),
+        (SAID._replace(response_id="other", tokens_in=9, model="m-2", finish_reason="stop"), True),
+        (SAID._replace(messages=(Message("assistant", "so", (CALL._replace(id="c2"),)),)), True),
+        (SAID._replace(messages=(Message("assistant", "so"),)), False),
+        (SAID._replace(messages=(Message("assistant", "so", (CALL._replace(arguments="{}"),)),)), False),
+        (SAID._replace(messages=(Message("assistant", "s"), Message("assistant", "o", (CALL,)))), False),
+        (SAID._replace(messages=(Message("assistant", "\ud800", (CALL,)),)), False),
+        (SAID._replace(is_complete=False), False),
+        (SAID._replace(error="gone"), False),
     ],
     ids=["ids and usage", "id of a call", "no call", "arguments", "two choices", "half an emoji", "cut", "error"],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from spanreplay.dialects._base import Dialect
@@ -35,7 +34,7 @@ class GoogleInteractions(Dialect):
     def read_request(self, body: Any) -> RequestMeaning:
         """Read the meaning of a request; an agent is reported as the model."""
         found = super().read_request(body)
-        return found if found.model else replace(found, model=as_str(as_dict(body).get("agent")))
+        return found if found.model else found._replace(model=as_str(as_dict(body).get("agent")))
 
     def read_system(self, body: Mapping[str, Any]) -> list[str]:
         """The system instruction."""

@@ -72,15 +72,18 @@ class OpenAIChat(Dialect):
             model = as_str(document.get("model")) or model
             fingerprint = as_str(document.get("system_fingerprint")) or fingerprint
             response_id = as_str(document.get("id")) or response_id
-            groq = as_dict(document.get("x_groq"))  # where Groq states the usage of a stream
-            usage = as_dict(document.get("usage")) or as_dict(groq.get("usage")) or usage
+            groq = document.get("x_groq")  # where Groq states the usage of a stream
+            usage = as_dict(document.get("usage")) or (as_dict(as_dict(groq).get("usage")) if groq else None) or usage
             for position, choice in enumerate(as_dicts(document.get("choices"))[:CHOICES_MAX]):
                 index = max(as_int(choice.get("index", position)), 0)
                 if index < CHOICES_MAX:
-                    choices.setdefault(index, _Choice()).add(choice)
-        messages = tuple(choices[index].message() for index in sorted(choices))
-        first = choices.get(0, _Choice())
-        # Writer spells it `prompt_token_details`
+                    held = choices.get(index)
+                    if held is None:
+                        held = choices[index] = _Choice()
+                    held.add(choice)
+        messages = tuple([choices[index].message() for index in sorted(choices)])
+        first = choices.get(0) or _Choice()
+        # Writer spells it with one s less
         prompt_details = as_dict(usage.get("prompt_tokens_details")) or as_dict(usage.get("prompt_token_details"))
         completion_details = as_dict(usage.get("completion_tokens_details"))
         return ResponseMeaning(
@@ -112,8 +115,13 @@ class _Choice:
         fields = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
         self.finish_reason = as_str(choice.get("finish_reason")) or self.finish_reason
         self.role = as_str(fields.get("role")) or self.role
-        text = join_texts(fields.get("content"), "text") or as_str(fields.get("refusal"))
-        self.texts.append(text or as_str(choice.get("text")))  # `text`: legacy completions
+        content = fields.get("content")
+        text = (content if type(content) is str else join_texts(content, "text")) or as_str(fields.get("refusal"))
+        self.texts.append(text or as_str(choice.get("text")))  # `text`: the older completions
+        if "tool_calls" in fields or "function_call" in fields:
+            self._add_calls(fields)
+
+    def _add_calls(self, fields: dict[str, Any]) -> None:
         for position, call in enumerate(_raw_tool_calls(fields)):
             index = as_int(call.get("index", position))
             held = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
@@ -123,7 +131,8 @@ class _Choice:
             held["arguments"] += as_str(function.get("arguments"))
 
     def message(self) -> Message:
-        calls = tuple(ToolCall(**self.calls[index]) for index in sorted(self.calls) if any(self.calls[index].values()))
+        held = [self.calls[index] for index in sorted(self.calls)] if self.calls else ()
+        calls = tuple([ToolCall(**call) for call in held if any(call.values())])
         return Message(role=self.role, text="".join(self.texts), tool_calls=calls)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from spanreplay.dialects._meaning import ResponseMeaning
@@ -22,4 +21,4 @@ class OpenAICompact(OpenAIResponses):
         """Read the usage; the output is ignored: user messages aren't the model's, and the item is opaque."""
         document = documents[0] if documents else {}
         found = self.fold_response({**document, "output": []})
-        return replace(found, is_complete=document.get("object") == "response.compaction")
+        return found._replace(is_complete=document.get("object") == "response.compaction")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from spanreplay.dialects._meaning import Message, ResponseMeaning
@@ -49,7 +48,7 @@ class OpenAICompletions(OpenAIChat):
         """Read a completion, or the chunks of one; Writer's chunks are `{"value": …}` and have no finish reason."""
         found = super().fold([_with_choice(document) for document in documents], is_stream)
         has_ended = not is_stream or any(document.get("type") == "[DONE]" for document in documents)
-        return replace(found, is_complete=found.is_complete or (has_ended and bool(found.messages)))
+        return found._replace(is_complete=found.is_complete or (has_ended and bool(found.messages)))
 
     def tool_schemas(self, body: Mapping[str, Any]) -> list[Any]:
         """Return nothing: there are no tools."""
