@@ -68,7 +68,7 @@ class CodeState(Protocol):
     def list_read(self) -> list[str]:
         """The files of the code tree that were read."""
 
-    def note_read(self, run: Any, path: str) -> None:
+    def note_read(self, run: Any, path: str, whole: str = "") -> None:
         """A file of the code tree is about to be read."""
 
     def begin(self, run: Any, path: str, there: str, how: str) -> None:
@@ -222,8 +222,8 @@ class Used(Protocol):
 class Environment(Protocol):
     """The environment variables that the agent reads."""
 
-    settled: set[str]
-    """Variables of which another reading by name adds nothing."""
+    settled: dict[str, bytes]
+    """Variables of which another reading by name adds nothing, and their encoded names."""
 
     @property
     def used(self) -> Used:

@@ -25,6 +25,8 @@ from spanreplay.runtime.context_variables import reset_variable, set_in_own_cont
 from spanreplay.runtime.order.lane_futures import LaneEnd
 
 LABEL_CHARACTERS_MAX: Final = 80
+LABELS_MAX: Final = 1_000
+"""How many labels are remembered; a program has few functions that it starts."""
 HANDED_OVER: Final = "|>"
 """In the name of what a thread makes an event loop do, in front of what is called."""
 UNIT_LANE: Final = "unit"
@@ -278,8 +280,13 @@ def label_of(kind: str, work: Any) -> str:
     if unwrap is not None:
         inner = guarded("naming a lane", unwrap, work)
         name = getattr(peel(inner, ())[0], "__qualname__", name)
+    return _make_label(kind, str(name))
+
+
+@functools.lru_cache(maxsize=LABELS_MAX)
+def _make_label(kind: str, name: str) -> str:
     # Since Python 3.12 comprehensions are no functions; a lane must have one name in all versions
-    shown = _COMPREHENSION.sub("", str(name).rsplit("<locals>.", 1)[-1])
+    shown = _COMPREHENSION.sub("", name.rsplit("<locals>.", 1)[-1])
     return f"{kind}:{shown}"[:LABEL_CHARACTERS_MAX]
 
 

@@ -54,7 +54,10 @@ class Places:
 
     def is_data(self, path: str) -> bool:
         """Whether a path is that of a regular file, or of none, outside of code."""
-        real = real_path(path)
+        return self.is_data_at(real_path(path))
+
+    def is_data_at(self, real: str) -> bool:
+        """The same for where a path leads."""
         if real.startswith(self._own) or split_site(real)[0]:
             return False
         try:

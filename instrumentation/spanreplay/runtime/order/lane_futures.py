@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -51,14 +52,15 @@ def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_
     if standard is not None and standard is not eager:
         return create()
     options = {} if standard is None else {"eager_start": True}
+    names: list[str] = []
 
     def factory(loop: Any, coro: Any, **given: Any) -> Any:
         loop._task_factory = standard  # what an eager task creates has a number of its own
         task = make_task(lane_hash, coro, loop=loop, **options, **given)
-        names.append(task.get_name())
+        if _RENAMES:
+            names.append(task.get_name())
         return task
 
-    names: list[str] = []
     loop._task_factory = factory
     try:
         task = create()
@@ -70,6 +72,8 @@ def create_numbered(loop: Any, lane_hash: int, create: Callable[[], Any], *, is_
 
 
 _UNKNOWN: Final = object()
+_RENAMES: Final = sys.version_info >= (3, 12)
+"""Whether a loop names what its factory has made after nothing, if nobody gave it a name."""
 
 
 class LaneFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # as above

@@ -18,6 +18,7 @@ from spanreplay.runtime.lanes import (
     RootOf,
     current_crossing,
     current_lane,
+    current_place,
     enter_contexts,
     inside_lane,
     inside_thread,
@@ -53,8 +54,8 @@ def wrap_create_task(patches: Patches, loop_class: type, root_of: RootOf) -> Non
         root = root_of()
         if root is None or not args:
             return wrapped(*args, **kwargs)
-        parent = current_lane(root)
-        lane = parent.child(label_of("t", args[0]), current_crossing(root))
+        parent, crossing = current_place(root)
+        lane = parent.child(label_of("t", args[0]), crossing)
         lane_hash, create = hash_lane(lane.number, lane.path), functools.partial(wrapped, *args, **kwargs)
         is_named = kwargs.get("name") is not None
         context = kwargs.get("context")

@@ -30,6 +30,7 @@ _getframe: Final = sys._getframe
 _NAMES_MAX: Final = 500
 _OURS: Final = ("SPANREPLAY_", "OTEL_")
 _ABSENT: Final = "absent"
+_ENCODING: Final = sys.getfilesystemencoding()
 
 
 class Environment:
@@ -38,8 +39,9 @@ class Environment:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._hashes: dict[str, str] = {}
-        self.settled: set[str] = set()
-        """Variables for which another read by name adds nothing, whoever reads; empty in a replay."""
+        self.settled: dict[str, bytes] = {}
+        """Variables of which another reading by name adds nothing, whoever reads, and their encoded names; none in a
+        replay."""
         self._key = b""
         self.used = UsedVariables(run)
         """The values that a replay gives to an agent that lacks the variable."""
@@ -52,7 +54,7 @@ class Environment:
             return
         self._hashes[name] = self._hash(name, value)
         if self._run.session is None and self.used.is_settled(name):
-            self.settled.add(name)
+            self.settled[name] = os.fsencode(name)
 
     def _hash(self, name: str, value: str | None) -> str:
         if value is None:
@@ -101,26 +103,30 @@ def _note_use(key: Any, frame: FrameType) -> None:
         run.environment_read.used.read(key, frame)
 
 
-def _is_settled(environ: object, key: object) -> bool:
-    """Whether this read adds nothing: the fast path for variables that a program reads again and again."""
+def _find_settled(environ: object, key: Any) -> bytes | None:
+    """The encoded name where reading it adds nothing: the quick way out, for what a program reads again and again."""
     run = active_run() if environ is os.environ and type(key) is str else None
     if run is None or run.environment_read is None or run.census is not None:
-        return False
-    return key in run.environment_read.settled and not is_passed(key)
+        return None
+    settled = run.environment_read.settled.get(key)
+    return None if settled is None or is_passed(key) else settled
 
 
 def install(module: Any, patches: Patches) -> None:
     """Patch reads of `os.environ`; `os.getenv`, `environ.get`, `in` and copies end up there."""
     cls: Any = type(os.environ)
     real, real_iter = cls.__getitem__, cls.__iter__
+    is_known = type(getattr(os.environ, "_data", None)) is dict  # CPython's: name → value, both encoded
 
     def iterate(self: Any) -> Any:
         names = list(real_iter(self))
         return go_through(names) if self is os.environ else iter(names)
 
     def getitem(self: Any, key: Any) -> Any:
-        if _is_settled(self, key):
-            return real(self, key)
+        settled = _find_settled(self, key)
+        if settled:
+            value = self._data.get(settled) if is_known else None
+            return real(self, key) if value is None else value.decode(_ENCODING, "surrogateescape")
         guard.guarded("environment", _note_use, key, _getframe(1))
         if not is_agent(_getframe(1)):
             return real(self, key)

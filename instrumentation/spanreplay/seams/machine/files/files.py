@@ -24,6 +24,7 @@ from spanreplay.runtime.caller.places import DEVICES, asks_for, forget_places, p
 from spanreplay.runtime.calls.function_calls import Leaf, call_sync
 from spanreplay.runtime.patches import Patches
 from spanreplay.runtime.process.outside_io import unwatched
+from spanreplay.runtime.process.real_paths import real_path
 from spanreplay.runtime.process.used_variables import is_env_file
 from spanreplay.runtime.run import Run
 from spanreplay.seams.machine.files.by_programs import is_by_program
@@ -108,18 +109,20 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
     """Return what `open` returns to the code in this frame."""
     file, mode = given[0], given[1]
     is_ours = isinstance(file, (str, bytes, os.PathLike)) and isinstance(mode, str) and opener is None
-    asks = is_ours and asks_for(frame, os.fsdecode(file), is_read=mode in _READING)
+    named = os.fsdecode(file) if is_ours else ""
+    is_read = is_ours and mode in _READING
+    asks = is_ours and asks_for(frame, named, is_read=is_read)
     if is_ours and not asks and set(mode) & _WRITING:
         if keeps_log(frame):
-            note_log(os.fsdecode(file))
-        guard.guarded("noting a file", note_made, os.fsdecode(file))
-    if is_ours and mode in _READING and is_env_file(os.fsdecode(file)) and not is_of_us(frame.f_code.co_filename):
-        guard.guarded("noting a file that sets variables", _note_env_file, os.fsdecode(file), asks)
+            note_log(named)
+        guard.guarded("noting a file", note_made, named)
+    if is_read and ".env" in named and is_env_file(named) and not is_of_us(frame.f_code.co_filename):
+        guard.guarded("noting a file that sets variables", _note_env_file, named, asks)
     run = run_of_files() if asks else None
     if run is None:
         return real(*given, closefd, opener)
-    path = resolve(run, os.fsdecode(file), None)
-    if mode not in _READING:
+    path = resolve(run, named, None)
+    if not is_read:
         if set(mode) & _WRITING and not path.startswith(DEVICES):
             note_write(run, real, path, mode)
         return real(*given, closefd, opener)
@@ -128,9 +131,10 @@ def _open(real: Any, frame: Any, given: tuple[Any, ...], closefd: bool, opener: 
         if run.written.state is not None:
             run.written.state.note_read(run, path)
         return real(*given, closefd, opener)
-    is_data = by_program or places().is_data(path)
+    whole = real_path(path)
+    is_data = by_program or places().is_data_at(whole)
     if not is_data and run.written is not None and run.written.state is not None:
-        run.written.state.note_read(run, path)
+        run.written.state.note_read(run, path, whole)
     if run.census is not None:
         run.census.add("file", path, "recorded" if is_data else "code, read as it is", depth=4)
     return _ask(run, real, path, given, is_by_program=by_program) if is_data else real(*given, closefd, opener)

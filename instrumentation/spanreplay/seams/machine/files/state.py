@@ -49,9 +49,11 @@ class State:
         self._absent: dict[str, None] = {}
         self._lock = make_lock()
 
-    def note_read(self, run: Run, path: str) -> None:
-        """Note that a file of the code tree is about to be read."""
-        whole = real_path(path)
+    def note_read(self, run: Run, path: str, whole: str = "") -> None:
+        """A file of the code tree is about to be read; `whole` is where its path leads, if that is known."""
+        whole = whole or real_path(path)
+        if whole in self._read and whole not in self._unrecorded:
+            return
         with self._lock:
             is_lost = whole in self._unrecorded
             if len(self._read) < PATHS_MAX:
