@@ -11,7 +11,7 @@ __all__ = ["Message", "RequestMeaning", "ResponseMeaning", "ToolCall", "meta"]
 
 
 class ToolCall(NamedTuple):
-    """A tool call as the model sent it; `arguments` is JSON text, possibly broken."""
+    """A tool call as the model sent it; `arguments` is JSON text, possibly invalid."""
 
     id: str
     name: str
@@ -19,7 +19,7 @@ class ToolCall(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message, in or out, in the words of OpenInference."""
+    """One input or output message, in OpenInference's terms."""
 
     role: str
     text: str = ""
@@ -51,7 +51,7 @@ class RequestMeaning(NamedTuple):
 
 
 class ResponseMeaning(NamedTuple):
-    """What came back, as far as it came: a cut stream gives what it had, `is_complete` says so.
+    """A response, possibly partial: for a truncated stream, `is_complete` is False.
 
     `text`, `tool_calls` and `finish_reason` are the first choice's; `messages` has all choices. `error` is
     empty on success. Token counts are -1 if the provider stated none; `tokens_in` includes cached ones.

@@ -83,7 +83,7 @@ class OpenAIChat(Dialect):
                     held.add(choice)
         messages = tuple([choices[index].message() for index in sorted(choices)])
         first = choices.get(0) or _Choice()
-        # Writer spells it with one s less
+        # Writer spells it `prompt_token_details`
         prompt_details = as_dict(usage.get("prompt_tokens_details")) or as_dict(usage.get("prompt_token_details"))
         completion_details = as_dict(usage.get("completion_tokens_details"))
         return ResponseMeaning(
@@ -117,7 +117,7 @@ class _Choice:
         self.role = as_str(fields.get("role")) or self.role
         content = fields.get("content")
         text = (content if type(content) is str else join_texts(content, "text")) or as_str(fields.get("refusal"))
-        self.texts.append(text or as_str(choice.get("text")))  # `text`: the older completions
+        self.texts.append(text or as_str(choice.get("text")))  # `text`: legacy completions
         if "tool_calls" in fields or "function_call" in fields:
             self._add_calls(fields)
 

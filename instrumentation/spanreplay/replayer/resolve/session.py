@@ -91,7 +91,7 @@ class Session:
         self.guard: Guard | None = None
         """Whether the kernel guards the files; None if the replay is only a part of its process."""
         self.internal_error = self.stopped = ""
-        """What failed of ours; why the replay ended before its recording, where the user said so."""
+        """The first internal error; and why the replay ended before its recording, if the user ended it."""
         self.gate = read_gate(recording, self.index.covered)
         self.gate.on_stall = self.stall_for_ever
         self.ended_workers = EndedWorkers(recording, self.index)

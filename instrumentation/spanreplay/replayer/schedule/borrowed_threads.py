@@ -111,7 +111,7 @@ _queued: Final[list[_Queued]] = []
 
 
 def lend(cache: Any, gate: Order, start: Callable[..., None], job: Job) -> None:
-    """Give a call to a thread of trio's cache; `start` is trio's own way."""
+    """Give a call to a thread of trio's cache; `start` is trio's own function."""
     threads = sys.modules[type(cache).__module__]
     setattr(threads, IDLE_TIMEOUT, threading.TIMEOUT_MAX)  # which thread is too old was a matter of time
     function, deliver, *name = job

@@ -150,7 +150,7 @@ class KeptOrder:
         return thread_waits.meet_as_recorded(meet, self._gate, name, limit)
 
     def give_way(self, name: str, mutex: Any) -> None:
-        """Wait for its turn with the lock given back."""
+        """Wait for the turn of a meeting, with the lock released meanwhile."""
         mutex.release()
         try:
             thread_waits.await_meeting_as_recorded(self._gate, name)
@@ -159,11 +159,11 @@ class KeptOrder:
 
     @property
     def has_meetings(self) -> bool:
-        """True; the recording may say nothing about them."""
+        """Always True, although the recording may have none."""
         return True
 
     def wait_elsewhere(self, wait: Callable[[], Any], look: Callable[[float], bool] | None = None) -> Any:
-        """Wait; with `look`, only as long as anything may still come, where the process could not end otherwise."""
+        """Wait; with `look`, only while something may still arrive, if the process could not end otherwise."""
         family = self._run.family
         may_hang = family is not None and not family.is_worker and not threading.current_thread().daemon
         with self._gate.crew.waiting_elsewhere():
@@ -173,7 +173,7 @@ class KeptOrder:
 
     @contextmanager
     def starting(self, number: int, process: Any) -> Iterator[None]:
-        """Let nobody give up what a process that is on its way may bring."""
+        """Make stall detectors wait for the calls of a process that is being started."""
         family = self._run.share()
         family.children.append((number, process))
         family.state_starting(number, True)
@@ -185,12 +185,12 @@ class KeptOrder:
         family.state_pid(number, process.pid or 0)
 
     def see_end(self, number: int) -> None:
-        """It brings nothing more."""
+        """Stop waiting for the calls of a process."""
         if self._run.family is not None:
             self._run.family.state_starting(number, False)
 
     def await_seen(self, is_so: Callable[[], bool]) -> None:
-        """Wait until it is over here."""
+        """Wait until a condition holds in this replay."""
         self._gate.wait_until(is_so)
 
     def wait_for_any(

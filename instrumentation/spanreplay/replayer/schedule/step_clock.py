@@ -123,7 +123,7 @@ class StepClock(LoopClock):
         await self.wait_turn(clock, 0.0)
 
     def hand_over(self, clock: int, callback: Any, args: list[Any], context: Any) -> asyncio.Handle:
-        """Another thread wants this loop to call something; thread-safe."""
+        """Schedule a callback from another thread at its recorded place; thread-safe."""
         handle = asyncio.Handle(callback, args, self._loop, context)
         self._handed.append(Due(clock, 0.0, handle=handle))
         self._has_arrived.set()
@@ -347,7 +347,7 @@ def install(gate: Order, patches: Patches) -> None:
         clock = loop.__dict__.get(CLOCK)
         if clock is None:
             clock = loop.__dict__[CLOCK] = StepClock(loop, gate, watched, run)
-        return clock  # type: ignore[no-any-return]  # nobody else puts anything there
+        return clock  # type: ignore[no-any-return]  # nothing else is ever stored there
 
     def run_forever(wrapped: Any, loop: Any, args: Any, kwargs: Any) -> Any:
         clock = find_clock(loop)

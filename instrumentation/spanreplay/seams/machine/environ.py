@@ -40,8 +40,7 @@ class Environment:
         self._run = run
         self._hashes: dict[str, str] = {}
         self.settled: dict[str, bytes] = {}
-        """Variables of which another reading by name adds nothing, whoever reads, and their encoded names; none in a
-        replay."""
+        """Variables for which another read by name adds nothing, whoever reads → encoded name; empty in a replay."""
         self._key = b""
         self.used = UsedVariables(run)
         """The values that a replay gives to an agent that lacks the variable."""
@@ -104,7 +103,7 @@ def _note_use(key: Any, frame: FrameType) -> None:
 
 
 def _find_settled(environ: object, key: Any) -> bytes | None:
-    """The encoded name where reading it adds nothing: the quick way out, for what a program reads again and again."""
+    """Return the encoded name of a variable whose read adds nothing; the fast path for repeated reads."""
     run = active_run() if environ is os.environ and type(key) is str else None
     if run is None or run.environment_read is None or run.census is not None:
         return None

@@ -68,7 +68,7 @@ class HttpxCall(HttpCall):
 
     # ── live: events on the wires ───────────────────────────────────────────────────────────────────────
     def note_response(self, request: Any, response: Any) -> None:
-        """One response has come; there are several where the client follows redirects or authenticates."""
+        """Note one response; there are several if the client follows redirects or authenticates."""
         guard.guarded("recording a response", self._note_response, request, response)
 
     def _note_response(self, request: Any, response: Any) -> None:

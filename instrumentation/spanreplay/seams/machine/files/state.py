@@ -50,7 +50,7 @@ class State:
         self._lock = make_lock()
 
     def note_read(self, run: Run, path: str, whole: str = "") -> None:
-        """A file of the code tree is about to be read; `whole` is where its path leads, if that is known."""
+        """Note that a file of the code tree is about to be read; `whole` is its real path, if known."""
         whole = whole or real_path(path)
         if whole in self._read and whole not in self._unrecorded:
             return
