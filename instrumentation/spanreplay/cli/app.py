@@ -1,4 +1,4 @@
-"""The command group: a table of commands, loaded one by one, and what an error looks like."""
+"""The command group: a table of commands, each loaded when it is called, and the format of error messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMMANDS: Final = {
     "ship": ("ship", "Send local recordings to the collector"),
     "completion": ("completion", "Print the shell's completion script"),
 }
-"""Command → module below `spanreplay.cli` (its function has the module's last name) and its line of help."""
+"""Command → module below `spanreplay.cli` (its function is `<last name of the module>_command`) and help line."""
 
 KNOWN_HELP: Final = {
     "up": "Run collector, replay service and Phoenix here",
@@ -50,7 +50,7 @@ KNOWN_HELP: Final = {
     "serve": "Run the replay service alone, over a ClickHouse server",
     "migrate": "Bring the store's tables up to date",
 }
-"""Help of commands that the extras bring, so that --help need not import them."""
+"""Help lines of commands from the extras, so that --help doesn't import them."""
 
 EXTRA_OF: Final = {"spanreplay_service": "service", "spanreplay_collector": "collector"}
 
@@ -72,7 +72,7 @@ def _load_plugin(point: EntryPoint) -> click.Command:
 
 
 def print_error(exc: SpanreplayError) -> None:
-    """What went wrong and what to do about it, on standard error."""
+    """Print an error and its hint to standard error."""
     lines = [escape(line) for line in str(exc).splitlines()] or [type(exc).__name__]
     echo(f"error: {lines[0]}", fg="red", err=True)
     for line in lines[1:]:
@@ -89,14 +89,14 @@ def _internal(exc: Exception) -> SpanreplayError:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is called, and turns errors into one line."""
+    """A group that imports a command only when it is called, and turns errors into one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Our own commands in the order of their use, then those of other packages."""
+        """Our own commands in the order of the table, then those of other packages."""
         return [*COMMANDS, *sorted(_plugins().keys() - COMMANDS.keys())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
+        """Import and return the command of that name."""
         if cmd_name in COMMANDS:
             module = COMMANDS[cmd_name][0]
             command = getattr(
@@ -108,7 +108,7 @@ class LazyGroup(click.Group):
         return None if point is None else _load_plugin(point)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """The command that the first word names. Raises: UsageError, with the nearest names."""
+        """Find the command that the first word names. Raises: UsageError, with similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:

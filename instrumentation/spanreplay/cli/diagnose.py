@@ -1,4 +1,4 @@
-"""What stands between an agent and its recording: findings from facts; pure functions."""
+"""The doctor's checks: turn facts about an agent and its environment into findings; pure functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Finding:
 
 
 def check_environment(environ: Mapping[str, str]) -> list[Finding]:
-    """What the environment's variables do to a recording."""
+    """Report environment variables that affect a recording."""
     found = []
     if config.read_flag("OTEL_SDK_DISABLED", environ):
         found.append(Finding(FAIL, "OTEL_SDK_DISABLED", "nothing is recorded while it is true", "unset it"))
@@ -91,7 +91,7 @@ def _check_sampling(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def check_folder(folder: Path) -> list[Finding]:
-    """What lies in the working directory that would be imported in place of spanreplay."""
+    """Report files in the working directory that would be imported instead of spanreplay."""
     for shadow in (folder / "spanreplay.py", folder / "spanreplay" / "__init__.py"):
         if shadow.is_file():
             hint = "rename it, or start the agent from another directory"
@@ -100,7 +100,7 @@ def check_folder(folder: Path) -> list[Finding]:
 
 
 def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]:
-    """What the agent's Python is missing; `probe` is what probe.py told, None if it could not run."""
+    """Report packages that the agent's Python lacks; `probe` is the output of probe.py, None if it could not run."""
     if not agent.python:
         message = f"{agent.argv[0]} is no Python program; the Python it starts must have spanreplay"
         return [Finding(WARN, "agent", message)]
@@ -125,13 +125,13 @@ def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]
 
 
 def is_server(agent: Agent) -> bool:
-    """Whether a command starts a server or worker, which runs until somebody ends it."""
+    """Whether a command starts a server or worker, which runs until it is stopped."""
     program = _program(agent)
     return program in _ROWS or program in COMMANDS or owners.is_among(program, (owners.SERVERS,))
 
 
 def _program(agent: Agent) -> str:
-    """The name of what a command starts: its console script, or the module after `-m`."""
+    """The name of the program that a command starts: its console script, or the module after `-m`."""
     kind, name = installed.find_start(list(agent.argv)) if agent.python == agent.argv[0] else ("script", agent.argv[0])
     if kind == "script" and name.endswith(".py"):
         return ""
@@ -139,7 +139,7 @@ def _program(agent: Agent) -> str:
 
 
 def describe_server(agent: Agent) -> list[Finding]:
-    """What is recorded of a server, which is not started to find out."""
+    """Describe what would be recorded of a server, without starting it."""
     program = _program(agent)
     row = _ROWS.get(program)
     if row is not None:
@@ -172,7 +172,7 @@ def _seam(row: Mapping[str, Any]) -> Finding:
 
 
 def _leak(row: Mapping[str, Any]) -> Finding:
-    """I/O outside of every boundary: what a replay can't repeat."""
+    """A finding for I/O outside all boundaries, which a replay can't repeat."""
     hint = "" if not row.get("is_hole") else "declare the function that does it a boundary: @spanreplay.boundary(...)"
     return Finding(WARN, f"leak {row.get('kind', '?')}", str(row.get("said", "")), hint)
 
@@ -184,7 +184,7 @@ def _read(row: Mapping[str, Any]) -> Finding:
 
 
 def read_report(report: Any) -> list[Finding]:
-    """What the agent's own process told about its seams."""
+    """Turn the report that the agent's process wrote about itself into findings."""
     if not isinstance(report, dict):
         return [Finding(FAIL, "recording", "the agent's process reported nothing: spanreplay was not loaded in it")]
     found = []

@@ -1,4 +1,4 @@
-"""`spanreplay doctor`: what of an agent would be recorded, and what is in the way."""
+"""`spanreplay doctor`: which parts of an agent would be recorded, and what prevents it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MARK: Final = {"ok": ("✔", "green"), "warn": ("!", "yellow"), "fail": ("✘",
 
 
 def ask_python(agent: Agent) -> dict[str, Any] | None:
-    """What an agent's Python has installed, told by itself; None if it cannot tell."""
+    """Ask an agent's Python which packages it has; None if it does not answer."""
     if not agent.python:
         return None
     script = Path(__file__).parent / "agent" / "probe.py"
@@ -58,7 +58,7 @@ def ask_python(agent: Agent) -> dict[str, Any] | None:
 
 
 def _run_agent(agent: Agent) -> list[Finding]:
-    """Run the agent, recorded, and read what its process told about itself."""
+    """Run and record the agent, and read the report that its process writes about itself."""
     with tempfile.TemporaryDirectory(prefix="spanreplay-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "doctor.json"
         settings = {"SPANREPLAY_DOCTOR": str(path), "SPANREPLAY_MODE": "record"}

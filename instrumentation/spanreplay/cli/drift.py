@@ -1,4 +1,4 @@
-"""`spanreplay drift`: where another model or serving stack answers equal requests, and where answers differ."""
+"""`spanreplay drift`: equal requests that another model or serving stack answers, or that get different answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATED_CHARACTERS_MAX: Final = 256
 
 
 def scan(catalog: Catalog, query: DriftQuery) -> DriftScan:
-    """Asks a service, else reads the runs of a directory one after the other."""
+    """Ask a service; for a directory, read its runs one by one."""
     ask = getattr(catalog, "scan_drift", None)
     if ask is not None:
         found: DriftScan = ask(query)
@@ -60,7 +60,7 @@ def _side_to_json(stack: StackAnswers) -> dict[str, Any]:
 
 
 def event_to_json(event: DriftEvent) -> dict[str, Any]:
-    """One event, with the two spans and what their servers state."""
+    """One event as JSON, with both spans and the values that their servers stated."""
     return {
         "event": EVENT,
         "boundary": event.after.boundary,

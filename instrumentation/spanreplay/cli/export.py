@@ -1,4 +1,4 @@
-"""`spanreplay export`: a run as one `.replay` file that replays without any server."""
+"""`spanreplay export`: write a run to one `.replay` file, which replays without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spanreplay import`: take in a `.replay` file, or one of JSON lines."""
+"""`spanreplay import`: import a `.replay` file, or spans as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The levels of recording as the doctor lists them: which groups of patches each has, and how much one agent got."""
+"""The doctor's list of recording levels: the groups of patches in each, and the patches applied in one agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["describe_levels", "describe_patches"]
 
 
 def describe_levels(environ: Mapping[str, str]) -> list[Finding]:
-    """One line a level, the lowest first: its groups, of a higher level those that it adds."""
+    """One line per level, lowest first: its groups; for a higher level only the groups that it adds."""
     chosen = level_of(environ)
     found: list[Finding] = []
     known: set[str] = set()
@@ -28,7 +28,7 @@ def describe_levels(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def describe_patches(report: Any) -> list[Finding]:
-    """How many attributes each group has replaced in an agent that was run, at its level."""
+    """The number of attributes that each group replaced in the agent that was run, and its level."""
     patches = report.get("patches") if isinstance(report, dict) else None
     if not isinstance(patches, dict) or not patches:
         return []

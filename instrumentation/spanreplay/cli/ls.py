@@ -22,7 +22,7 @@ WITHIN_NS: Final = 30 * 60 * 1_000_000_000
 
 
 def _redacted(text: str) -> str:
-    """The text as this directory's recordings hold it: a user's e-mail address is stored as its token."""
+    """Redact a text with this directory's key: recordings store a user's e-mail address as its token."""
     named = config.read_setting("SPANREPLAY_REDACT_KEY")
     path = Path(named) if named else config.read_data_dir() / "redact.key"
     if not text or not path.is_file():
@@ -33,19 +33,19 @@ def _redacted(text: str) -> str:
 
 
 def search(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
-    """Matching runs, newest first; names are also looked for in their redacted form."""
+    """Find matching runs, newest first; user and session are also searched for in their redacted form."""
     found = catalog.search(query)
     redacted = replace(query, user_id=_redacted(query.user_id), session_id=_redacted(query.session_id))
     if redacted != query:
         found = [*found, *catalog.search(redacted)]
         found.sort(key=lambda s: s.root.start_ns, reverse=True)
-    if query.trace_id:  # a service of an earlier version does not know of it
+    if query.trace_id:  # a service of an earlier version ignores trace_id
         found = [summary for summary in found if is_of_trace(summary.root, query.trace_id)]
     return found[: query.limit]
 
 
 def read_trace(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    """The id in what was given, which may be a whole `traceparent`. Raises: BadParameter."""
+    """Read a trace id from an id or a whole `traceparent`. Raises: BadParameter."""
     match = _TRACE.fullmatch(text.strip().lower())
     if text and match is None:
         raise click.BadParameter(f"{text!r} is not a trace id: 32 hexadecimal digits, or a traceparent header")
@@ -53,7 +53,7 @@ def read_trace(_context: click.Context, _option: click.Parameter, text: str) -> 
 
 
 def _of_state(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
-    """Runs that are running or waiting: to a catalog they are incomplete."""
+    """Find runs that are running or waiting; a catalog only knows them as incomplete."""
     found = search(catalog, replace(query, status="incomplete", limit=RUNS_MAX))
     states = find_states(catalog, found)
     return [s for s in found if states[s.root.run_id] == query.status][: query.limit]

@@ -1,4 +1,4 @@
-"""`spanreplay mutate`: change one recorded field at a time and see which of them the outcome depends on."""
+"""`spanreplay mutate`: change one recorded field at a time to see which fields the outcome depends on."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def mutate_command(
 
 
 def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...], timeout: int) -> Verdict | str:
-    """The verdict, or in words why there is none; what the agent prints goes nowhere."""
+    """The verdict, or the reason why there is none, in words; the agent's output is discarded."""
     from spanreplay.replayer.resolve.plan import build_plan
 
     folder = Path(tempfile.mkdtemp(dir=folder))
@@ -110,7 +110,7 @@ def _replay(agent: Agent, found: Source, folder: Path, patches: tuple[str, ...],
         "SPANREPLAY_REPLAY_REPORT": str(report),
         "SPANREPLAY_REPLAY_PID": "",
         "SPANREPLAY_REPLAY_PLAN": build_plan(patches=patches).to_json(),
-        "SPANREPLAY_DIR": str(folder / "data"),  # hundreds of replays are no runs that anyone looks for
+        "SPANREPLAY_DIR": str(folder / "data"),  # keeps hundreds of replays out of the user's list of runs
         "OTEL_EXPORTER_OTLP_ENDPOINT": "",
     }
     quiet = subprocess.DEVNULL
@@ -163,7 +163,7 @@ def _describe(mutation: Mutation, verdict: Verdict | str) -> dict[str, Any]:
 
 
 def _judge(mutation: Mutation, verdict: Verdict | str) -> tuple[str, str]:
-    """What a mutation changed, and where first; that the mutated answer itself is another one does not count."""
+    """The effect of a mutation and its first difference; the mutated answer itself does not count as one."""
     if isinstance(verdict, str):
         return BROKEN, verdict
     if verdict["verdict"] not in ("identical", "diverged"):

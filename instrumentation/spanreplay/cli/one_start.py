@@ -1,4 +1,4 @@
-"""Replays the units of one process in forks of an application that is started once, or each in a process of its own."""
+"""Replay the units of one process: in forks of an application that is started once, or each in its own process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOLD: Final = "report.jsonl"
 _LOOK_S: Final = 0.5
 _APART: Final = '{"apart":'
 _OF_START: Final = ("diverged", "tampered", "error")
-"""Verdicts of a start that hold for all units; that it was as recorded says nothing of any."""
+"""Verdicts of the start that apply to all units; a start that is as recorded decides nothing about a unit."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Terms:
     jobs: int
     timeout_s: float
     stdout: int | None
-    """A file descriptor that takes the application's standard output; None: it stays."""
+    """File descriptor for the application's standard output; None: standard output is inherited."""
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Run id of a unit → those of the units that are replayed before it, in their order."""
+    """Run id of a unit → run ids of the units that are replayed before it, in order."""
 
 
 def replay_units(
     sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path, count: Callable[[int], None]
 ) -> tuple[list[Verdict], int]:
-    """The verdicts of the units of one process, and how many times the application was started.
+    """Replay the units of one process; return the verdicts and how many times the application was started.
 
-    `count` is told how many units are replayed so far, by another thread.
+    `count` is called from another thread with the number of units replayed so far.
     """
     with _watching(folder / _TOLD, count):
         told, status = _start(sources, terms, folder)
@@ -74,7 +74,7 @@ def replay_units(
             apart_from.setdefault(reason, []).append((unit, path))
         elif line:
             found[path] = _read(unit, line, terms)
-        elif common is not None:  # the start was another one, and no unit was begun
+        elif common is not None:  # the start differed, so no unit was begun
             found[path] = parse(json.dumps({**common, "run_id": unit.run_id, "app": unit.root.app}))
         else:
             found[path] = report.make_error(unit.run_id, unit.root.app, why, "see its output above")
@@ -87,7 +87,7 @@ def replay_units(
 
 @contextmanager
 def _watching(told: Path, count: Callable[[int], None]) -> Iterator[None]:
-    """Look from time to time how many lines the application's process has told."""
+    """Every _LOOK_S seconds, call `count` with the number of lines in the report of the application's process."""
     is_over = threading.Event()
 
     def watch() -> None:
@@ -105,14 +105,14 @@ def _watching(told: Path, count: Callable[[int], None]) -> Iterator[None]:
 
 
 def _find_apart(line: dict[str, Any]) -> str:
-    """Why a unit could not be replayed in a fork; empty if it could."""
+    """The reason why a unit could not be replayed in a fork; empty if it could."""
     text = str(line.get("verdict", ""))
     found = json.loads(text) if text.startswith(_APART) else {}
     return str(found.get("apart", ""))
 
 
 def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Start the application for its units; what its process reports, and how it ended."""
+    """Start the application for its units; return the lines that its process reports, and its exit status."""
     order, told = folder / "suite.json", folder / _TOLD
     units = [path for _, path in sources]
     earlier = {path: terms.earlier[unit.run_id] for unit, path in sources if unit.run_id in terms.earlier}
@@ -136,7 +136,7 @@ def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> t
 
 
 def _read(unit: Unit, line: dict[str, Any], terms: Terms) -> Verdict:
-    """The verdict of one unit, from what its process told and how it ended."""
+    """The verdict of one unit, from the report of its process and its exit status."""
     if line["is_late"]:
         why = f"no verdict after {terms.timeout_s:g} s: the unit was ended"
         return report.make_error(unit.run_id, unit.root.app, why, "--timeout SECONDS gives it longer")
@@ -157,7 +157,7 @@ def _settle(verdict: Verdict, status: int) -> Verdict:
 
 
 def _replay_apart(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> list[Verdict]:
-    """Replay each unit in a process of its own."""
+    """Replay each unit in its own process."""
 
     def replay(each: tuple[Unit, str]) -> Verdict:
         unit, path = each

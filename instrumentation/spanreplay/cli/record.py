@@ -29,7 +29,7 @@ RUNS_MAX: Final = 1_000
 
 
 def _find_recorded(since_ns: int) -> list[RunSummary]:
-    """The runs that were just recorded here, oldest first. Raises: SpanreplayError, OSError."""
+    """Find the runs that were just recorded here, oldest first. Raises: SpanreplayError, OSError."""
     from spanreplay.recording.spool import SpoolCatalog
 
     catalog = SpoolCatalog(config.read_data_dir())
@@ -40,7 +40,7 @@ def _find_recorded(since_ns: int) -> list[RunSummary]:
 
 
 def _say_recorded(found: Sequence[RunSummary], status: int) -> None:
-    """Name the runs that were just recorded here, or say why there is none."""
+    """Print the runs that were just recorded here, or why there are none."""
     for summary in found[-RUNS_SAID_MAX:]:
         calls = "1 call" if summary.calls == 1 else f"{summary.calls} calls"
         say(f"recorded {calls} in run {summary.root.run_id}; see them: spanreplay show {summary.root.run_id}")
@@ -49,7 +49,7 @@ def _say_recorded(found: Sequence[RunSummary], status: int) -> None:
 
 
 def _write(file: str, found: Sequence[RunSummary], status: int) -> None:
-    """The runs as JSON, to a file or standard output. Raises: ConfigError."""
+    """Write the runs as JSON to a file or standard output. Raises: ConfigError."""
     value = {"status": as_shell_status(status), "runs": [summary_to_json(summary) for summary in found]}
     if file == "-":
         print_json(value)
@@ -80,7 +80,7 @@ def record_command(ctx: click.Context, *, command: tuple[str, ...], json_file: s
     if agent.is_isolated:
         say(f"spanreplay: Python runs with -{agent.python_flags} and loads no spanreplay: nothing is recorded")
     since_ns = time.time_ns()
-    # What is sent to a collector is not here afterwards: then the process says what it has recorded
+    # Runs that are sent to a collector are not here afterwards, so the process itself prints the summary
     is_sent = read_target() is not None
     settings = {
         "SPANREPLAY_MODE": "record",

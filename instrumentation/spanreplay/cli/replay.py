@@ -1,4 +1,4 @@
-"""`spanreplay replay`: run an agent against a recording, and tell what differs."""
+"""`spanreplay replay`: run an agent against a recording, and report what differs."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ REASONS_SAID_MAX: Final = 3
 _IDLE: Final = "SPANREPLAY_REPLAY_IDLE"
 _IDLE_S: Final = 600
 _TIMES: Final = 10
-"""Within that, and so many times what the run took, an application has started or a program come to its next call."""
+"""A replay may be idle for `_IDLE_S` plus `_TIMES` times the recorded duration: enough to start an application."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A recording that a child process can find: what to tell it, and the recording itself."""
+    """A recording, and the name by which a child process finds it: a file or a run id."""
 
     name: str
     recording: Recording
     is_at_service: bool = False
     earlier: tuple[str, ...] = ()
-    """Run ids of the units that are replayed first, in their order."""
+    """Run ids of the units that are replayed first, in order."""
 
 
 def _from_catalog(catalog: Catalog, run: str, folder: Path, *, is_at_service: bool, warm: int) -> Source:
@@ -68,13 +68,13 @@ def _from_catalog(catalog: Catalog, run: str, folder: Path, *, is_at_service: bo
     units = earlier.find_in_catalog(catalog, recording, warm) if warm else ()
     if is_at_service:
         return Source(recording.run_id, recording, is_at_service=True, earlier=units)
-    # One file that the child reads at once: nothing that happens to the directory changes the replay.
+    # The child reads one file at its start, so later changes to the directory don't affect the replay.
     path = write_file(catalog, recording, folder)
     return Source(str(path), recording, earlier=earlier.export(catalog, units, folder))
 
 
 def write_file(catalog: Catalog, recording: Recording, folder: Path) -> Path:
-    """A run as a file that a replay finds; with that of a unit lies the run of its process. Raises: SourceError."""
+    """Write a run to a file for a replay; for a unit, also the run of its process. Raises: SourceError."""
     path = folder / f"{recording.run_id}.replay"
     path.write_bytes(catalog.export(recording.run_id))
     unit = find_unit(recording.root.env)
@@ -85,7 +85,7 @@ def write_file(catalog: Catalog, recording: Recording, folder: Path) -> Path:
 
 
 def open_source(source: str, folder: Path, warm: int = 0) -> Source:
-    """Find the recording that a file name, a run id or `latest` names, and `warm` earlier units of its process.
+    """Find the recording for a file name, a run id or `latest`, and `warm` earlier units of its process.
 
     Raises: ConfigError, SourceError, ServiceError.
     """
@@ -102,7 +102,7 @@ def open_source(source: str, folder: Path, warm: int = 0) -> Source:
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """A private folder for the recording and the verdict; gone at the end."""
+    """A private folder for the recording and the verdict; deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="spanreplay-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
@@ -124,7 +124,7 @@ def _read_verdict(path: Path, status: int) -> Verdict:
 
 
 def report_verdict(verdict: Verdict) -> None:
-    """State the verdict to the service; a service that cannot take it changes nothing."""
+    """Send the verdict to the service; a failure is only reported."""
     try:
         with runs.open_catalog() as catalog:
             report_replay = getattr(catalog, "report_replay", None)
@@ -156,7 +156,7 @@ def _warn_incomplete(completeness: Completeness) -> None:
 
 
 def refuse(recording: Recording) -> Verdict:
-    """The verdict of a recording that a strict replay does not begin with: its holes, and how to go on."""
+    """The verdict of a strict replay that does not start because the recording has holes, with a hint."""
     verdict = {
         "schema": SCHEMA,
         "verdict": "incomplete",
@@ -180,7 +180,7 @@ def run_agent(
     timeout_s: float | None = None,
     cwd: Path | None = None,
 ) -> tuple[Verdict, int]:
-    """Replay in a process of its own; the verdict and how the process ended. Raises: SpanreplayError.
+    """Replay in a child process; return the verdict and the exit status. Raises: SpanreplayError.
 
     For `stdout`, `stderr`, `timeout_s` and `cwd` see `run_child`.
     """
@@ -326,7 +326,7 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
 
 
 def _open_port(port: int, recording: Recording) -> Callable[..., int]:
-    """`serve` for a recorded request or job. Loaded only then: it brings the modules of a recorded process."""
+    """`serve` for a recorded request or job. Imported only here, because it loads the modules of a recorded process."""
     from spanreplay.cli import served
 
     return partial(served.serve, port, served.find_recorded(recording))
@@ -342,9 +342,9 @@ def _build_settings(plan: Plan, options: dict[str, Any]) -> dict[str, str]:
 
 
 def limit_idle(recording: Recording, plan: Plan, options: dict[str, Any]) -> dict[str, str]:
-    """The setting that ends a replay which makes no call any more, where nobody is there who would end it.
+    """The setting that ends a replay that makes no more calls; empty if a user is there to end it.
 
-    Live calls, and who debugs, take the time that they take.
+    Replays with live calls and debugging sessions have no limit.
     """
     is_attended = plan.is_stepped or plan.is_break or bool(plan.dap) or options["port"] is not None
     is_live = bool(options["live"]) or any(each.endswith("live") for each in options["on_change"])
@@ -356,7 +356,7 @@ def limit_idle(recording: Recording, plan: Plan, options: dict[str, Any]) -> dic
 
 
 def _complete(source: str, found: Source, agent: Agent, options: dict[str, Any], verdict: Verdict) -> Verdict:
-    """Add what only this process can know: the code that changed, the command that goes on."""
+    """Add facts that only this process knows: the changed code, and the command to try next."""
     if verdict["verdict"] == "diverged":
         from spanreplay.report.codeblame import add_code_causes
 
@@ -367,7 +367,7 @@ def _complete(source: str, found: Source, agent: Agent, options: dict[str, Any],
 
 
 def _explain(source: str, verdict: Verdict) -> Verdict:
-    """The verdict of a unit; incomplete where it shared work with others of its time, as far as those are here."""
+    """The verdict of a unit; incomplete if it shared work with concurrent units whose runs are here."""
     with suppress(SpanreplayError):
         if runs.is_file(source):
             return shared_work.explain_file(verdict, Path(source).absolute())
@@ -377,7 +377,7 @@ def _explain(source: str, verdict: Verdict) -> Verdict:
 
 
 def _show(found: Source, files: dict[str, str | None], options: dict[str, Any], verdict: Verdict) -> int:
-    """Print and write a verdict, and tell the service; gives the exit status."""
+    """Print and write a verdict, and send it to the service; return the exit status."""
     print_verdict(verdict)
     write_files(verdict, files)
     if options["github"]:
@@ -393,14 +393,14 @@ def _show(found: Source, files: dict[str, str | None], options: dict[str, Any], 
 def _judge(
     agent: Agent, found: Source, folder: Path, stdout: int | None, settings: dict[str, str], units: Sequence[str]
 ) -> Verdict:
-    """Replay after these earlier units. Raises: SpanreplayError."""
+    """Replay these earlier units, then the run itself. Raises: SpanreplayError."""
     told = {**settings, "SPANREPLAY_REPLAY_WARM": ",".join(units)}
     verdict, status = run_agent(agent, found, told, Path(tempfile.mkdtemp(dir=folder)), stdout=stdout)
     return settle(verdict, status, found.recording.completeness())
 
 
 def _check_terminal() -> None:
-    """Refuse to step where nobody can be asked. Raises: ConfigError."""
+    """Refuse to step without a terminal. Raises: ConfigError."""
     from spanreplay.replayer.resolve.stepper import open_terminal
 
     os.close(open_terminal())
@@ -419,7 +419,7 @@ def _check_plan(plan: Plan, recording: Recording) -> None:
 
 
 def _read_plan(options: dict[str, Any]) -> Plan:
-    """The plan that the options write. Raises: UsageError, ConfigError."""
+    """Build the plan from the options. Raises: UsageError, ConfigError."""
     from spanreplay.replayer.resolve.plan import ON_CHANGE, build_plan
 
     for item in options["on_change"]:

@@ -1,4 +1,4 @@
-"""`spanreplay report`: a verdict that was kept, in the format that a reader or a machine wants."""
+"""`spanreplay report`: show a stored verdict in a format for people or machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of a verdict to files, to standard output and to GitHub Actions."""
+"""Write a verdict's reports to files, to standard output and to GitHub Actions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_files", "find_folder", "write_files", "write_github", "write_s
 
 
 def find_folder(environ: Mapping[str, str], here: Path) -> str:
-    """The working directory relative to the checkout that GitHub Actions made; '' elsewhere."""
+    """The working directory relative to GitHub Actions' checkout; '' outside of it."""
     workspace = environ.get("GITHUB_WORKSPACE")
     if not workspace:
         return ""
@@ -26,7 +26,7 @@ def find_folder(environ: Mapping[str, str], here: Path) -> str:
 
 
 def check_files(files: Mapping[str, str | None]) -> None:
-    """Refuse, before the agent runs, what could not be written behind it. Raises: UsageError."""
+    """Refuse, before the agent runs, files that could not be written afterwards. Raises: UsageError."""
     if sum(file == "-" for file in files.values()) > 1:
         raise click.UsageError("only one report can go to standard output")
     for name, file in files.items():
@@ -38,7 +38,7 @@ def check_files(files: Mapping[str, str | None]) -> None:
 
 
 def write_files(verdict: Verdict, files: Mapping[str, str | None]) -> None:
-    """Each report to its file, - is standard output. Raises: ConfigError."""
+    """Write each report to its file; - is standard output. Raises: ConfigError."""
     from spanreplay.report.formats import render
 
     folder = find_folder(os.environ, Path.cwd())
@@ -50,7 +50,7 @@ def write_files(verdict: Verdict, files: Mapping[str, str | None]) -> None:
 
 
 def write_summary(verdict: Verdict, environ: Mapping[str, str]) -> None:
-    """Append to the step summary, where GitHub Actions wants one; a summary that fails changes nothing."""
+    """Append to the step summary if GITHUB_STEP_SUMMARY names a file; a failed write is only reported."""
     from spanreplay.report.github import render_summary
 
     path = environ.get("GITHUB_STEP_SUMMARY")
@@ -64,7 +64,7 @@ def write_summary(verdict: Verdict, environ: Mapping[str, str]) -> None:
 
 
 def write_github(verdict: Verdict) -> None:
-    """Annotations on standard error, which GitHub reads too: standard output belongs to the agent."""
+    """Write annotations to standard error, which GitHub also reads; standard output belongs to the agent."""
     from spanreplay.report.github import render
 
     echo(render(verdict, find_folder(os.environ, Path.cwd())), err=True, nl=False)

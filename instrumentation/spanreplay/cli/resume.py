@@ -1,4 +1,4 @@
-"""`spanreplay resume`: go on with a run that waits for a human, or that was killed."""
+"""`spanreplay resume`: resume a run that is waiting for a human, or that was killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENDED_BY_AGENT: Final = "resumed"
 
 
 def _prompt_of(call: CallRecord) -> tuple[str, list[str]]:
-    """What a human was asked, and the answers that count; none if all do."""
+    """The question for the human, and the valid answers; an empty list allows any answer."""
     request = runs.parse_json(call.request)
     arguments = request.get("arguments", {}) if isinstance(request, dict) else {}
     choices = arguments.get("choices", [])
@@ -29,7 +29,7 @@ def _prompt_of(call: CallRecord) -> tuple[str, list[str]]:
 
 
 def _check_answer(waiting: CallRecord | None, answer: Any, *, has_answer: bool) -> None:
-    """Refuse an answer that is missing, that nobody waits for, or that is none of the choices. Raises: ConfigError."""
+    """Refuse an answer that is missing, not asked for, or not among the choices. Raises: ConfigError."""
     if waiting is None:
         if has_answer:
             raise ConfigError(
@@ -52,7 +52,7 @@ def _check_unfinished(recording: Recording) -> None:
 
 
 def _status_of(verdict: Verdict, status: int) -> int:
-    """The agent's own exit status where the run went on to its end."""
+    """The agent's own exit status if the run continued to its end, else the status of the verdict."""
     return as_shell_status(status) if verdict["verdict"] == _ENDED_BY_AGENT else EXIT_STATUS[verdict["verdict"]]
 
 

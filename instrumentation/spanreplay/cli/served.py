@@ -1,4 +1,4 @@
-"""`spanreplay replay --serve`: each request to a port of this machine is one replay of a request or a job."""
+"""`spanreplay replay --serve`: each request to a local port replays a recorded request or job once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["Recorded", "find_recorded", "serve"]
 _ADDRESS: Final = "127.0.0.1"
 _NAMES: Final = ("127.0.0.1", "localhost")
 _IDLE_S: Final = 60
-"""How long a connection may say nothing."""
+"""How long a connection may be silent."""
 _OF_SERVER: Final = frozenset({"connection", "content-length", "date", "keep-alive", "server", "transfer-encoding"})
-"""Headers of an answer that the port writes itself."""
+"""Response headers that this server writes itself."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _SHOWN: Final = ("args", "kwargs", "event", "message", "params")
-"""Members of a job's input that the example shows."""
+"""Members of a job's input that the example command shows."""
 _SHOWN_CHARACTERS_MAX: Final = 500
 
 Judge = Callable[[Mapping[str, str]], Verdict]
@@ -42,14 +42,14 @@ Judge = Callable[[Mapping[str, str]], Verdict]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a unit was given when it was recorded: a request, or the input of a job."""
+    """The recorded input of a unit: a request, or the input of a job."""
 
     value: Mapping[str, Any]
     is_job: bool = False
 
 
 def find_recorded(recording: Recording) -> Recorded:
-    """What a unit was given. Raises: ConfigError where the run is none of an HTTP request or a job."""
+    """Find the input of a unit. Raises: ConfigError if the run is not one of an HTTP request or a job."""
     first = next((call for call in recording.calls if call.boundary in (FIRST_CALL, GIVEN)), None)
     value = None if first is None else json.loads(first.response or "{}").get("value")
     if not isinstance(value, dict):
@@ -66,7 +66,7 @@ def find_recorded(recording: Recording) -> Recorded:
 
 
 def serve(port: int, recorded: Recorded, judge: Judge, show: Callable[[Verdict], int]) -> int:
-    """Answer requests until Ctrl-C; the exit status of the last replay, 0 without one. Raises: ConfigError."""
+    """Answer requests until Ctrl-C; return the exit status of the last replay, or 0. Raises: ConfigError."""
     try:
         server = _Port((_ADDRESS, port), _Request)
     except OSError as exc:
@@ -84,7 +84,7 @@ def serve(port: int, recorded: Recorded, judge: Judge, show: Callable[[Verdict],
 
 
 def _name_command(recorded: Recorded, url: str) -> str:
-    """A command that asks for what was recorded."""
+    """A curl command that sends the recorded input."""
     value = recorded.value
     if not recorded.is_job:
         return f"curl -X {value.get('method', 'GET')} {shlex.quote(url + _target_of(value))}"
@@ -94,12 +94,12 @@ def _name_command(recorded: Recorded, url: str) -> str:
 
 def _target_of(recorded: Mapping[str, Any]) -> str:
     query = recorded.get("query_string")
-    path = recorded.get("raw_path") or quote(str(recorded.get("path", "/")))  # servers of WSGI tell it decoded
+    path = recorded.get("raw_path") or quote(str(recorded.get("path", "/")))  # WSGI servers only give it decoded
     return f"{path}{f'?{query}' if query else ''}"
 
 
 class _Port(HTTPServer):
-    """What listens; one request at a time."""
+    """The listening server; handles one request at a time."""
 
     request_queue_size = 128  # the others wait: with the default of 5 the kernel may reset their connections
     recorded: Recorded
@@ -109,7 +109,7 @@ class _Port(HTTPServer):
 
 
 class _Refused(Exception):
-    """A request that is not replayed: its status, and why."""
+    """A request that is not replayed: the HTTP status, and the reason."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -117,20 +117,20 @@ class _Refused(Exception):
 
 
 class _Request(BaseHTTPRequestHandler):
-    """One request of whoever tries the application."""
+    """Handler of one request to the application."""
 
     server: _Port
     timeout = _IDLE_S
     server_version, sys_version = "spanreplay", ""
 
     def __getattr__(self, name: str) -> Any:
-        """Every method is answered."""
+        """Answer every HTTP method."""
         if name.startswith("do_"):
             return self._replay
         raise AttributeError(name)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name of the library's argument
-        """The verdict says what came of it."""
+        """No-op: the verdict is printed instead."""
 
     def _replay(self) -> None:
         try:
@@ -146,7 +146,7 @@ class _Request(BaseHTTPRequestHandler):
             self._send(self._judge(title, changed, settings, answer))
 
     def _take(self, given: Given) -> tuple[str, str, str]:
-        """What a replay is told, how it is called here, and what differs, in words. Raises: _Refused."""
+        """The input for the replay as JSON, a title for it, and what differs, in words. Raises: _Refused."""
         recorded = self.server.recorded
         if not recorded.is_job:
             return given.to_json(), f"{given.method} {given.target}", _find_changes(given, recorded.value)
@@ -171,7 +171,7 @@ class _Request(BaseHTTPRequestHandler):
         return answer or Answer(HTTPStatus.BAD_GATEWAY, [("content-type", _TEXT)], why.encode())
 
     def _read(self) -> Given:
-        """The request. Raises: _Refused."""
+        """Read the request. Raises: _Refused."""
         host = self.headers.get("host", "").rpartition(":")[0] or self.headers.get("host", "")
         if host not in _NAMES:
             raise _Refused(HTTPStatus.FORBIDDEN, f"only requests to {' and '.join(_NAMES)} are answered")
@@ -198,7 +198,7 @@ class _Request(BaseHTTPRequestHandler):
 
 
 def _read_members(given: Given, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of a job's input that a request states. Raises: _Refused."""
+    """Read the members of a job's input from a request. Raises: _Refused."""
     if given.target != "/":
         raise _Refused(HTTPStatus.NOT_FOUND, "a job has no path: send its input to /")
     try:
@@ -215,7 +215,7 @@ def _read_members(given: Given, recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_changes(given: Given, recorded: Mapping[str, Any]) -> str:
-    """What is another than recorded, in words."""
+    """Name the parts of a request that differ from the recording, in words."""
     path, _, query = given.target.partition("?")
     recorded_path, _, recorded_query = _target_of(recorded).partition("?")
     changed = [

@@ -1,4 +1,4 @@
-"""`spanreplay ship`: send what lies in the directory to the collector."""
+"""`spanreplay ship`: send the recordings in the local directory to the collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spanreplay show`: a run as a tree of calls, or one call with its whole request and response."""
+"""`spanreplay show`: show a run as a tree of calls, or one call with its whole request and response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PHOENIX_PATH: Final = "/redirects/spans/"
 
 
 def _links(source: str, recording: Recording) -> dict[str, str]:
-    """Span id → page in Phoenix, where the catalog knows one."""
+    """Span id → page in Phoenix, if the catalog knows one."""
     if runs.is_file(source):
         return {}
     with runs.open_catalog() as catalog:
@@ -101,7 +101,7 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
 
 
 def _list_leaks(recording: Recording) -> list[str]:
-    """I/O outside of every boundary that the reasons of incompleteness do not name already."""
+    """I/O outside all boundaries, except what the reasons for incompleteness already name."""
     rows = recording.root.manifest.get("leaks")
     named = [r for r in rows if isinstance(r, dict) and not r.get("is_hole")] if isinstance(rows, list) else []
     return [str(row.get("said", "")) for row in named[:REASONS_MAX]]
@@ -134,7 +134,7 @@ def _call_label(call: CallRecord, *, lane: str, characters: int) -> Text:
 
 
 def build_tree(recording: Recording, chosen: list[Chosen], *, link: str, characters: int) -> Tree:
-    """The run as a tree: lanes, in them the calls in start order, below a call those made inside of it."""
+    """The run as a tree: its lanes, their calls in start order, and below each call the calls made inside it."""
     from rich.text import Text
     from rich.tree import Tree
 
@@ -171,7 +171,7 @@ def _pretty(text: str) -> str:
 
 
 def _describe_call(call: CallRecord, link: str) -> str:
-    """One call, whole: nothing is shortened; escaped, with its headings in bold."""
+    """One call, unshortened and escaped, with its headings in bold."""
     lines = [_heading(f"call {call.number}  {call.boundary}  {call.outcome}")]
     rows = [
         ("lane", f"{name_lane(call.lane)} ({call.lane}, number {call.index})"),
@@ -197,9 +197,9 @@ def _describe_call(call: CallRecord, link: str) -> str:
 
 
 def _describe_all(recording: Recording, calls: list[CallRecord]) -> str:
-    """Every call, whole, without ids and times: two recordings of the same behaviour differ in nothing.
+    """All calls, unshortened, without ids and times, so that recordings of the same behaviour give equal text.
 
-    Of a model's answer it is what the model said, however it was cut into pieces.
+    A model's answer is shown as joined text, however it was split into chunks.
     """
     argv = recording.root.env.get("argv")
     words = " ".join(map(str, argv)) if isinstance(argv, list) else ""

@@ -33,7 +33,7 @@ UNITS_MAX: Final = 10_000
 UNITS: Final = 1_000
 TIMEOUT_S: Final = 60.0
 _EXPLAINED_MAX: Final = 50
-"""Of how many units that have diverged a suite looks at those of their time: each look reads up to 100 runs."""
+"""How many diverged units are checked for work shared with concurrent units; each check reads up to 100 runs."""
 _CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -126,7 +126,7 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
 
 
 def _select(catalog: Catalog, options: dict[str, Any]) -> list[Unit]:
-    """The units that the options name. Raises: UsageError, SpanreplayError."""
+    """Select the units by the options. Raises: UsageError, SpanreplayError."""
     query = RunQuery(
         user_id=options["user_id"],
         session_id=options["session_id"],
@@ -151,7 +151,7 @@ def _select(catalog: Catalog, options: dict[str, Any]) -> list[Unit]:
 
 
 def _write_files(catalog: Catalog, process: str, units: Sequence[Unit], folder: Path) -> list[tuple[Unit, str]]:
-    """Each unit as a file that a replay finds, with the run of their process beside it."""
+    """Write each unit to a file for its replay, and beside it the run of their process."""
     here = [unit for unit in units if not unit.file]
     for unit, content in zip(here, _iter_exports(catalog, [unit.run_id for unit in here]), strict=True):
         (folder / f"{unit.run_id}.replay").write_bytes(content)
@@ -161,7 +161,7 @@ def _write_files(catalog: Catalog, process: str, units: Sequence[Unit], folder: 
 
 
 def _explain(catalog: Catalog, verdicts: Sequence[Verdict], units: Sequence[Unit]) -> list[Verdict]:
-    """The verdicts; incomplete where a unit shared work with others of its time."""
+    """The verdicts; incomplete for a unit that shared work with concurrent ones."""
     found = list(verdicts)
     diverged = [at for at, verdict in enumerate(verdicts) if verdict["verdict"] == "diverged"]
     for at in diverged[:_EXPLAINED_MAX]:
@@ -171,7 +171,7 @@ def _explain(catalog: Catalog, verdicts: Sequence[Verdict], units: Sequence[Unit
 
 
 def _write_earlier(catalog: Catalog, units: Sequence[Unit], count: int, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Run id of each unit → those of the earlier units of its process that are here, which lie beside it now."""
+    """Write the earlier units of each unit's process beside it; return run id → run ids of those found here."""
     found = {unit.run_id: earlier.find_beside_quietly(unit, count) for unit in units if unit.file}
     found |= earlier.find_for_each([unit for unit in units if not unit.file], catalog, count)
     ours = {each for unit in units if not unit.file for each in found[unit.run_id]}
@@ -182,7 +182,7 @@ def _write_earlier(catalog: Catalog, units: Sequence[Unit], count: int, folder: 
 
 
 def _iter_exports(catalog: Catalog, run_ids: Sequence[str]) -> Iterator[bytes]:
-    """Each run as a file; a directory is looked through once for all of them."""
+    """Each run as the content of a file; a directory is scanned only once for all of them."""
     from spanreplay.recording.spool import SpoolCatalog
 
     if isinstance(catalog, SpoolCatalog):
@@ -192,7 +192,7 @@ def _iter_exports(catalog: Catalog, run_ids: Sequence[str]) -> Iterator[bytes]:
 
 
 def _write(files: dict[str, str | None], verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> None:
-    """Each report to its file, - is standard output. Raises: ConfigError."""
+    """Write each report to its file; - is standard output. Raises: ConfigError."""
     renders: dict[str, Callable[[], str]] = {
         "json": lambda: report.render_json(verdicts, starts, duration_ms),
         "junit": lambda: report.render_junit(verdicts),

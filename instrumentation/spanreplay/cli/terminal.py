@@ -1,6 +1,6 @@
-"""Consoles: data on standard output, talk on standard error, colours only on a terminal.
+"""Consoles: data on standard output, messages on standard error, colours only on a terminal.
 
-All that a command writes goes through here, where control characters are written out: no caller has to remember it.
+All output of commands goes through this module, which escapes control characters, so callers don't have to.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 PIPE_COLUMNS: Final = 200
-"""Width for output that goes to a pipe or a file; nothing is wrapped there."""
+"""Width of output to a pipe or a file, where nothing is wrapped."""
 BAR_FROM: Final = 2
-"""Work in so many parts has a bar."""
+"""Smallest number of parts for which a progress bar is shown."""
 
 
 def make_streams_tolerant() -> None:
-    """Write what the terminal's encoding cannot hold as an escape instead of failing."""
+    """Write characters that the terminal's encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -34,7 +34,7 @@ def make_streams_tolerant() -> None:
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console that neither interprets nor decorates content."""
+    """Open a console that neither interprets nor decorates content."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -45,7 +45,7 @@ def open_console(*, stderr: bool = False) -> Console:
 
 
 def print_data(renderable: RenderableType, *, is_paged: bool = False) -> None:
-    """Print to standard output, without blanks at the ends of lines; `is_paged`: see `print_pages`."""
+    """Print to standard output, without trailing blanks; for `is_paged` see `print_pages`."""
     console = open_console()
     with console.capture() as capture:
         console.print(_Escaped(renderable), soft_wrap=not console.is_terminal)
@@ -57,7 +57,7 @@ def print_data(renderable: RenderableType, *, is_paged: bool = False) -> None:
 
 
 def print_pages(text: str) -> None:
-    """Print escaped text, through the pager (PAGER, else less) where a terminal is too small for it."""
+    """Print escaped text; if it does not fit the terminal, through the pager (PAGER, else less)."""
     console = open_console()
     is_watched = console.is_terminal and sys.stdin is not None and sys.stdin.isatty()
     if is_watched and text.count("\n") + 1 >= console.height:
@@ -67,7 +67,7 @@ def print_pages(text: str) -> None:
 
 
 class _Escaped:
-    """What is rendered, its text free of control characters."""
+    """A renderable whose control characters are escaped."""
 
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
@@ -81,7 +81,7 @@ class _Escaped:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
-    """Print text, its lines kept; `style` is click's."""
+    """Print text and keep its line breaks; `style` is passed to click."""
     click.secho(escape(text, keep_lines=True), err=err, nl=nl, **style)
 
 
@@ -91,13 +91,13 @@ def print_json(value: Any) -> None:
 
 
 def say(message: str) -> None:
-    """One line of talk on standard error."""
+    """Print a message as one line on standard error."""
     click.echo(escape(message), err=True)  # one line, whatever is in it
 
 
 @contextmanager
 def working(message: str) -> Iterator[None]:
-    """Show that something takes a while, where a terminal can show it."""
+    """Show a spinner during long work, on a terminal only."""
     console = open_console(stderr=True)
     if not console.is_terminal:
         yield
@@ -108,7 +108,7 @@ def working(message: str) -> Iterator[None]:
 
 @contextmanager
 def counting(message: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar of how much of some long work is done, where a terminal can show it; tell it how much that is."""
+    """Show a progress bar, on a terminal only; call the yielded function with the number of parts done."""
     console = open_console(stderr=True)
     if not console.is_terminal or total < BAR_FROM:
         yield _uncounted
@@ -126,4 +126,4 @@ def counting(message: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _uncounted(done: int) -> None:
-    """Nobody sees how much is done."""
+    """No-op: no bar is shown."""

@@ -101,7 +101,7 @@ def trace_command(
 
 
 def read_services(found: Sequence[Recording], commands: Sequence[str], folders: Sequence[str]) -> Mapping[str, Service]:
-    """How each application of these runs is started. Raises: UsageError where that is not said."""
+    """Read how each application of these runs is started. Raises: UsageError if a command is missing."""
     told, places = _read_pairs("--service", commands), _read_pairs("--in", folders)
     apps = list(dict.fromkeys(run.root.app for run in found))
     unknown = [app for app in (*told, *places) if app not in apps]
@@ -140,7 +140,7 @@ def _find_service(app: str, command: str, place: str) -> Service:
 
 
 def _write_json(file: str | None, trace_id: str, results: Sequence[Result], duration_ms: int) -> None:
-    """The report to its file, - is standard output. Raises: ConfigError."""
+    """Write the report to its file; - is standard output. Raises: ConfigError."""
     if not file:
         return
     text = report.render_json(trace_id, results, duration_ms)

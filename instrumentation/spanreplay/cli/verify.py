@@ -1,4 +1,4 @@
-"""`spanreplay verify`: whether runs are what was recorded, and who signed them."""
+"""`spanreplay verify`: check that runs are unchanged since they were recorded, and who signed them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _verify(run: str, keys: Any) -> Verified:
 
 
 def _find_other_name(run: str, recording: Recording) -> str:
-    """Why this is not the run that was asked for: files are named by the run that is in them."""
+    """The reason why this is not the requested run, '' if it is; a file is named after the run in it."""
     named = Path(run).name.partition(".")[0] if is_file(run) else run.strip().lower()
     is_id = len(named) == _ID_CHARACTERS and all(character in "0123456789abcdef" for character in named)
     if run == LATEST or not is_id or named == recording.run_id:
