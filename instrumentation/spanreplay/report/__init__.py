@@ -1,1 +1,1 @@
-"""Verdicts made readable: text for people, JSON (`divergence/1`) for machines. Pure functions."""
+"""Render verdicts: text for people, JSON (`divergence/1`) for machines. Pure functions."""

@@ -1,8 +1,8 @@
-"""Which change of the code a divergence comes from, as far as git and the files' hashes can tell.
+"""Find the code change that a divergence comes from, with git and the files' hashes.
 
-Run by the command, never in the agent's process: it starts git. Added to a verdict as causes of kind `code`:
-a changed line that holds the changed text itself (`value`), one in a function on the call's stack (`place`), or a file
-that is not as recorded (`beside`). Where git does not know the recorded commit, only the files' hashes speak.
+Runs in the command, never in the agent's process, because it starts git. Adds causes of kind `code` to a verdict:
+a changed line that contains the changed text itself (`value`), one in a function on the call's stack (`place`), or a
+file that has changed (`beside`). If git does not know the recorded commit, only the files' hashes are used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FRAME: Final = re.compile(r"(?P<file>.+?):(?P<line>\d+) (?P<name>.*)")
 
 @dataclass(frozen=True)
 class Line:
-    """One changed line of the working tree: where it is, what it says, and what stood there."""
+    """One changed line of the working tree: its place, its text, and the text that it replaced."""
 
     file: str
     number: int
@@ -46,7 +46,7 @@ class Line:
 
 
 def add_code_causes(verdict: Verdict, folder: Path) -> Verdict:
-    """The verdict with the causes that lie in the code; `folder` is the agent's working directory. Never raises."""
+    """Add causes in the code to a verdict; `folder` is the agent's working directory. Never raises."""
     code = verdict.get("code") or {}
     if verdict.get("verdict") != "diverged" or not code:
         return verdict
@@ -67,18 +67,18 @@ def add_code_causes(verdict: Verdict, folder: Path) -> Verdict:
 
 
 def _may_lie_in_code(divergence: Divergence) -> bool:
-    """Whether the agent's code can have brought it: not a model's other answer to one request, nor what was planned."""
+    """Whether the agent's code can be the cause: not if a model answered differently, or the plan changed the call."""
     is_answer = divergence.get("kind") == "output_changed" and divergence.get("part") in _PARTS_OF_MODELS
     return not is_answer and all(c.get("kind") != "plan" for c in divergence.get("causes") or [])
 
 
 def _is_told_better(cause: Cause, found: list[Cause]) -> bool:
-    """Whether git names the line of a file that a replay has only named itself."""
+    """Whether git has found the line for a cause in which the replay only named the file."""
     return cause.get("kind") == "code" and any(f"{cause.get('ref')}:" in str(each.get("ref")) for each in found)
 
 
 def _rank(cause: Cause) -> tuple[int, bool]:
-    """Best evidence first; where all is merely beside the change, another code says more than another environment."""
+    """Sort key: best evidence first; among `beside` causes, changed code before a changed environment."""
     strength = cause.get("strength", "")
     rank = STRENGTHS.index(strength) if strength in STRENGTHS else len(STRENGTHS)
     return rank, strength == "beside" and cause.get("kind") != "code"
@@ -91,7 +91,7 @@ def _diffs(divergence: Divergence) -> list[Diff]:
 
 
 def _printed(verdict: Verdict) -> list[Diff]:
-    """The lines of standard output that differ, each recorded one beside the one of now."""
+    """The differing lines of standard output, recorded and now in pairs."""
     rows = str((verdict.get("stdout") or {}).get("diff") or "").splitlines()[2:]
     gone, come = ([row[1:] for row in rows if row.startswith(sign)] for sign in "-+")
     return [Diff("stdout", *pair) for pair in zip_longest(gone, come)][:DIFFS_MAX]
@@ -125,13 +125,13 @@ def _find(
 
 
 def _body(divergence: Divergence) -> str:
-    """Name of the function that gave another output; '' for a call that was asked something else."""
+    """Name of the boundary's function whose output changed; '' for a call whose request changed."""
     kind, _, name = str(divergence.get("boundary") or "").partition(":")
     return name if divergence.get("kind") == "output_changed" and kind in _OWN_BODIES else ""
 
 
 def _holds_change(line: Line, recorded: str, now: str) -> bool:
-    """Whether a changed line brought the text of now in, or, where nothing came, took the recorded one out."""
+    """Whether a changed line added the present text or, if there is none, removed the recorded one."""
     if len(now) >= FRAGMENT_CHARACTERS_MIN:
         return now in line.text and now not in line.before
     return (
@@ -144,7 +144,7 @@ def _stack(divergence: Divergence) -> list[str]:
 
 
 def _is_in(frame: re.Match[str], line: Line, folder: Path) -> bool:
-    """Whether a changed line is in the function of a frame, or is the frame's own line."""
+    """Whether a changed line is in a frame's function, or is the frame's own line."""
     if frame["file"] != line.file:
         return False
     name = frame["name"].rpartition(".")[2]
@@ -152,7 +152,7 @@ def _is_in(frame: re.Match[str], line: Line, folder: Path) -> bool:
 
 
 def _functions_at(path: Path, number: int | None = None) -> set[str]:
-    """Names of the functions that a line of a file lies in; of all functions without one."""
+    """Names of the functions that contain a line of a file; without a line number, of all functions in it."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
@@ -174,7 +174,7 @@ def _cause(line: Line, strength: str, words: str, folder: Path) -> Cause:
 
 
 def _blame(line: Line, folder: Path) -> str:
-    """The commit that wrote a line: its short id and subject."""
+    """The commit that last changed a line: its short id and subject."""
     span = f"{line.number},{line.number}"
     blamed = _git(folder, "blame", "--porcelain", "-L", span, "--", line.file)
     sha = blamed.split(" ", 1)[0]
@@ -201,7 +201,7 @@ def _parse(text: str) -> Iterator[Line]:
         if hunk or row.startswith(("diff ", "--- ", "+++ ")):
             before = "\n".join(gone)
             if file and (gone or come):
-                # Of lines that were only taken out, what is left is the place
+                # For lines that were only removed, keep the place, with an empty text
                 yield from (Line(file, max(1, number + i), t, before) for i, t in enumerate(come or [""]))
             gone, come = [], []
             number = int(hunk[1]) if hunk else 0
@@ -214,7 +214,7 @@ def _parse(text: str) -> Iterator[Line]:
 
 
 def _git(folder: Path, *args: str) -> str:
-    """What git prints; '' if there is none, or it fails."""
+    """The output of git; '' if git is missing or fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *args],

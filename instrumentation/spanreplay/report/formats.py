@@ -1,4 +1,4 @@
-"""The table of report formats: a verdict goes in, text comes out. A format is loaded when a report is written in it."""
+"""The table of report formats: functions from verdict to text. A format's module is imported on its first use."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ FORMATS: Final[dict[str, Callable[[Verdict, str], str]]] = {
 
 
 def render(name: str, verdict: Verdict, folder: str = "") -> str:
-    """The verdict in that format; `folder` is the agent's directory, relative to the repository."""
+    """Render a verdict in a format; `folder` is the agent's directory, relative to the repository."""
     return FORMATS[name](verdict, folder)

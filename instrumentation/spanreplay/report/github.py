@@ -1,4 +1,4 @@
-"""A verdict for GitHub Actions: workflow commands that annotate the code, and a step summary in Markdown."""
+"""Render a verdict for GitHub Actions: workflow commands that annotate the code, and a Markdown step summary."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _annotate(cause: Divergence, folder: str) -> str:
 
 
 def render(verdict: Verdict, folder: str = "") -> str:
-    """Workflow commands, one a line; `folder` is the agent's directory, relative to the repository."""
+    """Workflow commands, one per line; `folder` is the agent's directory, relative to the repository."""
     found = causes(verdict) if verdict["verdict"] == "diverged" else []
     live = [LIVE_NOTE] if verdict["counts"].get("live") else []
     changed = [_warn_unexercised(each, line, folder) for each, line in _unexercised(verdict)]
@@ -90,18 +90,18 @@ def _warn_unexercised(each: Unexercised, line: str, folder: str) -> str:
 
 
 def _code(content: str) -> str:
-    """Content as inline code in which nothing is Markdown, HTML, a link or a mention."""
+    """Content as inline code, with all punctuation escaped: no Markdown, HTML, links or mentions."""
     shown = _PUNCTUATION.sub(lambda m: f"&#{ord(m.group())};", shorten(content, LINE_CHARACTERS_MAX))
     return f"<code>{shown}</code>"
 
 
 def _block(content: str) -> str:
-    """Content as a block: in HTML's <pre> Markdown means nothing."""
+    """Content as a block: Markdown is not interpreted in HTML's <pre>."""
     return f"<pre>\n{html.escape(content)}\n</pre>"
 
 
 def render_summary(verdict: Verdict, folder: str = "") -> str:
-    """The step summary in Markdown: the report, a table of causes, the counts; what follows is folded."""
+    """The step summary in Markdown: the text report, a table of causes, and the downstream differences, folded."""
     word = verdict["verdict"]
     lines = [f"### {_SIGN.get(word, '❌')} spanreplay: {word}", ""]
     if verdict.get("app") or verdict.get("run_id"):

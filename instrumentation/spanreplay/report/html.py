@@ -1,4 +1,4 @@
-"""A verdict as one HTML file that loads nothing and runs nothing; light and dark."""
+"""Render a verdict as one self-contained HTML file without scripts; light and dark."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _runrender_facts(verdict: Verdict) -> str:
 
 
 def render(verdict: Verdict) -> str:
-    """The whole page; every recorded value is escaped, and the page's policy forbids scripts and requests."""
+    """Render the whole page; all recorded values are escaped, and its content policy forbids scripts and requests."""
     word = verdict["verdict"]
     ignored = describe_ignored(verdict)
     line = text.render_verdict_line(verdict).plain.split(" ", 1)[-1]

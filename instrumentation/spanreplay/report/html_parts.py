@@ -1,4 +1,4 @@
-"""Pieces of a page that loads nothing and runs nothing; every text is escaped."""
+"""Parts of a self-contained HTML page without scripts; all text is escaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _policy() -> str:
 
 
 def escape_html(content: object, *, keep_lines: bool = False) -> str:
-    """A text in which nothing is markup; control characters are written out."""
+    """Escape markup and control characters."""
     return html.escape(escape(str(content), keep_lines=keep_lines))
 
 
@@ -37,13 +37,13 @@ def _as_text(value: Any) -> str:
 
 
 def _marked(pieces: list[tuple[str, bool]]) -> str:
-    """Pieces of a text as HTML, those that differ marked."""
+    """Pieces of a text as HTML, the differing ones marked."""
     shown = ((escape_html(piece, keep_lines=True), differs) for piece, differs in pieces if piece)
     return "".join(f"<mark>{piece}</mark>" if differs else piece for piece, differs in shown)
 
 
 def _side_by_side(recorded: str, now: str) -> tuple[str, str]:
-    """Both texts as HTML, with what is only in one of them marked."""
+    """Both texts as HTML, with the words marked that only one of them has."""
     before, after = _WORDS.findall(recorded), _WORDS.findall(now)
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=len(after) > WORDS_EXACT_MAX)
     left: list[tuple[str, bool]] = []
@@ -55,7 +55,7 @@ def _side_by_side(recorded: str, now: str) -> tuple[str, str]:
 
 
 def render_diff(diff: Diff, then_caption: str = "recorded", now_caption: str = "now") -> str:
-    """One differing place: both values beside each other, with what only one of them has marked."""
+    """One differing field: both values side by side, with the differences marked."""
     recorded, now = diff.get("recorded", ""), diff.get("now", "")
     if isinstance(recorded, str) and isinstance(now, str):
         left, right = _side_by_side(_as_text(recorded), _as_text(now))
@@ -71,7 +71,7 @@ def render_diff(diff: Diff, then_caption: str = "recorded", now_caption: str = "
 
 
 def render_facts(rows: list[tuple[str, object]]) -> str:
-    """Names with their values; those that say nothing are left out."""
+    """Names with their values; empty values are left out."""
     shown = [
         f"<dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd>" for name, value in rows if value not in ("", None)
     ]
@@ -79,18 +79,18 @@ def render_facts(rows: list[tuple[str, object]]) -> str:
 
 
 def render_folded(title: str, content: str) -> str:
-    """A title that shows its content when it is opened."""
+    """Content that is folded below a title."""
     return f"<details><summary>{title}</summary>\n{content}\n</details>"
 
 
 def render_list(items: list[str], items_max: int) -> str:
-    """A list of texts; beyond a limit they are counted."""
+    """A list of texts; those beyond the limit are only counted."""
     more = [f"and {len(items) - items_max:,} more"] if len(items) > items_max else []
     return "<ul>\n" + "\n".join(f"<li>{escape_html(item)}</li>" for item in [*items[:items_max], *more]) + "\n</ul>"
 
 
 def render_page(title: str, parts: list[str]) -> str:
-    """The whole page; its policy forbids scripts and requests."""
+    """The whole page; its content policy forbids scripts and requests."""
     return f"""<!doctype html>
 <html lang="en">
 <head>

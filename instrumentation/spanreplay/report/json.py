@@ -1,4 +1,4 @@
-"""A verdict as JSON, schema `divergence/1`: read and write."""
+"""Read and write verdicts as JSON, schema `divergence/1`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTAINERS: dict[str, type] = {
 
 
 def dump(verdict: Verdict) -> str:
-    """The verdict as JSON text, indented, ASCII only, with a newline at its end."""
+    """The verdict as JSON text, indented, ASCII only, with a trailing newline."""
     return json.dumps(verdict, indent=2, allow_nan=False) + "\n"
 
 
@@ -52,7 +52,7 @@ def _is_list_of(value: Any, kind: type) -> bool:
 
 
 def parse(text: str) -> Verdict:
-    """JSON text as a verdict, with empty containers for those that are missing. Raises: SpanreplayError."""
+    """Parse and check a verdict; missing containers become empty ones. Raises: SpanreplayError."""
     try:
         value: Any = json.loads(text)
     except ValueError as exc:

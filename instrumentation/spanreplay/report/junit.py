@@ -1,4 +1,4 @@
-"""A verdict as JUnit XML: one suite per replay, one failed case per cause."""
+"""Render verdicts as JUnit XML: one suite per replay, one failed case per cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["render", "render_all"]
 
 CASES_MAX: Final = 100
 DOWNSTREAM_MAX: Final = 50
-# XML 1.0 has no way to write these, escaped or not; `escape` leaves them, since they drive no terminal.
+# XML 1.0 can't represent these, even escaped; `escape` keeps them, because they don't control a terminal.
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -41,7 +41,7 @@ def _add_outcome(case: ET.Element, tag: str, kind: str, message: str, content: s
 
 
 def _case_name(cause: Divergence) -> str:
-    """The name of a cause, the same in every replay that has it."""
+    """The name of a cause's test case, stable across replays."""
     lane = f" (lane {cause['lane']}, index {cause.get('index', 0)})" if cause.get("lane") else ""
     return f"{cause.get('boundary') or 'call'}{lane} {cause.get('kind')}"
 
@@ -93,7 +93,7 @@ def _add_causes(suite: ET.Element, verdict: Verdict) -> None:
 
 
 def _add_checks(suite: ET.Element, verdict: Verdict) -> None:
-    """What was compared besides calls; a difference is a cause and has its own case."""
+    """Add cases for output and exit status; a difference in them is a cause and already has its own case."""
     if verdict["verdict"] in ("error", "tampered"):
         return
     stdout, exits = verdict["stdout"], verdict["exit"]

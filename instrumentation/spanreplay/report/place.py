@@ -1,4 +1,4 @@
-"""Where in the agent's code a divergence is, and how it is recognised from one replay to the next; pure."""
+"""The place of a divergence in the agent's code, and fingerprints that identify it across replays; pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
 
 
 def find_place(divergence: Divergence, folder: str = "") -> Place | None:
-    """The place that `code` names, None for what is no file, as `<stdin>`.
+    """The place in the divergence's `code`; None if that is not a file, for example `<stdin>`.
 
     `folder` is the agent's working directory, relative to the repository.
     """
@@ -45,22 +45,22 @@ def find_place(divergence: Divergence, folder: str = "") -> Place | None:
 
 
 def causes(verdict: Verdict) -> list[Divergence]:
-    """The divergences to look at; the first of them where all are marked downstream."""
+    """The divergences that are not downstream; the first divergence if all are."""
     first = first_cause(verdict)
     found = [d for d in verdict["divergences"] if not d.get("downstream")]
     return found or ([] if first is None else [first])
 
 
 def downstream(verdict: Verdict) -> list[Divergence]:
-    """The divergences that others brought about."""
+    """The divergences that follow from others."""
     known = {id(d) for d in causes(verdict)}
     return [d for d in verdict["divergences"] if id(d) not in known]
 
 
 def fingerprints(divergences: list[Divergence]) -> list[str]:
-    """Per divergence what it stays known by while lines and values move: boundary, kind and path, hashed.
+    """A fingerprint per divergence, stable while lines and values change: the hash of boundary, kind and path.
 
-    Equal ones are numbered, so that each stays an alert of its own.
+    Equal ones are numbered, so that each stays a separate alert.
     """
     seen: Counter[str] = Counter()
     found = []

@@ -1,4 +1,4 @@
-"""A verdict as SARIF 2.1.0: one result per cause at the line of the agent's code, downstream ones as notes."""
+"""Render a verdict as SARIF 2.1.0: one result per cause, at its line of code; downstream differences are notes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _VERDICTS: Final = {
     "suspended": ("note", "the run is waiting for a human again"),
     "over_budget": ("error", "live calls to models cost more than the plan allows"),
 }
-"""Verdict → level and meaning, for what is told without a divergence."""
+"""Verdict → level and meaning, for results without a divergence."""
 
 
 def _text(content: str) -> dict[str, str]:
-    # "](" is what makes an embedded link of SARIF (§3.11.6): recorded content must not become one.
+    # "](" forms an embedded link in SARIF (§3.11.6): recorded content must not become one.
     return {"text": re.sub(r"\](?=\()", "] ", content) or "(no message)"}
 
 
@@ -107,7 +107,7 @@ def _results(verdict: Verdict, folder: str) -> list[dict[str, Any]]:
     before = _related(found[:1], "cause", folder)
     after = _related(later, "downstream", folder)
     results = [
-        # What is downstream follows from the first cause, as far as anyone knows.
+        # Downstream differences are attributed to the first cause.
         _result(d, key, after if i == 0 else [], is_cause=True, folder=folder)
         for i, (d, key) in enumerate(zip(found, keys, strict=False))
     ]
@@ -124,7 +124,7 @@ def _results(verdict: Verdict, folder: str) -> list[dict[str, Any]]:
 
 
 def _rules(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rules that the results name, in order; each result gets its rule's index."""
+    """Collect the rules that the results name, in order, and set each result's rule index."""
     names = list(dict.fromkeys(r["ruleId"] for r in results))
     for result in results:
         result["ruleIndex"] = names.index(result["ruleId"])

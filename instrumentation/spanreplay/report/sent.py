@@ -1,4 +1,4 @@
-"""A request that took the place of the recorded one, as the cause of what differed behind it; pure."""
+"""Add a request that replaced the recorded one to a verdict, as the cause of its divergence; pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["name_cause"]
 
 
 def name_cause(verdict: Verdict, evidence: str, ref: str) -> Verdict:
-    """The verdict; where it diverged, what was sent stands before all that only came along with it."""
+    """The verdict; if it diverged, its first divergence names the sent request instead of causes merely `beside` it."""
     divergences = verdict.get("divergences") or []
     if not evidence or not divergences:
         return verdict

@@ -1,4 +1,4 @@
-"""The shape of a verdict as JSON, schema `divergence/1`; stated for machines in divergence-1.schema.json."""
+"""The shape of a verdict as JSON, schema `divergence/1`; divergence-1.schema.json is the machine-readable version."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Counts(TypedDict, total=False):
 
 
 class Diff(TypedDict, total=False):
-    """One place where a call's request differs; `at` is the first differing character."""
+    """One field in which a call's request differs; `at` is the index of the first differing character."""
 
     path: str
     recorded: Any
@@ -72,7 +72,7 @@ class Diff(TypedDict, total=False):
 
 
 class Cause(TypedDict, total=False):
-    """One piece of evidence for where a difference comes from; `strength` is value, place or beside."""
+    """One piece of evidence for the cause of a difference; `strength` is value, place or beside."""
 
     kind: str
     evidence: str
@@ -81,7 +81,7 @@ class Cause(TypedDict, total=False):
 
 
 class Candidate(TypedDict, total=False):
-    """A recorded call that was near, and why it does not answer."""
+    """A similar recorded call, and the reason why it was not served."""
 
     seq: int
     call: int
@@ -94,7 +94,7 @@ class Candidate(TypedDict, total=False):
 
 
 class Change(TypedDict, total=False):
-    """A message or a chunk that is injected, dropped, changed or moved."""
+    """A message or a chunk that was injected, dropped, changed or moved."""
 
     index: int
     name: str
@@ -102,7 +102,7 @@ class Change(TypedDict, total=False):
 
 
 class IgnoredDiff(TypedDict, total=False):
-    """A served call that differs in what its key leaves out."""
+    """A served call that differs in fields that are not part of its key."""
 
     kind: str
     boundary: str
@@ -116,7 +116,7 @@ class IgnoredDiff(TypedDict, total=False):
 
 
 class Drift(TypedDict, total=False):
-    """Something of the environment that is not as recorded."""
+    """A part of the environment that differs from the recording."""
 
     name: str
     recorded: Any
@@ -124,7 +124,7 @@ class Drift(TypedDict, total=False):
 
 
 class Code(TypedDict, total=False):
-    """The commits of then and now, and the agent's files that are not as recorded."""
+    """The commits of the recording and of now, and the agent's files that have changed."""
 
     recorded: str
     now: str
@@ -132,7 +132,7 @@ class Code(TypedDict, total=False):
 
 
 class Stated(TypedDict, total=False):
-    """What two servers state under one name; empty if one does not."""
+    """The values that two servers state under one name; empty if not stated."""
 
     name: str
     recorded: str
@@ -168,7 +168,7 @@ class Divergence(TypedDict, total=False):
 
 
 class Stdout(TypedDict, total=False):
-    """How the process's standard output compares."""
+    """The comparison of the process's standard output (or error)."""
 
     compared: bool
     equal: bool
@@ -178,21 +178,21 @@ class Stdout(TypedDict, total=False):
 
 
 class ExitPair(TypedDict, total=False):
-    """Exit status then and now; None where it is not known."""
+    """Exit status recorded and now; None if not known."""
 
     recorded: int | None
     now: int | None
 
 
 class Tokens(TypedDict, total=False):
-    """Tokens that the recorded run paid, and what live calls paid now."""
+    """Tokens that the recorded run paid for, and tokens that live calls used now."""
 
     recorded: int
     live: int
 
 
 class Sandbox(TypedDict, total=False):
-    """What keeps native code from changing files: kernel, with the folders left `free`, or python, and `why` so."""
+    """What stops native code from changing files: `kernel`, except in `free` folders, or `python`, with the reason."""
 
     files: str
     network: str
@@ -201,7 +201,7 @@ class Sandbox(TypedDict, total=False):
 
 
 class Cost(TypedDict, total=False):
-    """What live calls to models cost, in US dollars, and the ceiling."""
+    """The cost of live calls to models, in US dollars, and the limit."""
 
     live_usd: float
     max_usd: float
@@ -218,7 +218,7 @@ class Unexercised(TypedDict, total=False):
 
 
 class NotCompared(TypedDict, total=False):
-    """What a verdict does not speak for."""
+    """Something that a replay does not compare, and why."""
 
     what: str
     names: list[str]
@@ -226,7 +226,7 @@ class NotCompared(TypedDict, total=False):
 
 
 class RecordedEnv(TypedDict, total=False):
-    """Variables and `.env` files that the recorded run used: given or missing here, or set here to something else."""
+    """Variables and `.env` files that the recorded run used: given by the replay, missing here, or different here."""
 
     given: list[str]
     files: list[str]
@@ -236,21 +236,21 @@ class RecordedEnv(TypedDict, total=False):
 
 
 class Level(TypedDict):
-    """The level of a recording that is not `full`, and what that leaves open, in one sentence."""
+    """The level of a recording that is not `full`, and its limits in one sentence."""
 
     name: str
     leaves_open: str
 
 
 class EarlierUnit(TypedDict):
-    """A unit that was replayed first, and why not whole; empty if it was."""
+    """A unit that was replayed first, and the reason if it was not replayed in full; empty if it was."""
 
     run_id: str
     why: str
 
 
 class WarmUp(TypedDict, total=False):
-    """The units that were to be replayed before the judged one, how many were, and how many came before it."""
+    """Warm-up: the units to replay before the judged one, how many were replayed, and how many came before it."""
 
     before: int
     replayed: int
@@ -298,7 +298,7 @@ class Verdict(TypedDict, total=False):
 
 
 def first_cause(verdict: Verdict) -> Divergence | None:
-    """The one divergence to look at: the first that is not downstream of another; pure."""
+    """The main divergence: the first that is not downstream of another, else the first; pure."""
     divergences = verdict.get("divergences") or []
     for divergence in divergences:
         if not divergence.get("downstream"):

@@ -1,4 +1,4 @@
-"""What a suite of units came to: a line for each, one for all, JSON and JUnit XML; pure functions."""
+"""Report the results of a suite: a line per unit, a summary line, JSON and JUnit XML; pure functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH: Final = max(map(len, EXIT_STATUS))
 
 
 def make_error(run_id: str, app: str, why: str, hint: str = "") -> Verdict:
-    """The verdict of a unit whose replay has none."""
+    """An error verdict for a unit whose replay gave no verdict."""
     empty: dict[str, Any] = {name: {} for name in ("counts", "stdout", "exit", "tokens")}
     empty |= {name: [] for name in ("divergences", "reasons", "sockets_denied", "not_compared")}
     named = {"schema": VERDICT_SCHEMA, "verdict": "error", "run_id": run_id, "app": app, "error": why, "hint": hint}
@@ -28,7 +28,7 @@ def make_error(run_id: str, app: str, why: str, hint: str = "") -> Verdict:
 
 
 def decide(verdicts: Sequence[Verdict]) -> str:
-    """The verdict of all: that of the worst unit."""
+    """The verdict of the suite: that of its worst unit."""
     found = {verdict["verdict"] for verdict in verdicts}
     return next((word for word in _WORST_FIRST if word in found), "identical")
 
@@ -48,7 +48,7 @@ def describe(verdict: Verdict) -> str:
 
 
 def describe_all(verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> str:
-    """All units in one line; `starts`: how many times the application was started."""
+    """The summary line of the suite; `starts`: how many times the application was started."""
     counts = Counter(verdict["verdict"] for verdict in verdicts)
     words = [f"{counts[word]:,} {word}" for word in ("identical", *_WORST_FIRST) if counts[word]]
     started = f"{plural(starts, 'start')} of the application"
@@ -56,7 +56,7 @@ def describe_all(verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> 
 
 
 def render_json(verdicts: Sequence[Verdict], starts: int, duration_ms: int) -> str:
-    """All verdicts as JSON text, schema `suite/1`: each one is a `divergence/1`."""
+    """All verdicts as JSON text, schema `suite/1`; each verdict is a `divergence/1`."""
     counts = Counter(verdict["verdict"] for verdict in verdicts)
     suite = {
         "schema": SCHEMA,

@@ -1,4 +1,4 @@
-"""A verdict as text for the person who is on call: what happened, the one cause, what to do."""
+"""Render a verdict as text for the person on call: what happened, the cause, what to do."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ def render_verdict_line(verdict: Verdict) -> Text:
 
 
 def show_usd(amount: object) -> str:
-    """An amount in US dollars, without zeros at its end."""
+    """An amount in US dollars, without trailing zeros."""
     return f"${amount:.6f}".rstrip("0").rstrip(".") if isinstance(amount, (int, float)) else "an unknown amount"
 
 
 def row(label: str, text: str, style: str = "") -> Text:
-    """One line below the first: a label and what it says."""
+    """One line of the report's body: a label and its text."""
     line = Text("  ")
     line.append(f"{label:<{_LABEL_WIDTH}}", style="dim")
     line.append(text, style=style)
@@ -125,7 +125,7 @@ def row(label: str, text: str, style: str = "") -> Text:
 
 
 def render_diff(diff: Diff, then: str = "recorded", now: str = "now") -> list[Text]:
-    """One differing place: its path, and both values under these labels."""
+    """One differing field: its path, and both values under these labels."""
     at = first_difference(diff)
     lines = [Text(f"  {escape(str(diff.get('path', '$')))}", style="bold")]
     if "recorded" in diff:
@@ -240,9 +240,9 @@ def _reason_lines(verdict: Verdict) -> list[Text]:
 
 
 def render(verdict: Verdict) -> Text:
-    """The whole report, verdict first; content is escaped and cut.
+    """Render the whole report, verdict first; content is escaped and shortened.
 
-    `verdict` is what `spanreplay.report.json.parse` returns: every container is there.
+    `verdict` comes from `spanreplay.report.json.parse`, so no container is missing.
     """
     lines = [render_verdict_line(verdict)]
     cause = first_cause(verdict)

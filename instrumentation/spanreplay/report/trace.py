@@ -1,4 +1,4 @@
-"""What the replays of one request through several services came to: a line for each run, one for all, JSON; pure."""
+"""Report the replays of one request through several services: a line per run, a summary line, JSON; pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA: Final = "trace/1"
 
 @dataclass(frozen=True)
 class Caller:
-    """The call that led to a run."""
+    """The call that caused a run."""
 
     run_id: str
     app: str
@@ -28,12 +28,12 @@ class Caller:
 
 @dataclass(frozen=True)
 class Given:
-    """An answer that takes the place of the recorded one: what the run that gave that answers now."""
+    """An answer that replaces the recorded one: the present answer of the run that gave it."""
 
     call: int
     run_id: str
     changed: Sequence[str]
-    """What differs from the recorded answer, in words."""
+    """The differences from the recorded answer, in words."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Result:
 
     verdict: Verdict
     caller: Caller | None
-    """None for the run that the trace begins with here."""
+    """None for a run without a caller in this trace."""
     given: Sequence[Given] = ()
     asked: Sequence[str] = ()
-    """What differs between the recorded request and the one that its caller makes now, in words."""
+    """The differences between the recorded request and its caller's request now, in words."""
 
 
 def describe(result: Result) -> str:
@@ -61,7 +61,7 @@ def describe(result: Result) -> str:
 
 
 def describe_all(results: Sequence[Result], duration_ms: int) -> str:
-    """All runs in one line."""
+    """The summary line of all runs."""
     counts = Counter(result.verdict["verdict"] for result in results)
     words = ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
     apps = len({result.verdict.get("app") for result in results})
@@ -69,7 +69,7 @@ def describe_all(results: Sequence[Result], duration_ms: int) -> str:
 
 
 def render_json(trace_id: str, results: Sequence[Result], duration_ms: int) -> str:
-    """All of it as JSON text, schema `trace/1`: each verdict is a `divergence/1`."""
+    """The results as JSON text, schema `trace/1`; each verdict is a `divergence/1`."""
     runs = [
         {
             "caller": None if each.caller is None else {"run_id": each.caller.run_id, "call": each.caller.call},

@@ -1,4 +1,4 @@
-"""How two recorded runs differ, as text for a terminal and as one HTML page; pure."""
+"""Render the difference of two recorded runs, as text for a terminal and as one HTML page; pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def headline(found: RunDiff) -> str:
 
 
 def describe_call(each: CallDiff) -> str:
-    """Where a call is: its number in both runs, where they have it."""
+    """A call's number in each run that has it, its boundary and its place in the code."""
     if each.a and each.b:
         number = f"call {each.b}" if each.a == each.b else f"call {each.a} of A, {each.b} of B"
     else:
@@ -72,7 +72,7 @@ def _describe_ends(found: RunDiff) -> str:
 
 
 def _facts(found: RunDiff) -> list[tuple[str, str]]:
-    """What is said besides the differing values: (label, line)."""
+    """The facts besides the differing values, as (label, line)."""
     rows: list[tuple[str, str]] = []
     first = found.first
     if first is not None:
@@ -142,7 +142,7 @@ def _describe_run(run: Any) -> str:
 
 
 def _diffs(each: CallDiff | None) -> list[Diff]:
-    """The differing places as reports show them."""
+    """The differing fields in the shape that reports show."""
     if each is None:
         return []
     return [cast("Diff", {"path": d.path, "recorded": d.recorded, "now": d.now}) for d in each.diff]
@@ -150,7 +150,7 @@ def _diffs(each: CallDiff | None) -> list[Diff]:
 
 # ── cost ────────────────────────────────────────────────────────────────────────────────────────────
 def describe_costs(cost: CostDiff) -> list[str]:
-    """What both runs cost, then the places that make the difference."""
+    """The cost of both runs, then the places in the code that cause the difference."""
     lines = [f"A {_spent(cost.a)}; B {_spent(cost.b)}"]
     for place in [each for each in cost.places if each.weight][:PLACES_MAX]:
         lines.append(_describe_place(place))
@@ -178,7 +178,7 @@ def _spent(spent: Spent) -> str:
 
 # ── one page ────────────────────────────────────────────────────────────────────────────────────────
 def render_page_of_runs(found: RunDiff) -> str:
-    """One HTML page that loads nothing and runs nothing."""
+    """Render one self-contained HTML page without scripts."""
     word = "identical" if found.is_same and not found.reasons else "incomplete" if found.is_same else "diverged"
     title = {"identical": "the same", "incomplete": "no difference found"}.get(word, "different")
     parts = [

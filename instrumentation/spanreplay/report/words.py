@@ -1,4 +1,4 @@
-"""The words that every report shares: what a divergence means, where it is, how values are shown; pure."""
+"""Wording shared by all reports: the meaning and place of a divergence, and the format of values; pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 LINE_CHARACTERS_MAX: Final = 200
 HINT_CHARACTERS_MAX: Final = 1000
-"""A command that is to be copied is of no use without its end."""
+"""Longer than other lines: a command to copy is useless if it is cut off."""
 VALUE_CHARACTERS_MAX: Final = 96
 
 MEANING: Final = {
@@ -70,12 +70,12 @@ def enumerate_words(words: Sequence[str]) -> str:
 
 
 def duration(milliseconds: float) -> str:
-    """A time that people can read."""
+    """Format a duration for people."""
     return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.1f} s"
 
 
 def describe_place(divergence: Divergence) -> str:
-    """Which call of the run, as the words that follow `diverged`; '' if it is none."""
+    """The number and boundary of the call, as words that follow `diverged`; '' if it is not a call."""
     inside = escape(str(divergence.get("boundary") or ""))
     number = _number_of(divergence)
     where = f" at call {number}" if number > 0 else ""
@@ -83,13 +83,13 @@ def describe_place(divergence: Divergence) -> str:
 
 
 def _number_of(place: Divergence | Candidate | IgnoredDiff) -> int:
-    """What people call the call; verdicts of version 0.1 know its clock value only."""
+    """The number of a call as shown to people; verdicts of version 0.1 only have its clock value."""
     number = place.get("call", place.get("seq"))
     return number if isinstance(number, int) else 0
 
 
 def describe_message(divergence: Divergence) -> str:
-    """What differs, without the place where, which the reader has been told before."""
+    """The divergence's message without the place, which the report has already shown."""
     message = str(divergence.get("message", ""))
     _, found, rest = message.partition(f"({divergence.get('boundary')}, lane {divergence.get('lane')})")
     detail = rest.partition(": ")[2]
@@ -106,7 +106,7 @@ PART: Final = {
     "model": "the model's version",
     "history": "the conversation's history",
 }
-"""Which of the eight moving parts changed, in words."""
+"""The eight moving parts of an agent, in words."""
 _ITEMS_SHOWN_MAX: Final = 6
 _NAMES_SHOWN_MAX: Final = 12
 _SERVER: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
@@ -114,7 +114,7 @@ _UNKNOWN: Final = "unknown: the changed text is in no earlier output, argument, 
 
 
 def facts(divergence: Divergence) -> list[tuple[str, str]]:
-    """What a report says about a cause besides the difference itself: (label, one escaped line)."""
+    """The facts about a cause besides the difference itself, as (label, one escaped line)."""
     rows: list[tuple[str, str]] = []
     if divergence.get("code"):
         rows.append(("code", str(divergence["code"])))
@@ -150,7 +150,7 @@ def facts(divergence: Divergence) -> list[tuple[str, str]]:
 
 
 def _stated(pair: Stated) -> str:
-    """What a server states of itself, recorded and now; of two long lines the parts that differ."""
+    """A server's statement about itself, recorded and now; for two long lines only the differing parts."""
     name, recorded, now = (str(pair.get(member) or "") for member in ("name", "recorded", "now"))
     if recorded == now:
         return f"{name}: {recorded or 'not stated'}, both times"
@@ -163,7 +163,7 @@ def _stated(pair: Stated) -> str:
 
 
 def _is_shown_there(divergence: Divergence) -> bool:
-    """Whether the best evidence is the changed text itself; what merely changed too is a perhaps."""
+    """Whether the best evidence shows the cause; otherwise it merely changed too, and is reported as `perhaps`."""
     causes = divergence.get("causes") or [{}]
     return causes[0].get("strength") != "beside"
 
@@ -174,7 +174,7 @@ def _changes(changes: list[Change]) -> str:
 
 
 def describe_ignored(verdict: Verdict) -> list[str]:
-    """What differs in fields that keys leave out: one escaped line for equal differences of any number of calls."""
+    """Differences in fields that are not part of keys, as escaped lines; equal differences of calls share a line."""
     calls: dict[tuple[str, str], list[IgnoredDiff]] = {}
     for each in verdict.get("ignored_diffs") or []:
         for diff in each.get("diff") or []:
@@ -189,7 +189,7 @@ def describe_ignored(verdict: Verdict) -> list[str]:
 
 
 def _ignored_change(diff: Diff) -> tuple[str, str]:
-    """The name of a field and how it changed; of a URL on another server only its beginning."""
+    """The name of a field and its change; if only a URL's server changed, the servers."""
     path, recorded, now = str(diff.get("path", "$")), diff.get("recorded"), diff.get("now")
     if path == "url" and isinstance(recorded, str) and isinstance(now, str):
         bases = [_SERVER.match(url) for url in (recorded, now)]
@@ -200,7 +200,7 @@ def _ignored_change(diff: Diff) -> tuple[str, str]:
 
 
 def describe_unexercised(verdict: Verdict) -> list[str]:
-    """Functions that changed since the recording and did not run, one escaped line each."""
+    """Functions that have changed since the recording but did not run, one escaped line each."""
     lines = []
     for each in verdict.get("unexercised") or []:
         boundary = str(each.get("boundary") or "")
@@ -212,7 +212,7 @@ def describe_unexercised(verdict: Verdict) -> list[str]:
 
 
 def unchecked(verdict: Verdict) -> str:
-    """What an `identical` does not speak for, because it was not compared."""
+    """Outputs that an `identical` does not cover, because they could not be compared."""
     missing = []
     if not verdict["stdout"].get("compared"):
         missing.append("standard output")
@@ -222,19 +222,19 @@ def unchecked(verdict: Verdict) -> str:
 
 
 def describe_level(verdict: Verdict) -> str:
-    """What the level of the recording leaves open, in one escaped line; empty for `full`."""
+    """The limits of the recording's level, in one escaped line; empty for `full`."""
     level = verdict.get("level")
     return "" if level is None else shorten(level["leaves_open"], LINE_CHARACTERS_MAX)
 
 
 def describe_not_compared(verdict: Verdict) -> str:
-    """What no replay of this kind compares, in one escaped line."""
+    """Things that a replay like this never compares, in one escaped line."""
     found = [str(each.get("what", "")) for each in verdict.get("not_compared") or []]
-    return shorten(", ".join(found or ["stderr"]), LINE_CHARACTERS_MAX)  # older verdicts do not say it
+    return shorten(", ".join(found or ["stderr"]), LINE_CHARACTERS_MAX)  # older verdicts lack the list
 
 
 def describe_recorded_env(verdict: Verdict) -> str:
-    """What of the recorded environment is not set here, or is another one here, in one escaped line; '' if nothing."""
+    """Recorded environment variables and files that are missing or different here, in one escaped line; '' if none."""
     found = verdict.get("recorded_env") or {}
     parts = (
         ("from the recording, not set here: ", [*found.get("given", []), *found.get("files", [])]),
@@ -246,14 +246,14 @@ def describe_recorded_env(verdict: Verdict) -> str:
 
 
 def describe_warmth(verdict: Verdict) -> str:
-    """What a verdict adds to its word if units were replayed first; '' if none was."""
+    """The addition to the verdict's word if earlier units were replayed first; '' if not."""
     warm_up = verdict.get("warm_up")
     count = warm_up["replayed"] if warm_up else 0
     return f" after warming up with {plural(count, 'earlier unit')}" if count else ""
 
 
 def describe_warm_up(verdict: Verdict) -> list[str]:
-    """Which earlier units were not replayed whole, and whether any are missing; escaped lines."""
+    """Earlier units that were not replayed in full, that are needed, or that are missing; escaped lines."""
     warm_up = verdict.get("warm_up")
     if not warm_up:
         return []
@@ -290,7 +290,7 @@ def show_value(value: Any, at: int) -> str:
 
 
 def first_difference(diff: Diff) -> int:
-    """Where two shown texts part; `at` counts in the whole texts, of which the report may hold a piece."""
+    """Index of the first difference in the shown texts; `at` refers to the whole texts, which may have been cut."""
     recorded, now = diff.get("recorded"), diff.get("now")
     if not isinstance(recorded, str) or not isinstance(now, str):
         return 0
@@ -301,11 +301,11 @@ def first_difference(diff: Diff) -> int:
 _STOPPING: Final = frozenset(
     {"changed_call", "extra_call", "ambiguous", "boundary_renamed", "type_changed", "unserializable"}
 )
-"""Kinds of calls behind which a replay stops, unless the plan says otherwise."""
+"""Kinds of divergences at which a replay stops, unless the plan says otherwise."""
 
 
 def is_cut_short(verdict: Verdict) -> bool:
-    """Whether the agent was stopped at a call, so that what it printed had to end there."""
+    """Whether the agent was stopped at a call, so that its output ends there."""
     cause = first_cause(verdict)
     goes_on = verdict.get("plan", {}).get("on_change", "stop") != "stop"
     return cause is not None and cause.get("kind") in _STOPPING and not goes_on

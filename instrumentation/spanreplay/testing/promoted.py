@@ -1,4 +1,4 @@
-"""What a promoted run asserts: a call that was wrong is not made again, and nothing else has changed before it."""
+"""The assertion of promoted tests: a wrong call is not made again, and the run has not changed elsewhere before it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _STATUSES: Final = (0, 3, 4)
 _TIMEOUT_S: Final = 600.0
 _MAIN: Final = "from spanreplay.cli import main; main()"
 _NOT_MADE: Final = frozenset({"missing_call", "changed_call", "type_changed"})
-"""Kinds of divergences of a recorded call that was not made, or not with its request."""
+"""Kinds of divergences in which a recorded call was not made, or was made with another request."""
 Instead = tuple[str, str, int]
-"""How a replay parts from its recording: kind of divergence, boundary, number of the recorded call (0: none)."""
+"""First divergence of a replay: its kind, boundary, and the number of the recorded call (0: none)."""
 
 
 def check_promoted(
@@ -31,13 +31,13 @@ def check_promoted(
     cwd: str | os.PathLike[str],
     timeout_s: float = _TIMEOUT_S,
 ) -> None:
-    """Replay a recording with the code that is there; `spanreplay promote` writes tests that call this.
+    """Replay a recording with today's code; `spanreplay promote` writes tests that call this function.
 
-    `never`: the number of the recorded call that must not be made again. `instead`: how the replay of the fixed code
-    parts from the recording. Nothing is called and nothing is written.
+    `never`: the number of the recorded call that must not be made again. `instead`: the first divergence of the fixed
+    code. No live call is made and nothing is written.
 
-    Raises: AssertionError if the call is made again, or if the replay parts from its recording elsewhere, so that
-    nothing is known of the call; RuntimeError if there is no verdict.
+    Raises: AssertionError if the call is made again, or if the replay diverges from the recording elsewhere, so that
+    nothing is known about the call; RuntimeError if there is no verdict.
     """
     verdict = _replay(recording, command, cwd, timeout_s)
     found = find_instead(verdict)
@@ -52,9 +52,9 @@ def check_promoted(
 
 
 def is_made(verdict: Mapping[str, Any], span_id: str) -> bool:
-    """Whether a recorded call, named by its span, was made, also where it was made at another place.
+    """Whether a recorded call, named by its span, was made, even if at another place.
 
-    Raises: RuntimeError where the verdict can't tell.
+    Raises: RuntimeError if the verdict can't tell.
     """
     divergences = verdict.get("divergences") or []
     if verdict.get("divergences_total", len(divergences)) > len(divergences):
@@ -66,7 +66,7 @@ def is_made(verdict: Mapping[str, Any], span_id: str) -> bool:
 
 
 def find_instead(verdict: Mapping[str, Any]) -> Instead | None:
-    """How a replay parts from its recording; None if it does not."""
+    """The first divergence of a replay; None if there is none."""
     divergences = verdict.get("divergences") or []
     first = next((each for each in divergences if not each.get("downstream")), None)
     if first is None:

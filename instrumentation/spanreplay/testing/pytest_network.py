@@ -1,6 +1,6 @@
-"""No network in tests that have no recording: an audit hook that denies, inside a block, all hosts but those named.
+"""Block the network in tests without a recording: inside a block, an audit hook denies all hosts except named ones.
 
-Hooks can't be removed; outside of a block this one does nothing.
+Audit hooks can't be removed; outside a block this one is a no-op.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _is_hooked = False
 
 
 class NetworkBlocked(ReplayMiss):
-    """A test tried to reach a host that it may not reach; no `Exception`, because retry loops swallow those."""
+    """A test tried to reach a blocked host. Not an `Exception`, because retry loops swallow those."""
 
 
 @contextmanager
 def blocked(allowed: Iterable[str]) -> Iterator[None]:
-    """Deny the network but for `allowed`: host names and addresses, with `*` and `?`. Sockets of this machine's file
-    system stay open. Blocks nest: the innermost one decides.
+    """Deny the network except for `allowed`: host names and addresses, with `*` and `?`. Unix domain sockets stay
+    allowed. Blocks nest: the innermost one decides.
     """
     global _allowed, _is_hooked
     hosts = {host.lower() for host in allowed}
@@ -66,7 +66,7 @@ def _check(host: Any, allowed: frozenset[str], passed: frozenset[str] = frozense
 
 
 def _addresses(host: str) -> set[str]:
-    """The addresses of a name, which is all that a connection tells."""
+    """The addresses of a host name: a connection only shows the address."""
     if "*" in host or "?" in host:
         return set()
     import socket

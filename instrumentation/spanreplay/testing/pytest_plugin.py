@@ -1,12 +1,12 @@
-"""pytest plug-in: a test marked `replay` runs against its recording, without network, and fails where it differs.
+"""pytest plug-in: a test marked `replay` runs against its recording, without network, and fails if it diverges.
 
     @pytest.mark.replay                       # recordings/<module>/<test>.replay, beside the test
     @pytest.mark.replay("incident.replay", live=["tool:get_*"])
 
-Fixtures `mock_llm`, `mock_openai`, `mock_anthropic`, `mock_gemini` and `mock_langchain` answer model calls without any
-recording.
+The fixtures `mock_llm`, `mock_openai`, `mock_anthropic`, `mock_gemini` and `mock_langchain` answer model calls without
+a recording.
 
-pytest loads this module in every run: it imports nothing but pytest until a marked test is set up.
+pytest loads this module in every run, so it imports only pytest until a marked test is set up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MODES: Final = ("replay", "record", "once", "new", "off")
 MODE_ALIASES: Final = {"none": "replay", "all": "record", "rewrite": "record", "new_episodes": "new", "auto": "new"}
-"""What vcrpy and pytest-recording call the modes."""
+"""Names of the modes in vcrpy and pytest-recording."""
 _RECORDING: Final = frozenset({"record", "new"})
 _NAME_CHARACTERS_MAX: Final = 120
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.=+-]+")
@@ -37,11 +37,11 @@ _KEYWORDS: Final = frozenset({"live", "stub", "on_change", "mode", "sandbox"})
 _SIGNATURE: Final = "replay(source=None, *, live=(), stub=(), on_change='stop', mode=None, sandbox=True)"
 _session_key: Final = pytest.StashKey["ReplaySession"]()
 _renewed_key: Final = pytest.StashKey[bool]()
-"""On a test in mode `new`: whether its recording did not fit, and it is being recorded anew."""
+"""On a test in mode `new`: whether its recording did not fit and is being re-recorded."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options, all of them --replay-…."""
+    """Add the command line options, all named --replay-…."""
     group = parser.getgroup("spanreplay", "replay of recorded agents (spanreplay)")
     group.addoption(
         "--replay-mode",
@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say so where marked tests are not replayed."""
+    """Show the mode in the header, unless it is `replay`."""
     mode = _mode(config)
     return None if mode == "replay" else f"spanreplay: --replay-mode={mode}"
 
@@ -110,7 +110,7 @@ def _read_mode(text: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Have a marked test use the fixture that sets its replay up."""
+    """Add the fixture `replay_session` to a marked test."""
     fixtures = getattr(item, "fixturenames", None)
     if isinstance(fixtures, list) and "replay_session" not in fixtures and _is_on(item):
         fixtures.append("replay_session")
@@ -118,11 +118,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtest_protocol")
 def pytest_spanreplay_block_network(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Deny the network to a test, its fixtures included, where that is asked for."""
+    """Deny the network to a test and its fixtures, if an option or its mark asks for it."""
     mark = item.get_closest_marker("replay_block_network")
     if mark is None and not item.config.getoption("--replay-block-network"):
         return (yield)
-    if item.get_closest_marker("replay") is not None:  # it has no network in a replay, and needs it to be recorded
+    if item.get_closest_marker("replay") is not None:  # a replay denies the network itself; recording needs it
         return (yield)
     from spanreplay.testing.pytest_network import blocked
 
@@ -135,7 +135,7 @@ def pytest_spanreplay_block_network(item: pytest.Item) -> Generator[None, Any, A
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Run the body of a marked test in its block; the verdict decides."""
+    """Run the body of a marked test inside its recording or replay, and judge it."""
     session = item.stash.get(_session_key, None)
     if session is None or not _is_on(item):
         return (yield)
@@ -151,7 +151,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-    """Have what a fixture writes be there for the other tests, also where its test asks for it late."""
+    """Keep files that a fixture writes for other tests, even if it is set up while a replay runs."""
     if _session_of(request) is None:
         return (yield)
     from spanreplay.runtime.process.surroundings import set_aside
@@ -161,14 +161,14 @@ def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any,
 
 
 def _session_of(request: pytest.FixtureRequest) -> ReplaySession | None:
-    """The replay of the test that asks for a fixture, once there is one."""
+    """The session of the test that requests a fixture; None before it has one."""
     item = getattr(request, "_pyfuncitem", None)
     return None if item is None else item.stash.get(_session_key, None)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """In mode `new`, run a test whose recording does not fit a second time, and record it then; only that counts."""
+    """In mode `new`, rerun a test whose recording does not fit, and record it; only the second run counts."""
     if not _is_on(item) or not _may_be_new(item):
         return None
     from _pytest.runner import runtestprotocol
@@ -187,7 +187,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _may_be_new(item: pytest.Item) -> bool:
-    """Whether the command line, or else something closer to the test, may ask for mode `new`."""
+    """Whether the command line or the mark asks for mode `new`."""
     mark = item.get_closest_marker("replay")
     marked = None if mark is None else mark.kwargs.get("mode")
     return _mode(item.config) == "new" or MODE_ALIASES.get(str(marked), marked) == "new"
@@ -195,13 +195,13 @@ def _may_be_new(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def replay_config() -> dict[str, Any]:
-    """What marks say where they say nothing: any of their keywords; override it for a module."""
+    """Default keywords for the mark `replay`; override this fixture in a module."""
     return {}
 
 
 @pytest.fixture
 def replay_plan(request: pytest.FixtureRequest, replay_config: dict[str, Any]) -> Plan:
-    """The plan that the test's mark asks for; override it to say which calls run live."""
+    """The plan from the test's mark; override this fixture to choose which calls run live."""
     from spanreplay.model.errors import ConfigError
     from spanreplay.replayer.resolve.plan import build_plan
 
@@ -219,7 +219,7 @@ def replay_plan(request: pytest.FixtureRequest, replay_config: dict[str, Any]) -
 
 @pytest.fixture
 def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_config: dict[str, Any]) -> ReplaySession:
-    """The replay of this test: `.served`, `.divergences`, `.verdict()`, `.mode`; it begins with the test's body."""
+    """The replay of this test: `.served`, `.divergences`, `.verdict()`, `.mode`; it starts with the test's body."""
     from spanreplay.testing.pytest_session import ReplaySession
 
     item, config = request.node, request.config
@@ -252,7 +252,7 @@ def replay_session(request: pytest.FixtureRequest, replay_plan: Plan, replay_con
 
 
 def _surroundings(item: pytest.Item) -> Surroundings:
-    """What is known of the folders of a test when its body begins."""
+    """The folders of a test at the start of its body."""
     from spanreplay.runtime.process.surroundings import Surroundings
 
     config, fixtures = item.config, getattr(item, "funcargs", {})
@@ -260,7 +260,7 @@ def _surroundings(item: pytest.Item) -> Surroundings:
     is_moved = here != os.path.realpath(config.invocation_params.dir)
     aliases: dict[str, str] = {}
     factory = getattr(config, "_tmp_path_factory", None)
-    if factory is not None:  # the body may ask for a folder below it that is not there yet
+    if factory is not None:  # the body may create a folder below it later
         aliases[os.path.realpath(factory.getbasetemp())] = "<basetemp>"
     for name in ("tmpdir", "tmp_path"):
         if name in fixtures:
@@ -269,7 +269,7 @@ def _surroundings(item: pytest.Item) -> Surroundings:
 
 
 def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:
-    """The mode of one test; a mark's own mode stands unless the command line names one."""
+    """Choose the mode of one test; a mark's own mode applies unless the command line names one."""
     mode = _mode(config)
     if mode == "replay" and marked is not None:
         try:
@@ -278,10 +278,10 @@ def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:
             pytest.fail(f"the mark replay: mode {exc}", pytrace=False)
     if mode == "off":
         return mode
-    if file is None:  # a run id names a run that has been: only a file can be recorded anew
+    if file is None:  # a run id names a past run: only a file can be re-recorded
         return "replay"
     if mode == "once":
-        # Where CI is set, what was never recorded fails and says so
+        # In CI a test without a recording fails, with a message that says so
         return "replay" if Path(file).exists() or _is_ci() else "record"
     if mode in _RECORDING and _is_ci():
         pytest.fail(
@@ -291,7 +291,7 @@ def _choose_mode(config: pytest.Config, marked: Any, file: str | None) -> str:
 
 
 def find_source(named: str, test_file: Path, node_id: str) -> tuple[str, bool]:
-    """What a mark names, and whether it is a file: a path (beside the test first), a run id, or the test's own file."""
+    """A mark's source, and whether it is a file: a path (first beside the test), a run id, or the default file."""
     if not named:
         test = node_id.partition("::")[2].replace("::", ".")
         return str(test_file.parent / "recordings" / test_file.stem / f"{safe_name(test)}.replay"), True
@@ -305,14 +305,14 @@ def find_source(named: str, test_file: Path, node_id: str) -> tuple[str, bool]:
 
 
 def safe_name(name: str) -> str:
-    """A file name for a test; two tests never share one."""
+    """A file name for a test, different for every test."""
     safe = _UNSAFE.sub("-", name).strip("-")[:_NAME_CHARACTERS_MAX]
     return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 @pytest.fixture
 def mock_llm(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
-    """Models of any provider that say what the test sets; `@pytest.mark.llm_mock(provider="anthropic")` picks one."""
+    """Mocked models of any provider; `@pytest.mark.llm_mock(provider="anthropic")` chooses one provider."""
     mark = request.node.get_closest_marker("llm_mock")
     provider = "" if mark is None else str(mark.kwargs.get("provider", mark.args[0] if mark.args else ""))
     yield from _mock(request, provider)
@@ -320,25 +320,25 @@ def mock_llm(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
 
 @pytest.fixture
 def mock_openai(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
-    """OpenAI's chat completions, responses and embeddings."""
+    """Mocks OpenAI's chat completions, responses and embeddings."""
     yield from _mock(request, "openai")
 
 
 @pytest.fixture
 def mock_anthropic(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
-    """Anthropic's messages."""
+    """Mocks Anthropic's messages."""
     yield from _mock(request, "anthropic")
 
 
 @pytest.fixture
 def mock_gemini(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
-    """Google's generateContent."""
+    """Mocks Google's generateContent."""
     yield from _mock(request, "gemini")
 
 
 @pytest.fixture
 def mock_langchain(request: pytest.FixtureRequest) -> Generator[MockLLM, None, None]:
-    """Models of any provider, below LangChain; `.model` is a chat model to pass in."""
+    """Mocked models of any provider for LangChain; `.model` is a chat model to pass in."""
     yield from _mock(request, "")
 
 

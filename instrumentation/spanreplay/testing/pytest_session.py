@@ -1,4 +1,4 @@
-"""The replay, or the recording, of one marked test; imported when the first one is set up."""
+"""The replay or recording of one marked test; imported when the first marked test is set up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_VERDICT: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit
 
 
 class ReplaySession:
-    """What a marked test can ask about its replay; while recording, nothing is served and nothing differs."""
+    """The replay of a marked test, for the test to inspect; while recording, nothing is served and nothing differs."""
 
     def __init__(
         self,
@@ -54,23 +54,23 @@ class ReplaySession:
 
     @property
     def served(self) -> int:
-        """How many calls were answered from the recording so far."""
+        """Number of calls answered from the recording so far."""
         return 0 if self._replay is None else self._replay.served
 
     @property
     def divergences(self) -> Sequence[Divergence]:
-        """What differed so far; calls that were not made are only in the verdict."""
+        """Divergences so far; missing calls are only in the verdict."""
         return () if self._replay is None else self._replay.divergences
 
     def verdict(self) -> dict[str, Any]:
-        """The verdict as of now, schema divergence/1. Raises: ConfigError where nothing is replayed."""
+        """The current verdict, schema divergence/1. Raises: ConfigError if the test is not being replayed."""
         if self._replay is None:
             raise ConfigError("there is no verdict: the test is not being replayed", hint="ask in mode replay only")
         return self._replay.verdict()
 
     # ── the plug-in's side ──────────────────────────────────────────────────────────────────────────
     def start(self) -> None:
-        """Begin the block. Raises: pytest.fail.Exception with one line that says what is missing."""
+        """Start recording or replaying. Raises: pytest.fail.Exception if the recording is missing or can't be used."""
         try:
             if self.mode == "record":
                 self._recording = blocks.record(name=self._node_id)
@@ -87,7 +87,7 @@ class ReplaySession:
             _fail(f"{exc}\nhint: {exc.hint}" if exc.hint else str(exc))
 
     def finish(self, exc: BaseException | None) -> None:
-        """End the block and judge; returns if the test's own outcome stands. Raises: pytest.fail.Exception."""
+        """Stop, and judge the replay; returns if the test's own outcome stands. Raises: pytest.fail.Exception."""
         if self._recording is not None:
             self._end_recording(self._recording, exc)
         elif self._replay is not None:
@@ -152,7 +152,7 @@ class ReplaySession:
 
 
 def _is_consequence(verdict: dict[str, Any], exc: BaseException | None) -> bool:
-    """Whether calls are only missing because the test failed before it came to them."""
+    """Whether calls are missing only because the test failed before it made them."""
     return (
         isinstance(exc, (Exception, pytest.fail.Exception))
         and verdict["verdict"] == "diverged"
@@ -162,4 +162,4 @@ def _is_consequence(verdict: dict[str, Any], exc: BaseException | None) -> bool:
 
 def _fail(message: str, cause: BaseException | None = None) -> None:
     failure = pytest.fail.Exception(message, pytrace=False)
-    raise failure from (cause if isinstance(cause, Exception) else None)  # a ReplayMiss says what the report says
+    raise failure from (cause if isinstance(cause, Exception) else None)  # a ReplayMiss only repeats the report

@@ -1,1 +1,1 @@
-"""Starts an agent as a child of the command, and says how it ended."""
+"""Start an agent as a child process, and tell how it ended."""

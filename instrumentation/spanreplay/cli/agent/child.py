@@ -1,4 +1,4 @@
-"""Runs the agent as a child: its standard streams pass through, signals reach it, its end is told."""
+"""Run the agent as a child process: pass its standard streams and signals through, and report how it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FROM_KEYBOARD: Final = (signal.SIGINT, signal.SIGQUIT)
 
 
 def _shares_terminal() -> bool:
-    """Whether the keyboard's signals already reach the child, because we are the terminal's foreground group."""
+    """Whether the child already gets the keyboard's signals, because we are in the terminal's foreground group."""
     try:
         return os.tcgetpgrp(sys.__stdin__.fileno() if sys.__stdin__ else 0) == os.getpgrp()
     except (OSError, ValueError):
@@ -29,14 +29,14 @@ def _shares_terminal() -> bool:
 
 
 class _Forwarder:
-    """Passes signals on to the child, those too that come before it has been started."""
+    """Forwards signals to the child, including those that arrive before it has started."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
+        """Forward a signal, or keep it until the child has started."""
         if number in _FROM_KEYBOARD and _shares_terminal():
             return
         if self._process is None:
@@ -45,7 +45,7 @@ class _Forwarder:
             self._process.send_signal(number)
 
     def pass_to(self, process: subprocess.Popen[bytes]) -> None:
-        """The child has been started."""
+        """Set the started child as the target, and forward the signals kept so far."""
         self._process = process
         for number in self._early:
             process.send_signal(number)
@@ -53,7 +53,7 @@ class _Forwarder:
 
 @contextmanager
 def _forwarding() -> Iterator[_Forwarder]:
-    """Pass signals on while the child runs; only the main thread may."""
+    """Forward signals while the child runs; in other threads than the main one, forward none."""
     forwarder = _Forwarder()
     if threading.current_thread() is not threading.main_thread():
         yield forwarder
@@ -76,10 +76,10 @@ def run_child(
     cwd: Path | None = None,
     hash_secret: bytes = b"",
 ) -> int:
-    """Run a command to its end; its exit status, or minus the signal that ended it. Raises: ConfigError.
+    """Run a command to its end; return its exit status, or minus the signal that ended it. Raises: ConfigError.
 
-    `stdout` and `stderr` are file descriptors that take the place of standard output and error. A child that takes
-    longer than `timeout_s` is killed. `cwd` is the folder that it starts in; this one without. For `hash_secret` see
+    `stdout` and `stderr` are file descriptors for the child's standard output and error. A child that takes longer
+    than `timeout_s` is killed. `cwd` is the folder to start it in; default: this one. For `hash_secret` see
     `hashing_as`.
     """
     sys.stdout.flush()
@@ -104,9 +104,9 @@ def run_child(
 def hashing_as(
     secret: bytes, argv: Sequence[str], environ: Mapping[str, str]
 ) -> Iterator[tuple[list[str], tuple[int, ...]]]:
-    """The words that start a command whose Python hashes texts by a recorded secret, and what they read it from.
+    """The command line that starts a command with a recorded hash secret, and the file descriptors to pass to it.
 
-    The command's own words where there is no secret, where PYTHONHASHSEED decides, and on machines other than Linux.
+    The command line is unchanged without a secret, if PYTHONHASHSEED fixes the hashes, and on systems other than Linux.
     """
     if not secret or environ.get("PYTHONHASHSEED", "random") not in ("", "random") or not seeded_start.is_possible():
         yield list(argv), ()
@@ -121,12 +121,12 @@ def hashing_as(
 
 
 def as_shell_status(status: int) -> int:
-    """An exit status as a shell tells it: 128 + n for a process that signal n ended."""
+    """The exit status as a shell reports it: 128 + n for a process that signal n ended."""
     return status if status >= 0 else 128 - status
 
 
 def describe_end(status: int) -> str:
-    """How a child ended, in words."""
+    """Describe how a child ended, in words."""
     if status >= 0:
         return f"ended with exit status {status}"
     try:

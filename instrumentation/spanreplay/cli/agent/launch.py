@@ -1,4 +1,4 @@
-"""How an agent's command is started under spanreplay: which Python runs it, and with what environment."""
+"""Prepare an agent's command to start under spanreplay: find the Python that runs it, and build its environment."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HASH_SEED_MAX: Final = 2**32 - 1
 _SHEBANG_BYTES_MAX: Final = 512
 _TAKES_VALUE: Final = frozenset("WXcm")
 KERNELS: Final = ("ipykernel_launcher", "ipykernel")
-"""Modules that are started as a kernel of Jupyter."""
+"""Modules that start a Jupyter kernel."""
 _EXPORTERS: Final = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A command that can be started; `python` is the interpreter that runs it, where that can be told."""
+    """A command that can be started; `python` is the interpreter that runs it, '' if unknown."""
 
     argv: tuple[str, ...]
     python: str = ""
@@ -39,7 +39,7 @@ class Agent:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether its Python would ignore PYTHONPATH or sitecustomize, and with them spanreplay."""
+        """Whether its Python would ignore PYTHONPATH or sitecustomize, and so would not load spanreplay."""
         return any(flag in self.python_flags for flag in "IES")
 
 
@@ -76,7 +76,7 @@ def _read_shebang(path: str) -> list[str]:
 
 
 def find_agent(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> Agent:
-    """What a command would start. Raises: ConfigError if there is no such program."""
+    """Find the program that a command starts, and its Python. Raises: ConfigError if there is no such program."""
     executable = shutil.which(command[0], path=environ.get("PATH"))
     if executable is None:
         raise ConfigError(
@@ -96,7 +96,7 @@ def find_agent(command: Sequence[str], environ: Mapping[str, str] = os.environ) 
 
 
 def check_not_isolated(agent: Agent) -> None:
-    """Refuse a Python that would not even load spanreplay. Raises: ConfigError."""
+    """Refuse a Python that would not load spanreplay. Raises: ConfigError."""
     if agent.is_isolated:
         raise ConfigError(
             f"Python runs with -{agent.python_flags}, so it would not load spanreplay",
@@ -105,30 +105,30 @@ def check_not_isolated(agent: Agent) -> None:
 
 
 def choose_hash_seed() -> str:
-    """A seed for the hashes of texts that a replay can set again; Python does not tell the one that it chooses."""
+    """Choose a string hash seed that a replay can set again; Python does not reveal a seed that it chooses itself."""
     return str(secrets.randbelow(HASH_SEED_MAX) + 1)
 
 
 def recorded_hash_seed(recording: Recording) -> str:
-    """The seed that a recording states, '' if it states none that can be set."""
+    """The hash seed in a recording, '' if it has none that can be set."""
     seed = str(recording.root.env.get("hash_seed", ""))
     return seed if seed.isdecimal() else ""
 
 
 def _find_key() -> tuple[str, Path]:
-    """The name of the redaction key's file, if it is set, and where it is."""
+    """The configured name of the redaction key's file, '' if not set, and the path that applies."""
     named = config.read_setting("SPANREPLAY_REDACT_KEY")
     return named, Path(named) if named else config.read_data_dir() / "redact.key"
 
 
 def keep_key(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings that name another directory, with the redaction key of the one that the recording was made in."""
+    """Add the redaction key of this directory to settings that name another directory, if the key exists."""
     _, key = _find_key()
     return {**settings, "SPANREPLAY_REDACT_KEY": str(key.absolute())} if key.exists() else dict(settings)
 
 
 def recorded_hash_secret(recording: Recording) -> bytes:
-    """The secret that the recorded process drew for its hashes; empty without it, or without its redaction key."""
+    """The hash secret of the recorded process; empty if it is not recorded, or without its redaction key."""
     environment = recording.root.env
     named, path = _find_key()
     if not hash_secret.is_recorded(environment) or not path.is_file():
@@ -146,12 +146,12 @@ def build_environ(
     hash_seed: str = "",
     here: Path | None = None,
 ) -> dict[str, str]:
-    """The environment that an agent runs with; pure except for the working directory.
+    """Build the environment for an agent; pure except for the working directory.
 
-    `hash_seed` is used unless PYTHONHASHSEED is set already. `here` is the folder that it starts in; this one without.
+    `hash_seed` is used unless PYTHONHASHSEED is already set. `here` is the folder to start in; default: this one.
 
-    OpenTelemetry's own configuration fails where a distro is installed and an exporter is not, before we are asked,
-    so no exporter is named unless the user names one. A replay exports nothing and is never switched off.
+    OpenTelemetry's own configuration fails before spanreplay runs if a distro is installed without an exporter, so
+    the exporters are set to `none` unless the user names one. A replay exports nothing and can't be switched off.
     """
     result = dict(environ)
     for name in _EXPORTERS:
@@ -163,7 +163,7 @@ def build_environ(
         result["PYTHONHASHSEED"] = hash_seed
     result.update(settings)
     before = [p for p in result.get("PYTHONPATH", "").split(os.pathsep) if p]
-    # As opentelemetry-instrument does, for programs that are started by an executable of their own.
+    # Like opentelemetry-instrument, for programs with an executable of their own.
     folder = str(here or Path.cwd())
     result["PYTHONPATH"] = os.pathsep.join(
         [str(BOOT), *([] if folder in before else [folder]), *(p for p in before if p != str(BOOT))]
@@ -172,7 +172,7 @@ def build_environ(
 
 
 def as_kernel(agent: Agent, environment: Mapping[str, Any]) -> Agent:
-    """The kernel that a cell was recorded in, where the command is that of a notebook which starts one; pure."""
+    """If a notebook cell was recorded in a Jupyter kernel, the command that starts the kernel itself; pure."""
     module, argv = environment.get(MODULE), environment.get("argv")
     if module not in KERNELS or not isinstance(argv, list) or not agent.python:
         return agent
@@ -183,7 +183,7 @@ def as_kernel(agent: Agent, environment: Mapping[str, Any]) -> Agent:
 
 
 def find_recorded_agent(command: Sequence[str], recording: Recording) -> Agent:
-    """The command that was written, else that of the recording. Raises: ConfigError."""
+    """The given command, else the command in the recording. Raises: ConfigError."""
     environment = recording.root.env
     if command:
         return as_kernel(find_agent(command), environment)

@@ -1,4 +1,4 @@
-"""Tells, as JSON, what one Python has installed; run as a script by that Python, which may lack everything of ours."""
+"""Print, as JSON, what a Python has installed. Runs as a script in that Python, which may lack all our packages."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ def _origin(module: str) -> str:
 
 def main() -> None:
     """Write one JSON object to standard output."""
-    # The script's own folder is none of the agent's.
+    # The script's own folder is not on the agent's path.
     sys.path[:1] = [""]
     found = {
         "python": ".".join(map(str, sys.version_info[:3])),

@@ -1,11 +1,11 @@
-"""Start Python so that it hashes texts as another process did: `python -I -S seeded_start.py FD COMMAND...`.
+"""Start Python with the hash secret of another process: `python -I -S seeded_start.py FD COMMAND...`.
 
-A set of texts has the order of their hashes, and Python draws the secret of these before any of its code runs: with its
-first `getrandom` of that many bytes. Where a recording holds the secret, this script puts it there. It executes the
-command in its own process, while a process beside it waits for that system call (`ptrace`), changes what the call gave,
-lets go and ends. Linux only. Where tracing is not allowed, the command runs with hashes of its own.
+The order of a set of strings follows from their hashes. Python draws the secret for these before any Python code runs,
+with its first `getrandom` call for SECRET_BYTES bytes. If a recording holds the secret, this script sets it again: it
+executes the command in its own process, while a second process waits for that system call (`ptrace`), overwrites its
+result, detaches and ends. Linux only. If tracing is not allowed, the command runs with random hashes.
 
-FD is read to its end: the secret. Stands alone: nothing but the standard library is imported.
+FD is read to its end and gives the secret. Self-contained: imports only the standard library.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ SECRET_BYTES: Final = 24
 """Size of CPython's `_Py_HashSecret_t`, since 3.4."""
 _MACHINE: Final = os.uname().machine if hasattr(os, "uname") else ""
 _GETRANDOM: Final = {"x86_64": 318, "aarch64": 278}
-"""The number of the system call."""
+"""Machine → number of the system call."""
 _NOT_HERE: Final = {
     "x86_64": bytes.fromhex("48c7c0daffffffc3"),  # mov rax, -ENOSYS; ret
     "aarch64": bytes.fromhex("a0048092c0035fd6"),  # mov x0, -ENOSYS; ret
 }
 _IN_MEMORY: Final = (b"__vdso_getrandom", b"__kernel_getrandom")
-"""A glibc from 2.41 on asks this function of the kernel's first, which makes no system call."""
+"""glibc 2.41 and later call this vDSO function of the kernel first, which makes no system call."""
 _NONBLOCK: Final = 1
 _CALLS_MAX: Final = 20_000
-"""System calls after which a command is no Python, or one that draws no secret."""
+"""Give up after this many system calls: the command is not a Python, or it draws no secret."""
 
 _SYSCALL, _DETACH, _SEIZE, _LISTEN, _GET_SYSCALL_INFO = 24, 17, 0x4206, 0x4208, 0x420E
-_OPTIONS: Final = 0x1 | 0x10  # system calls are told from signals; execve is told
+_OPTIONS: Final = 0x1 | 0x10  # mark stops at system calls; report execve
 _EVENT_EXEC, _EVENT_STOP = 4, 128
 _CALL_STOP: Final = 5 | 0x80
 _ENTRY, _EXIT = 1, 2
@@ -48,7 +48,7 @@ _DYNSYM: Final = 11
 
 
 def is_possible() -> bool:
-    """Whether this machine is one for which it is written."""
+    """Whether this platform is supported."""
     return sys.platform == "linux" and _MACHINE in _GETRANDOM and sys.byteorder == "little"
 
 
@@ -67,7 +67,7 @@ def main(words: list[str]) -> None:
 
 
 def _be_traced(secret: bytes) -> None:
-    """Have a process beside this one that is ready; it is no child of this one, which the command could wait for."""
+    """Start the tracing process and wait until it is ready; as a grandchild, so that the command can't wait for it."""
     tracee = os.getpid()
     is_allowed, allow = os.pipe()
     answer, say = os.pipe()
@@ -83,7 +83,7 @@ def _be_traced(secret: bytes) -> None:
     os.close(is_allowed)
     told = os.read(answer, 4)
     if len(told) == 4:
-        ctypes.CDLL(None).prctl(_SET_PTRACER, struct.unpack("i", told)[0], 0, 0, 0)  # where only parents may trace
+        ctypes.CDLL(None).prctl(_SET_PTRACER, struct.unpack("i", told)[0], 0, 0, 0)  # if only ancestors may trace
         os.write(allow, b".")
         os.read(answer, 1)  # it is ready, or it has ended
     os.close(allow)
@@ -102,7 +102,7 @@ def _trace_and_end(tracee: int, secret: bytes, is_allowed: int, say: int) -> Non
 
 
 class _Tracer:
-    """Whoever follows the system calls of a process until its hashes are seeded."""
+    """Follows the system calls of a process until its hash secret is drawn."""
 
     def __init__(self, tracee: int) -> None:
         self._tracee = tracee
@@ -112,10 +112,10 @@ class _Tracer:
         self._info = ctypes.create_string_buffer(_INFO_BYTES)
         self._number = _GETRANDOM[_MACHINE]
         self._at = 0
-        """Where the secret will be, while it is being drawn."""
+        """Address of the secret during the system call that draws it, else 0."""
 
     def run(self, secret: bytes, say: int) -> None:
-        """Follow a process from its execve on. Raises: OSError where that is not allowed."""
+        """Follow a process from its execve on. Raises: OSError if tracing is not allowed."""
         self._ask(_SEIZE, 0, _OPTIONS)
         os.write(say, b".")
         os.close(say)
@@ -143,7 +143,7 @@ class _Tracer:
             raise OSError(ctypes.get_errno(), "ptrace")
 
     def _has_drawn(self) -> bool:
-        """Whether the system call that ends here drew the secret; one that begins here is looked at."""
+        """Whether the system call that ends here drew the secret; for one that begins here, note its arguments."""
         self._ask(_GET_SYSCALL_INFO, _INFO_BYTES, ctypes.addressof(self._info))
         kind = self._info.raw[0]
         if kind == _ENTRY:
@@ -165,7 +165,7 @@ class _Tracer:
             memory.write(content)
 
     def _mask_function(self) -> None:
-        """Let the kernel's function for random bytes be missing, so that the C library makes a system call."""
+        """Disable the kernel's vDSO function for random bytes, so that the C library makes a system call."""
         with open(f"/proc/{self._tracee}/auxv", "rb") as source:  # noqa: PTH123 -- light
             words = source.read()
         found = dict(struct.iter_unpack("<2Q", words[: len(words) // 16 * 16]))
@@ -176,7 +176,7 @@ class _Tracer:
 
 
 def find_function(read: Callable[[int, int], bytes]) -> int:
-    """The offset of one of `_IN_MEMORY` in an ELF image of 64 bits; 0 without it."""
+    """The offset of one of `_IN_MEMORY` in a 64-bit ELF image; 0 if there is none."""
     header = read(0, 64)
     table, size, count = (struct.unpack_from(code, header, at)[0] for code, at in (("<Q", 40), ("<H", 58), ("<H", 60)))
     sections = [struct.unpack_from("<2I4Q2I2Q", read(table + size * each, size)) for each in range(count)]

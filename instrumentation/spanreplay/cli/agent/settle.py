@@ -1,4 +1,4 @@
-"""The last word on a replay: what its process found, and how that process ended; pure functions."""
+"""The final verdict of a replay: combines its process's verdict with how the process ended; pure functions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def settle(verdict: Verdict, status: int, completeness: Completeness) -> Verdict
             result["verdict"] = "incomplete"
     if result["verdict"] in _AS_RECORDED:
         divergence = _exit_divergence(recorded, status)
-        # A replay that stops where its recording does, or where it was told to, ends in another way than the agent did.
+        # A replay that stops where its recording ends, or where the plan says, need not end as the agent did.
         is_whole = completeness.is_complete and not result.get("stopped")
         if divergence is not None and (is_whole or status < 0):
             result["verdict"] = "diverged"

@@ -1,4 +1,4 @@
-"""Replays of a recorded run with the code of commits."""
+"""Replay a recorded run with the code of given commits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spanreplay.report.shape import Verdict
 __all__ = ["SHORT", "Replays", "describe_shortly", "timeout_option"]
 
 SHORT: Final = 10
-"""Characters of a commit's id that people are shown."""
+"""Characters of a commit's id in output for people."""
 _PATHS_TIMEOUT_S: Final = 60
 
 timeout_option: Final = click.option(
@@ -38,7 +38,7 @@ timeout_option: Final = click.option(
 
 
 class Replays:
-    """Replays of one run, each with the files of a commit in a folder of their own; quiet."""
+    """Replays one run with the files of commits, each in its own folder; the agent's output is discarded."""
 
     def __init__(self, found: Source, agent: Agent, repository: Repository, folder: Path, timeout_s: float) -> None:
         self.recording = found.recording
@@ -51,7 +51,7 @@ class Replays:
         self._paths = _list_paths(agent)
 
     def replay(self, sha: str) -> Verdict:
-        """What a replay at a commit comes to. Raises: SpanreplayError where there is no verdict."""
+        """Replay at a commit and return the verdict. Raises: SpanreplayError if there is none."""
         with self._scratch() as folder:
             return self._replay_in(folder, sha)
 
@@ -68,20 +68,20 @@ class Replays:
         return self._run(agent, folder, here, {"PYTHONPATH": os.pathsep.join([*paths, *filter(None, [before])])})
 
     def replay_here(self) -> Verdict:
-        """The same with the working tree as it is."""
+        """Replay with the working tree as it is."""
         with self._scratch() as folder:
             return self._run(self._agent, folder, None, {})
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """A folder for one replay: of a large repository one copy at a time is enough."""
+        """A folder for one replay, deleted after it: only one copy of a large repository exists at a time."""
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def _run(self, agent: Agent, folder: Path, cwd: Path | None, settings: dict[str, str]) -> Verdict:
         told = {
             "SPANREPLAY_REPLAY_TIMEOUT": str(self._timeout_s),
-            "SPANREPLAY_DIR": str(folder / "data"),  # nobody looks for these replays
+            "SPANREPLAY_DIR": str(folder / "data"),  # keeps these replays out of the user's list of runs
             "OTEL_EXPORTER_OTLP_ENDPOINT": "",
             **settings,
         }
@@ -91,7 +91,7 @@ class Replays:
         return settle(verdict, status, self.recording.completeness())
 
     def _move(self, path: str, tree: Path) -> str:
-        """The same file or folder among those of a commit; '' if it is none of the repository's."""
+        """The same file or folder in a commit's tree; '' if it is not in the repository or not in that tree."""
         try:
             inner = Path(path).resolve().relative_to(self.repository.root) if Path(path).is_absolute() else None
         except (ValueError, OSError):
@@ -105,7 +105,7 @@ def describe_shortly(verdict: Verdict) -> str:
 
 
 def _list_paths(agent: Agent) -> list[str]:
-    """The folders that the agent's Python looks for modules in, as one that is installed in place is found."""
+    """The module search path of the agent's Python; includes packages that are installed in place (editable)."""
     if not agent.python:
         return []
     ask = "import sys; print('\\n'.join(sys.path))"

@@ -1,4 +1,4 @@
-"""`spanreplay bisect`: which commit changed what a recorded run does."""
+"""`spanreplay bisect`: find the commit that changed the behaviour of a recorded run."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def bisect_command(
 
 
 def find_first(count: int, judge: Callable[[int], str], wanted: str) -> tuple[int, int]:
-    """Of `count` things in a row, the last of which is as `wanted`, the first that is; pure but for `judge`.
+    """Find the first of `count` items that is `wanted`, given that the last one is; pure except for `judge`.
 
-    `judge` says `SAME`, `OTHER` or `UNKNOWN`. Gives (before, at): it is one of before + 1 … at.
+    `judge` returns `SAME`, `OTHER` or `UNKNOWN`. Returns (before, at): the item is one of before + 1 … at.
     """
     before, at, unknown = -1, count - 1, set[int]()
     while True:
@@ -92,7 +92,7 @@ def find_first(count: int, judge: Callable[[int], str], wanted: str) -> tuple[in
 # ── replays ─────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class _Replayed:
-    """What the replay at one commit came to."""
+    """The result of the replay at one commit."""
 
     sha: str
     kind: str
@@ -100,11 +100,11 @@ class _Replayed:
 
 
 class _Judge:
-    """How a run goes at commits; each is replayed once."""
+    """Judges commits by replaying the run; each commit is replayed once."""
 
     def __init__(self, replays: Replays) -> None:
         self.done: dict[str, _Replayed] = {}
-        """Commit → what came of it, in the order in which they were tried."""
+        """Commit → its result, in the order of the replays."""
         self._replays = replays
 
     def judge(self, sha: str) -> str:
@@ -124,7 +124,7 @@ class _Judge:
 
 # ── the search ──────────────────────────────────────────────────────────────────────────────────────
 class _Search:
-    """The commit from which on a run goes as it does at the newer of two."""
+    """Finds the commit since which the run behaves as it does at the newer of two commits."""
 
     def __init__(self, replays: Replays) -> None:
         self._replays = replays
@@ -132,7 +132,7 @@ class _Search:
         self._repository = replays.repository
 
     def run(self, good_name: str, bad_name: str) -> dict[str, Any]:
-        """What was found, as JSON. Raises: ConfigError where both ends are alike."""
+        """Search, and return the result as JSON. Raises: ConfigError if the run behaves the same at both ends."""
         good, recorded = self._repository.find(good_name), self._find_recorded()
         bad = self._repository.find(bad_name) if bad_name else self._choose_bad(good, recorded)
         commits = self._repository.list_between(good, bad)

@@ -1,7 +1,6 @@
-"""The commits of the agent's repository, each as files in a folder of its own; the working tree is only read.
+"""Check out commits of the agent's repository into separate folders; the working tree is only read.
 
-Everything goes through an index of its own, so that neither the user's index, nor a branch, nor a work tree of git's
-knows of it.
+A separate index is used, so the user's index, branches and git worktrees stay untouched.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ COMMITS_MAX: Final = 100_000
 UNTRACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 _TIMEOUT_S: Final = 600
 _LOCATIONS: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-"""Variables by which git, for example in a hook, is told of another repository or index than that of the folder."""
+"""Variables that point git to another repository or index than the folder's, for example in a hook."""
 _FORMAT: Final = "%H%x00%s%x00%an%x00%aI"
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as git tells of it."""
+    """One commit, as git reports it."""
 
     sha: str
     subject: str
@@ -38,16 +37,16 @@ class Commit:
 
 
 class Repository:
-    """The repository that a folder lies in."""
+    """The repository that contains a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises: ConfigError if there is none, or no git."""
+        """Raises: ConfigError if there is no repository, or git is not installed."""
         self._folder = folder
         top = self._ask("rev-parse", "--show-toplevel", hint="run it in the repository of the agent's code").strip()
         self.root = Path(top).resolve()
 
     def find(self, name: str) -> str:
-        """The id of the commit that a name, a tag or the beginning of an id means. Raises: ConfigError."""
+        """The id of the commit for a branch, a tag or an abbreviated id. Raises: ConfigError."""
         if name.startswith("-"):
             raise ConfigError(f"{name!r} is no name of a commit")
         try:
@@ -56,20 +55,20 @@ class Repository:
             raise ConfigError(f"git knows no commit {name!r} here", hint="git log --oneline lists them") from exc
 
     def knows(self, sha: str) -> bool:
-        """Whether a commit is here."""
+        """Whether a full commit id exists in this repository."""
         try:
             return bool(sha) and self.find(sha) == sha
         except ConfigError:
             return False
 
     def is_ancestor(self, sha: str, of: str) -> bool:
-        """Whether one commit came before another, or is the same."""
+        """Whether one commit is an ancestor of another, or the same commit."""
         return self._run("merge-base", "--is-ancestor", sha, of).returncode == 0
 
     def list_between(self, good: str, bad: str) -> list[str]:
-        """The commits after `good` up to `bad`, the oldest first; of a merge only where it was merged to.
+        """The commits after `good` up to `bad`, oldest first; merges are followed along their first parent only.
 
-        Raises: ConfigError where `good` did not come before `bad`.
+        Raises: ConfigError if `good` is not an ancestor of `bad`.
         """
         if good == bad or not self.is_ancestor(good, bad):
             raise ConfigError(
@@ -79,19 +78,19 @@ class Repository:
         return found.split()
 
     def describe(self, sha: str) -> Commit:
-        """What git tells of a commit. Raises: ConfigError."""
+        """Ask git for the details of a commit. Raises: ConfigError."""
         said = self._ask("show", "--no-patch", "--no-notes", "--no-show-signature", f"--format={_FORMAT}", sha)
         return Commit(*said.rstrip("\n").split("\0"))
 
     def list_changed(self, sha: str) -> list[str]:
-        """The files that a commit changes, against its first parent. Raises: ConfigError."""
+        """The files that a commit changes, relative to its first parent. Raises: ConfigError."""
         found = self._ask(
             "diff-tree", "-r", "--root", "--no-commit-id", "--name-only", "-m", "--first-parent", "-z", sha
         )
         return [name for name in found.split("\0") if name]
 
     def lay_out(self, sha: str, folder: Path) -> None:
-        """Write the files of a commit into a folder, and those that git does not know yet. Raises: ConfigError."""
+        """Write the files of a commit into a folder, and the untracked files of today. Raises: ConfigError."""
         index = folder.with_name(f"{folder.name}.index")
         folder.mkdir(parents=True)
         try:
@@ -102,7 +101,7 @@ class Repository:
         self._lay_untracked(folder)
 
     def _lay_untracked(self, folder: Path) -> None:
-        """What the agent may read beside its code, as far as it is not ignored."""
+        """Copy untracked files that are not ignored, up to UNTRACKED_BYTES_MAX: the agent may read them."""
         left = UNTRACKED_BYTES_MAX
         found = self._ask("ls-files", "--others", "--exclude-standard", "-z", "--full-name", at=self.root)
         for name in found.split("\0"):
@@ -138,4 +137,4 @@ class Repository:
             raise ConfigError(f"git {words[0]} took longer than {_TIMEOUT_S} s") from exc
 
     def _folder_of(self, index: Path | None) -> Path:
-        return self._folder if index is None else self.root  # checkout-index writes what lies below its folder
+        return self._folder if index is None else self.root  # checkout-index only writes files below its folder

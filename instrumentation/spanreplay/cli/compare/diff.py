@@ -1,4 +1,4 @@
-"""`spanreplay diff`: how two recorded runs differ, or a run and a replay of it."""
+"""`spanreplay diff`: show how two recorded runs differ, or a run and its replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spanreplay promote`: a run in which something went wrong becomes a test that fails while it still does."""
+"""`spanreplay promote`: turn a run in which something went wrong into a test that fails until it is fixed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def promote_command(
 
 
 def _choose_name(name: str, recording: Recording, number: int) -> str:
-    """Raises: ConfigError if there is no such call, or the name can't be one of a test."""
+    """The test's name. Raises: ConfigError if there is no such call, or the name is not valid for a test."""
     call = next((each for each in recording.calls if each.number == number), None)
     if call is None:
         raise ConfigError(
@@ -123,7 +123,7 @@ def _choose_name(name: str, recording: Recording, number: int) -> str:
 
 # ── the proof ───────────────────────────────────────────────────────────────────────────────────────
 def _prove(replays: Replays, number: int, bad: str, good: str) -> Instead:
-    """How the good code parts from the recording. Raises: ConfigError unless the test would fail, then pass."""
+    """How the good code diverges from the recording. Raises: ConfigError unless bad code fails and good code passes."""
     call = next(each for each in replays.recording.calls if each.number == number)
     where, verdict = bad[:SHORT], replays.replay(bad)
     _tell(where, verdict)
@@ -168,7 +168,7 @@ def _tell(where: str, verdict: Verdict) -> None:
 
 # ── the files ───────────────────────────────────────────────────────────────────────────────────────
 def _write(found: Source, folder: Path, name: str, number: int, instead: Instead, agent: Agent) -> list[str]:
-    """Write the test and its recording; their paths. Raises: ConfigError if the test is there already."""
+    """Write the test and its recording; return their paths. Raises: ConfigError if the test already exists."""
     test = folder / f"test_{name}.py"
     if test.exists():
         raise ConfigError(f"{test} is there already", hint="--name gives this one another name")
@@ -189,7 +189,7 @@ def _write(found: Source, folder: Path, name: str, number: int, instead: Instead
 
 
 def _write_recordings(found: Source, folder: Path) -> list[Path]:
-    """The run, and with a unit the run of its process, which its replay starts from."""
+    """Write the run; for a unit, also the run of its process, which its replay starts from."""
     unit = find_unit(found.recording.root.env)
     names = [f"{run_id}.replay" for run_id in (found.recording.run_id, *([unit.process] if unit is not None else []))]
     if found.is_at_service:
@@ -205,7 +205,7 @@ def _write_recordings(found: Source, folder: Path) -> list[Path]:
 
 
 def _describe_command(agent: Agent) -> str:
-    """The command as Python writes it, without paths of this machine; a Python is the one that runs the test."""
+    """The command as Python source, without paths of this machine; its Python becomes `sys.executable`."""
     first = "sys.executable" if agent.python == agent.argv[0] else repr(Path(agent.argv[0]).name)
     here = Path.cwd().resolve()
     words = [

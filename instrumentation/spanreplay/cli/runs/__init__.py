@@ -1,1 +1,1 @@
-"""Names, finds and shows runs."""
+"""Find, select and show runs."""

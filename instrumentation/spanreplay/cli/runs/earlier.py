@@ -1,4 +1,4 @@
-"""Earlier units of the process that a unit belongs to: found in a catalog, or as files beside the unit's own."""
+"""Find the earlier units of a unit's process: in a catalog, or in files beside the unit's own."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = [
 ]
 
 AUTO: Final = -1
-"""The number that stands for those units that are needed."""
+"""The count that means: as many units as needed."""
 _ALL: Final = "all"
 _TIME: Final = 12
-"""How many characters of a run id are its time."""
+"""Length of the time prefix of a run id, in characters."""
 _AROUND_NS: Final = 1_000_000_000
 
 
 def count_option(text: str) -> int:
-    """A number of earlier units; `all` is the highest one, `auto` is AUTO. Raises: BadParameter."""
+    """Parse a number of earlier units; `all` is the maximum, `auto` is AUTO. Raises: BadParameter."""
     if text == "auto":
         return AUTO
     if text == _ALL:
@@ -51,7 +51,7 @@ def count_option(text: str) -> int:
 
 
 def find_in_catalog(catalog: Catalog, unit: Recording, count: int) -> tuple[str, ...]:
-    """The run ids of the last so many units before this one, in their order. Raises: ConfigError, RunNotFound."""
+    """The run ids of the last `count` units before this one, in order. Raises: ConfigError, RunNotFound."""
     if not _has_earlier(unit):
         return ()
     start = find_unit(unit.root.env)
@@ -60,7 +60,7 @@ def find_in_catalog(catalog: Catalog, unit: Recording, count: int) -> tuple[str,
 
 
 def find_for_each(units: Sequence[Unit], catalog: Catalog, count: int) -> dict[str, tuple[str, ...]]:
-    """Run id of each of these units of one process → the run ids of the last so many units before it that are here."""
+    """For units of one process: run id → run ids of the last `count` units before it that are in the catalog."""
     if not units:
         return {}
     members = _find_members(catalog, units[0].process, max(unit.root.start_ns for unit in units))
@@ -73,21 +73,21 @@ def find_for_each(units: Sequence[Unit], catalog: Catalog, count: int) -> dict[s
 
 
 def _find_members(catalog: Catalog, process: str, until_ns: int) -> list[Recording]:
-    """The runs since a process began until this time, without their calls: its units are among them."""
+    """All runs from the start of a process until this time, without their calls; they include its units."""
     since_ns = max(0, int(process[:_TIME], 16) * 1_000_000 - _AROUND_NS)
     query = RunQuery(since_ns=since_ns, until_ns=until_ns + _AROUND_NS, limit=RUNS_MAX)
     return [Recording(summary.root, ()) for summary in catalog.search(query)]
 
 
 def find_beside_quietly(unit: Unit, count: int) -> tuple[str, ...]:
-    """`find_beside` of a unit that is a file; none where nothing came before it, or nothing of that is there."""
+    """`find_beside` for a unit in a file; empty if nothing came before it, or none of it is there."""
     with suppress(SpanreplayError):
         return find_beside(Path(unit.file), Recording(unit.root, ()), count)
     return ()
 
 
 def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:
-    """The same of the `.replay` files in the folder of the unit's own. Raises: ConfigError, RunNotFound."""
+    """Like `find_in_catalog`, for the `.replay` files beside the unit's own. Raises: ConfigError, RunNotFound."""
     from spanreplay.recording.bundle import load_file
 
     start = find_unit(unit.root.env)
@@ -108,7 +108,7 @@ def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:
 
 
 def _has_earlier(unit: Recording) -> bool:
-    """Whether units came before this one. Raises: ConfigError if it is no unit."""
+    """Whether units came before this one. Raises: ConfigError if it is not a unit."""
     if find_unit(unit.root.env) is None:
         raise ConfigError(f"run {unit.run_id} is no unit of a process that serves many: nothing came before it")
     if not count_before(unit):
@@ -128,7 +128,7 @@ def _take(found: Iterable[Recording], unit: Recording, count: int) -> tuple[str,
 
 
 def export(catalog: Catalog, run_ids: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Write these runs as files that a replay finds; of too many bytes the latest runs. The ids of those written."""
+    """Write these runs to files for a replay, the latest first, up to WARM_UP_BYTES_MAX; return the ids written."""
     written: list[str] = []
     left = config.WARM_UP_BYTES_MAX
     for run_id in reversed(run_ids):
@@ -143,10 +143,10 @@ def export(catalog: Catalog, run_ids: Sequence[str], folder: Path) -> tuple[str,
 
 
 def find_needed(run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict]) -> Verdict:
-    """The verdict after the fewest latest units with which a unit is identical, or after the oldest of these alone.
+    """The verdict after the fewest preceding units that make a unit identical, or after the oldest of these alone.
 
-    `judge` replays after some units, each time in a process of its own: about log2 of their number times. If all of
-    them are not enough, the verdict is that of all; if none is needed, that of none.
+    `judge` replays the unit after some units, each time in a new process, about log2(number of units) times. If all
+    units are not enough, returns the verdict after all of them; if none is needed, the verdict after none.
     """
 
     def look(units: Sequence[str]) -> Verdict:
@@ -175,7 +175,7 @@ def find_needed(run_ids: Sequence[str], judge: Callable[[Sequence[str]], Verdict
 
 
 def name_command(verdict: Verdict, source: str, unit: Recording, argv: Sequence[str]) -> Verdict:
-    """The verdict; of a unit that has diverged, with the command that replays earlier units first, if any is here."""
+    """The verdict; if a unit diverged and earlier units are here, with a hint how to replay those first."""
     divergences = verdict.get("divergences") or []
     if verdict["verdict"] != "diverged" or not divergences or not count_before(unit):
         return verdict

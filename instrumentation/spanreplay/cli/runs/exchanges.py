@@ -1,7 +1,7 @@
-"""What passes between two services of a trace now: another request than the recorded one, another answer; pure.
+"""Compare the requests and answers that two services of a trace exchange now with the recorded ones; pure.
 
-A caller's request is known as it is recorded, with tokens for what redaction hides. What such a token stands in (a
-header, a body) stays as recorded unless the rest of it differs.
+A caller's request is known only in redacted form, with tokens for hidden values. A header or body that contains a
+token stays as recorded unless the rest of it differs.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from spanreplay.units.given import Answer, Given
 __all__ = ["NewAnswer", "Sent", "compare_answers", "compare_requests", "read_exchange"]
 
 _HIDDEN: Final = "rdx-"
-"""How what stands for a hidden value begins."""
+"""Prefix of the tokens that stand for hidden values."""
 _BODIES: Final = ("body", "body_text", "body_b64", "body_bytes")
 _TOO_LARGE: Final = "body_bytes"
 _OF_TRANSFER: Final = frozenset({"connection", "content-encoding", "date", "keep-alive", "server", "transfer-encoding"})
-"""Headers of an answer that its server or its way makes: the recorded ones stand."""
+"""Response headers that the server or the transport sets; the recorded values are kept."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A request that a caller makes now in place of the recorded one."""
+    """A request that a caller makes now instead of the recorded one."""
 
     given: Given
     changed: Sequence[str]
-    """What differs, in words."""
+    """The differing parts, in words."""
 
 
 @dataclass(frozen=True)
 class NewAnswer:
-    """An answer that takes the place of the recorded one."""
+    """An answer that replaces the recorded one."""
 
     value: Mapping[str, Any]
-    """For `set_answer`."""
+    """The argument for `set_answer`."""
     changed: Sequence[str]
 
     def to_patch(self, selector: Selector, run_id: str) -> Patch:
-        """The patch of a plan that gives this answer to the caller."""
+        """The plan's patch that gives this answer to the caller."""
         return set_answer(selector, self.value, f"run {run_id} answers something else: {', '.join(self.changed)}")
 
 
 def compare_requests(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Sent | str | None:
-    """What a caller asks a service for now; None if that is as recorded, a text that says why it can't be given."""
+    """The request that a caller makes now; None if it is as recorded, or the reason why it can't be replayed."""
     before, after = urlsplit(str(recorded.get("url", ""))), urlsplit(str(now.get("url", "")))
     is_moved = (before.path or "/", before.query) != (after.path or "/", after.query)
     headers, without = _compare_request_headers(recorded.get("headers") or {}, now.get("headers") or {})
@@ -89,15 +89,15 @@ def _read_body(request: Mapping[str, Any]) -> bytes:
 def _compare_request_headers(
     recorded: Mapping[str, str], now: Mapping[str, str]
 ) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """The headers that are others now, and the names of those that are gone."""
+    """The headers that are new or changed, and the names of those that are gone."""
     others = [(name, value) for name, value in now.items() if recorded.get(name) != value and _HIDDEN not in value]
     return others, tuple(name for name in recorded if name not in now)
 
 
 def compare_answers(recorded: Answer, now: Answer, differing: Sequence[str]) -> NewAnswer | None:
-    """What a service answers now, as far as that is another answer; None if it is the recorded one.
+    """The parts of a service's answer that differ from the recorded one; None if it is the recorded one.
 
-    `differing`: the paths at which its verdict found the answer to differ, which tells where redaction hides a part.
+    `differing`: the paths at which its verdict found differences; needed where redaction hides part of the body.
     """
     headers, without = _compare_answer_headers(recorded.headers, now.headers)
     encoding = ", ".join(value for name, value in now.headers if name.lower() == "content-encoding")
@@ -118,7 +118,7 @@ def compare_answers(recorded: Answer, now: Answer, differing: Sequence[str]) -> 
 
 
 def _store(body: bytes) -> Any:
-    """A body as a recorded chunk."""
+    """Encode a body as a recorded chunk."""
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError:
@@ -128,7 +128,7 @@ def _store(body: bytes) -> Any:
 def _compare_answer_headers(
     recorded: Iterable[tuple[str, str]], now: Iterable[tuple[str, str]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Headers with other values now, all of a name, and names that are gone; none that redaction hides."""
+    """Headers whose values changed, with all values of a name, and names that are gone; redacted ones are skipped."""
     before, after = _by_name(recorded), _by_name(now)
     others: list[list[str]] = []
     for name, values in after.items():
@@ -147,6 +147,6 @@ def _by_name(headers: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def read_exchange(text: str) -> Mapping[str, Any]:
-    """The recorded request or response of an HTTP client."""
+    """Parse the recorded request or response of an HTTP client."""
     found = json.loads(text)
     return found if isinstance(found, dict) else {}

@@ -1,6 +1,6 @@
-"""A run as one HTML page that can be sent to anyone: it loads nothing and runs nothing.
+"""Render a run as one self-contained HTML page without scripts, to send to anyone.
 
-Each call has an address of its own in it (`run.html#call-7`), which opens that call.
+Each call has its own address (`run.html#call-7`), which opens that call.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from spanreplay.report.html_parts import escape_html, render_facts, render_folde
 __all__ = ["PAGE_CHARACTERS_MAX", "TEXT_CHARACTERS_MAX", "render_run"]
 
 TEXT_CHARACTERS_MAX: Final = 64_000
-"""Characters of one request or response that the page holds."""
+"""Characters of one request or response that are shown."""
 PAGE_CHARACTERS_MAX: Final = 16_000_000
-"""Characters of requests and responses in the page; calls beyond it are listed without theirs."""
+"""Characters of all requests and responses in the page; calls beyond this limit are listed without content."""
 _LINE_CHARACTERS_MAX: Final = 140
 _REASONS_MAX: Final = 20
 _DEPTH_MAX: Final = 50
@@ -34,7 +34,7 @@ _LINK_SCHEMES: Final = ("https://", "http://")
 
 
 def render_run(recording: Recording, calls: Sequence[CallRecord], links: Mapping[str, str]) -> str:
-    """The page with these calls of the run; `links` are pages elsewhere, by span id."""
+    """Render a page with these calls of the run; `links` maps span ids to pages elsewhere."""
     parts = [_render_head(recording, links.get(recording.root.span_id, "")), _render_reasons(recording)]
     left_out = len(recording.calls) - len(calls)
     title = f"{len(calls):,} of {len(recording.calls):,} calls" if left_out else "Calls"
@@ -83,7 +83,7 @@ def _render_reasons(recording: Recording) -> str:
 
 
 def _render_output(recording: Recording, name: str) -> str:
-    """What the run printed, as far as it is recorded."""
+    """The recorded output of the run."""
     printed = recording.root.manifest.get(name)
     text = printed.get("text") if isinstance(printed, dict) else ""
     if not isinstance(text, str) or not text:
@@ -105,7 +105,7 @@ def _render_link(link: str) -> str:
 
 # ── its calls ───────────────────────────────────────────────────────────────────────────────────────
 class _Calls:
-    """The calls of a run as nested folds, in the order in which they started."""
+    """The calls of a run as nested `<details>`, in the order in which they started."""
 
     def __init__(self, calls: Sequence[CallRecord], links: Mapping[str, str]) -> None:
         self._links = links
@@ -118,7 +118,7 @@ class _Calls:
             shown.add(call.seq)
 
     def render(self) -> str:
-        """All of them; says how many are listed without their content."""
+        """Render all calls; says so if content beyond the limit was left out."""
         shown = self._render_below(0, 0)
         if self._characters > 0:
             return shown or "<p>none</p>"
@@ -165,7 +165,7 @@ class _Calls:
 
 
 def _render_line(call: CallRecord) -> str:
-    """A call in a line: number, boundary, how it ended, how long it took, what was asked and what came back."""
+    """One call's summary: number, boundary, outcome, duration, request and answer."""
     took = format_duration(call.end_ns - call.start_ns) if call.end_ns > call.start_ns else ""
     outcome = "" if call.outcome == Outcome.OK.value else f' <em class="failed">{escape_html(call.outcome)}</em>'
     facts = "  ".join(part for part in (*facts_of(call), took) if part)

@@ -1,6 +1,6 @@
-"""A call in a line or two: what was asked and what came back; pure functions.
+"""Show a call's request and answer in a line or two; pure functions.
 
-Any JSON may stand in a recording, so every step takes what it does not know as it is.
+A recording may contain any JSON, so every function falls back to showing unknown values as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _message_text(message: Message) -> str:
 
 
 def _body_text(dialect: Dialect | None, request: Mapping[str, Any]) -> str:
-    """The last message of a model's request, or its input; else the body as it is."""
+    """The last message or the input of a model's request; else the body as it is."""
     body = request.get("body")
     if dialect is not None and isinstance(body, dict):
         conversation = dialect.conversation(body)
@@ -66,7 +66,7 @@ def _arguments_text(request: Any) -> str:
 
 
 def asked_of(call: CallRecord) -> str:
-    """What the call asked, as one long line."""
+    """The request of a call, as one long line."""
     request = parse_json(call.request)
     if request is None:
         return ""
@@ -78,7 +78,7 @@ def asked_of(call: CallRecord) -> str:
 
 
 def conversation_of(call: CallRecord) -> list[tuple[str, str]]:
-    """(role, text) of each message that a model was sent; empty if it was none, or no dialect reads it."""
+    """(role, text) of each message sent to a model; empty for other calls, or if no dialect matches."""
     request = parse_json(call.request)
     if not isinstance(request, dict) or call.kind != Kind.LLM.value:
         return []
@@ -114,7 +114,7 @@ def _error_text(error: Any) -> str:
 
 
 def _model_answer(request: Any, response: Mapping[str, Any]) -> str:
-    """What the model said, read by its dialect; empty if it cannot be read."""
+    """The model's answer, decoded by its dialect; empty if it can't be decoded."""
     dialect = _find(request) if isinstance(request, dict) else None
     status = response.get("status")
     if dialect is None or not isinstance(status, int):
@@ -136,7 +136,7 @@ def _transport_answer(call: CallRecord, response: Mapping[str, Any]) -> str:
 
 
 def answer_of(call: CallRecord) -> str:
-    """What came back, as one long line; empty if nothing did."""
+    """The answer to a call, as one long line; empty if there was none."""
     response = parse_json(call.response)
     if response is None:
         return ""
@@ -153,7 +153,7 @@ def answer_of(call: CallRecord) -> str:
 
 
 def facts_of(call: CallRecord) -> list[str]:
-    """Model asked and answered, parameters and tokens, as short words."""
+    """Requested and answering model, parameters, tokens and errors, as short words."""
     meta = call.meta
     facts = []
     asked, answered = meta.get("model"), meta.get("response_model")

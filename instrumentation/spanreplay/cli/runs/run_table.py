@@ -1,4 +1,4 @@
-"""The table of `spanreplay ls`: whole in a pipe, fitted to the width of a terminal; pure."""
+"""The table of `spanreplay ls`: in full in a pipe, fitted to the width of a terminal; pure."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ TOOLS_CHARACTERS_MAX: Final = 48
 _STATUS_CHARACTERS_MAX: Final = 10
 _GAP: Final = 2
 _WIDE: Final = 100
-"""Columns of a terminal from which on the year is shown."""
+"""Terminal width, in columns, from which the year is shown."""
 _STYLE: Final = {"ok": "green", "error": "red", "incomplete": "yellow", "running": "cyan", "waiting": "yellow"}
 _RIGHT: Final = frozenset({"CALLS", "TOKENS", "TIME"})
 _LEAST: Final = {"APP": 8, "USER": 8, "TOOLS": 12}
-"""What a column that can be cut has at least."""
+"""Minimum width of the columns that can be cut."""
 _BY_WORTH: Final = ("RUN", "STARTED", "STATUS", "APP", "CALLS", "USER", "TIME", "TOKENS", "TOOLS")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its head and its cells, and how wide it is shown."""
+    """One column: its heading and its cells."""
 
     name: str
     cells: Sequence[str]
 
     @property
     def width(self) -> int:
-        """What it takes to show every cell whole."""
+        """The width that shows every cell in full."""
         return max(len(self.name), *map(len, self.cells))
 
 
@@ -59,7 +59,7 @@ def short_ids(run_ids: list[str]) -> dict[str, str]:
 
 
 def fit(columns: Sequence[Column], width: int) -> dict[str, int]:
-    """Column → its width, of those for which there is room; run, start and status are never cut."""
+    """Column → width, for the columns that fit; run, start and status are never cut."""
     by_name = {column.name: column for column in columns}
     widths: dict[str, int] = {}
     left = width + _GAP
@@ -77,7 +77,7 @@ def fit(columns: Sequence[Column], width: int) -> dict[str, int]:
 
 
 def _columns(found: Sequence[RunSummary], states: Mapping[str, str], width: int) -> list[Column]:
-    """`width`: of the terminal; 0: there is none."""
+    """The columns of the table. `width`: of the terminal; 0 for a pipe."""
     ids = short_ids([s.root.run_id for s in found])
     is_narrow = 0 < width < _WIDE
     rows = [
@@ -103,7 +103,7 @@ def _role(summary: RunSummary) -> str:
 
 
 def describe_status(summary: RunSummary, states: Mapping[str, str]) -> str:
-    """Running, waiting, or how the run ended: by which signal, where it was one."""
+    """Running, waiting, or how the run ended, with the signal that ended it if any."""
     state = states.get(summary.root.run_id, ENDED)
     if state not in (ENDED, UNKNOWN):
         return state
@@ -112,7 +112,7 @@ def describe_status(summary: RunSummary, states: Mapping[str, str]) -> str:
 
 
 def build_table(found: Sequence[RunSummary], states: Mapping[str, str], width: int) -> Table:
-    """A line for each run; `width`: of the terminal, 0 for a pipe."""
+    """Build the table with a line for each run. `width`: of the terminal; 0 for a pipe."""
     from rich.table import Table
     from rich.text import Text
 

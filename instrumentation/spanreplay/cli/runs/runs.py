@@ -1,4 +1,4 @@
-"""What the commands share about runs: naming one, opening the place that holds it, telling it as JSON."""
+"""Shared by the commands: resolve the name of a run, open the catalog that holds it, and convert it to JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPLETIONS_MAX: Final = 30
 
 @contextmanager
 def open_catalog() -> Iterator[Catalog]:
-    """The service at SPANREPLAY_ENDPOINT, else the directory; closed at the end."""
+    """Open the service at SPANREPLAY_ENDPOINT, else the directory; closed at the end."""
     from spanreplay.recording.source import open_catalog as open_place
 
     catalog = open_place()
@@ -33,7 +33,7 @@ def open_catalog() -> Iterator[Catalog]:
 
 
 def resolve(catalog: Catalog, run: str) -> str:
-    """The run id that `latest` stands for; anything else as it is. Raises: RunNotFound."""
+    """Replace `latest` by the newest run's id; return any other id stripped and in lower case. Raises: RunNotFound."""
     if run != LATEST:
         return run.strip().lower()
     found = find_newest(catalog, RunQuery())
@@ -49,7 +49,7 @@ def is_file(source: str) -> bool:
 
 
 def load(source: str) -> Recording:
-    """The recording that a file name, a run id or `latest` names. Raises: SourceError, ServiceError."""
+    """Load the recording for a file name, a run id or `latest`. Raises: SourceError, ServiceError."""
     if is_file(source):
         from spanreplay.recording.bundle import load_file
 
@@ -59,7 +59,7 @@ def load(source: str) -> Recording:
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Run ids for the shell, newest first; nothing where they cannot be had."""
+    """Complete run ids for the shell, newest first; no ids if the catalog can't be read."""
     from click.shell_completion import CompletionItem
 
     try:
@@ -74,7 +74,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def parse_json(text: str) -> Any:
-    """A recorded request or response as a value; text that is not JSON stays text."""
+    """Parse a recorded request or response; text that is not JSON stays text."""
     if not text:
         return None
     try:
@@ -84,7 +84,7 @@ def parse_json(text: str) -> Any:
 
 
 def summary_to_json(summary: RunSummary) -> dict[str, Any]:
-    """One run of `ls --json`."""
+    """One run for `ls --json`."""
     root = summary.root
     return {
         "run_id": root.run_id,

@@ -1,9 +1,9 @@
-"""A unit that made a call for other units too, or for which another one made it: alone it can't be replayed whole.
+"""Detect units that shared work: a unit made a call for others too, so one alone can't be replayed in full.
 
-Requests that come at the same time may share what is done for them: the first one asks the model for all that wait, or
-the end of one starts what another one has put into a queue. The call is in the recording of the unit that made it. A
-replay of that unit alone has nothing to ask for the others, and a replay of one of those asks for itself: that differs,
-although the program has not changed. What shows it is a value of the input of one unit in a call of the other.
+Concurrent requests may share work: the first one calls the model for all that are waiting, or the end of one starts
+work that another one has queued. The call is in the recording of the unit that made it. Replayed alone, that unit does
+not ask for the others, and each of the others makes the call itself: both diverge although the program has not
+changed. Shared work is detected by a value from one unit's input that occurs in a call of the other unit.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _BY_OTHER: Final = "run {}, which its process served at the same time, made {} f
 
 _INPUTS: Final = frozenset({"http:request", "http:body", "http:websocket.receive", GIVEN})
 _OF_UNITS: Final = frozenset({"request", "body", "response", "raised", "disconnect", "cancelled"})
-"""Names of calls of kind http in which a unit is given its input and gives its output."""
+"""Names of calls of kind http by which a unit receives its input and sends its output."""
 _WEBSOCKET: Final = "websocket."
 _OURS: Final = frozenset({Kind.COMPUTE.value, Kind.CLOCK.value, Kind.RANDOM.value})
 _NO_VALUES: Final = frozenset({"headers", "client", "server", "method", "scheme", "http_version", "root_path"})
-"""Members of an input that say nothing of what is asked."""
+"""Members of an input that don't describe what is requested."""
 _VALUE_CHARACTERS_MIN: Final = 3
 _VALUES_MAX: Final = 1000
 _OTHERS_MAX: Final = 100
 _FOR_EVER: Final = 2**63 - 1
 _LONG_NS: Final = 3_600_000_000_000
-"""How long before a unit another one may have begun that still ran at its time."""
+"""How long before a unit a concurrent one may have started."""
 _PART: Final = re.compile(r"[^/?&=#]+")
 
 
 def explain(verdict: Verdict, unit: Recording, others: Iterable[Recording]) -> Verdict:
-    """The verdict of a unit; incomplete where its first difference is work that it shared with another one.
+    """The verdict of a unit; incomplete if its first difference is work that it shared with another unit.
 
-    `others`: the units that its process served at the same time; they are looked at if the unit has diverged.
+    `others`: the units that its process served at the same time; only iterated over if the unit has diverged.
     """
     first = first_cause(verdict)
     reason = _find(first, unit, others) if first is not None and _may_be_shared(verdict) else ""
@@ -60,13 +60,13 @@ def explain(verdict: Verdict, unit: Recording, others: Iterable[Recording]) -> V
 
 
 def _may_be_shared(verdict: Verdict) -> bool:
-    """Whether a replay has ended because of a call that was not made, or is another one."""
+    """Whether a replay diverged because of a missing, extra or changed call, or a stall."""
     first = first_cause(verdict)
     return verdict["verdict"] == "diverged" and first is not None and first.get("kind") in _KINDS
 
 
 def _find(first: Divergence, unit: Recording, others: Iterable[Recording]) -> str:
-    """What was shared, in one sentence; empty if nothing shows that."""
+    """Describe the shared work in one sentence; empty if none is found."""
     own, kind, boundary = _read_values(unit), first.get("kind"), first.get("boundary")
     texts = list(_iter_left_out(first, unit))
     for other in others:
@@ -83,9 +83,9 @@ def _find(first: Divergence, unit: Recording, others: Iterable[Recording]) -> st
 
 
 def _iter_left_out(first: Divergence, unit: Recording) -> Iterator[tuple[CallRecord, str, str]]:
-    """The recorded calls that may lack now what others brought: what each asks, and what the call in its place asks.
+    """The recorded calls that may have included input of other units, each with its recorded and its present request.
 
-    A program that waits for ever may wait for any of them.
+    After a stall these are all calls, because the program may wait for any of them.
     """
     kind, number = first.get("kind"), first.get("call")
     for call in _iter_asked(unit):
@@ -97,7 +97,7 @@ def _iter_left_out(first: Divergence, unit: Recording) -> Iterator[tuple[CallRec
 
 
 def _iter_asked(unit: Recording) -> Iterator[CallRecord]:
-    """What a unit asked of others: its calls without its input and its output."""
+    """The calls that a unit made to others, without those for its own input and output."""
     for call in unit.calls:
         is_units = call.kind == Kind.HTTP.value and (call.name in _OF_UNITS or call.name.startswith(_WEBSOCKET))
         if not is_units and call.kind not in _OURS:
@@ -105,7 +105,7 @@ def _iter_asked(unit: Recording) -> Iterator[CallRecord]:
 
 
 def _read_values(unit: Recording) -> frozenset[str]:
-    """What is asked of a unit: the strings of its input, those of JSON text in it, the parts of its path and query."""
+    """The values in a unit's input: its strings, those inside JSON text, and the parts of path and query."""
     found: set[str] = set()
     for call in unit.calls:
         if call.lane == LANE and call.boundary in _INPUTS:
@@ -142,13 +142,13 @@ def _join(value: Any) -> str:
 
 
 def _is_in(value: str, text: str) -> bool:
-    """Whether a text holds a value as whole words."""
+    """Whether a text contains a value as whole words."""
     return value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 # ── where the other units are ────────────────────────────────────────────────────────────────────────
 def explain_in_catalog(verdict: Verdict, catalog: Catalog) -> Verdict:
-    """`explain` of a unit of a catalog. Raises: SourceError, ServiceError."""
+    """`explain` for a unit in a catalog. Raises: SourceError, ServiceError."""
     if not _may_be_shared(verdict):
         return verdict
     unit = catalog.load(verdict["run_id"])
@@ -158,7 +158,7 @@ def explain_in_catalog(verdict: Verdict, catalog: Catalog) -> Verdict:
 
 
 def explain_file(verdict: Verdict, path: Path) -> Verdict:
-    """The same of a `.replay` file, with the others in its folder. Raises: SourceError."""
+    """`explain` for a `.replay` file, with the others in its folder. Raises: SourceError."""
     from spanreplay.recording.bundle import load_file
 
     if not _may_be_shared(verdict):
@@ -172,7 +172,7 @@ def explain_file(verdict: Verdict, path: Path) -> Verdict:
 
 
 def _take_nearest(found: Iterable[Recording], unit: Recording) -> list[Recording]:
-    """The units of the same process and time, those first that began near this one."""
+    """The concurrent units of the same process, nearest start first."""
     near = [each for each in found if each.run_id != unit.run_id and _is_beside(each.root, unit.root)]
     return sorted(near, key=lambda each: abs(each.root.start_ns - unit.root.start_ns))[:_OTHERS_MAX]
 

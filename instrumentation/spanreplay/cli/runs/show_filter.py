@@ -1,4 +1,4 @@
-"""Which calls `spanreplay show` shows: by kind, by outcome, and by a pattern in what was said; bounded in time."""
+"""Select the calls for `spanreplay show`: by kind, by outcome, and by a pattern in their content; time-limited."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Chosen", "Wanted", "choose", "is_failed"]
 
 SEARCH_S_MAX: Final = 10
 TEXT_CHARACTERS_MAX: Final = 4_000_000
-"""Characters of one request or response that are looked through."""
+"""Characters of one request or response that are searched."""
 _EXCERPT_CHARACTERS: Final = 100
 _STATUS_FAILED: Final = 400
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a call has to be; empty fields do not restrict."""
+    """The criteria for a call; empty fields do not restrict."""
 
     kinds: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -41,14 +41,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A call that is wanted, and where the pattern was found in it."""
+    """A selected call, and an excerpt where the pattern matched."""
 
     call: CallRecord
     excerpt: str = ""
 
 
 def choose(calls: Iterable[CallRecord], wanted: Wanted) -> list[Chosen]:
-    """The wanted calls in their order. Raises: ConfigError if the pattern takes too long."""
+    """Select the wanted calls, in order. Raises: ConfigError if the search takes too long."""
     found = []
     with _limited():
         for call in calls:
@@ -63,7 +63,7 @@ def choose(calls: Iterable[CallRecord], wanted: Wanted) -> list[Chosen]:
 
 
 def is_failed(call: CallRecord) -> bool:
-    """Whether a call raised, was answered with an error, or never ended."""
+    """Whether a call raised, got an error as its answer, or never ended."""
     if call.outcome in (Outcome.ERROR.value, Outcome.OPEN.value) or call.meta.get("error"):
         return True
     response = parse_json(call.response)
@@ -72,7 +72,7 @@ def is_failed(call: CallRecord) -> bool:
 
 
 def _texts(call: CallRecord) -> Iterator[tuple[str, str]]:
-    """What can be looked through: as people read it, then as the JSON that it is stored as."""
+    """The texts to search: first as people read them, then as stored JSON."""
     request, response = parse_json(call.request), parse_json(call.response)
     yield "name", call.name
     for text in iter_texts(request):
@@ -94,7 +94,7 @@ def _find(pattern: re.Pattern[str], call: CallRecord) -> str | None:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """End a search that takes too long: a pattern can take for ever, and the engine only hears signals."""
+    """Limit the time of a search: a pattern can run for ever, and only a signal interrupts the regex engine."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Whether a run goes on, waits for a human, or has ended."""
+"""Whether a run is still running, is waiting for a human, or has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN: Final = "unknown"
 def find_states(catalog: Catalog, found: Iterable[RunSummary]) -> dict[str, str]:
     """Run id → its state. A run that was killed has ended."""
     summaries = list(found)
-    is_written = getattr(catalog, "is_written", None)  # only a directory knows who writes to it
+    is_written = getattr(catalog, "is_written", None)  # only a directory knows whether a run is being written
     states = {}
     for summary in summaries:
         manifest, run_id = summary.root.manifest, summary.root.run_id

@@ -1,4 +1,4 @@
-"""Times as people write them: `09:04`, `yesterday 09:04`, `2026-11-20T09:04`, `2h`."""
+"""Parse and format times as people write them: `09:04`, `yesterday 09:04`, `2026-11-20T09:04`, `2h`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPAN_S_MAX = 3650 * 86_400
 
 
 def parse_span(text: str) -> timedelta:
-    """A length of time: `30m`, `2h`, `7d`. Raises: ValueError."""
+    """Parse a duration: `30m`, `2h`, `7d`. Raises: ValueError."""
     match = _SPAN.match(text.strip().lower())
     if match is None:
         raise ValueError(f"{text!r} is not a length of time; use 30m, 2h or 7d")
@@ -30,12 +30,12 @@ def _parse_clock(match: re.Match[str], now: datetime) -> datetime:
     at = now.replace(hour=int(hour), minute=int(minute), second=int(second or 0), microsecond=0)
     if day is not None:
         return at - timedelta(days=_DAYS[day])
-    # A bare clock time is the latest one that has passed: at 08:50, `09:04` is yesterday's.
+    # A bare clock time means its latest occurrence: at 08:50, `09:04` is yesterday's.
     return at if at <= now else at - timedelta(days=1)
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """A moment: clock time, ISO 8601 (local unless it names a zone), or a length of time ago.
+    """Parse a time: clock time, ISO 8601 (local unless it names a zone), or a duration ago.
 
     `now` carries the local time zone. Raises: ValueError.
     """
@@ -57,7 +57,7 @@ def parse_time(text: str, now: datetime) -> datetime:
 
 
 def local_now() -> datetime:
-    """Now, with the local time zone."""
+    """The current time, with the local time zone."""
     return datetime.now().astimezone()
 
 
@@ -67,17 +67,17 @@ def to_ns(at: datetime) -> int:
 
 
 def format_local(ns: int) -> str:
-    """A moment as local date and time to the second; empty for none."""
+    """Format a time as local date and time to the second; empty for 0."""
     return datetime.fromtimestamp(ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S") if ns else ""
 
 
 def format_short(ns: int) -> str:
-    """The same without the year, for narrow screens."""
+    """Like `format_local` without the year, for narrow screens."""
     return format_local(ns)[5:]
 
 
 def format_iso(ns: int) -> str:
-    """A moment as ISO 8601 in UTC, to the millisecond; empty for none."""
+    """Format a time as ISO 8601 in UTC, to the millisecond; empty for 0."""
     if not ns:
         return ""
     from datetime import timezone
@@ -87,7 +87,7 @@ def format_iso(ns: int) -> str:
 
 
 def format_duration(ns: int) -> str:
-    """A length of time for people."""
+    """Format a duration for people."""
     ms = ns / 1e6
     if ms < 1000:
         return f"{ms:.0f} ms"
@@ -95,7 +95,7 @@ def format_duration(ns: int) -> str:
 
 
 def time_option(text: str) -> int:
-    """The value of an option that is a moment, as nanoseconds since the epoch."""
+    """Parse a time option to nanoseconds since the epoch. Raises: BadParameter."""
     try:
         return to_ns(parse_time(text, local_now()))
     except (ValueError, OverflowError) as exc:
@@ -103,7 +103,7 @@ def time_option(text: str) -> int:
 
 
 def span_option(text: str) -> int:
-    """The value of an option that is a length of time, as nanoseconds."""
+    """Parse a duration option to nanoseconds. Raises: BadParameter."""
     try:
         return int(parse_span(text).total_seconds() * 1e9)
     except ValueError as exc:

@@ -1,12 +1,12 @@
-"""The runs of one trace, replayed together: what one service asks and answers now reaches the others.
+"""Replay the runs of one trace together: changed requests and answers of one service reach the others.
 
-    (1) a run that was called is replayed before the one that called it
-    (2) where it answers something else now, its caller is given that answer
-    (3) where a caller asks it for something else now, it is replayed again, with that request
-    (4) the caller is replayed again, with the answer to it
+    (1) a called run is replayed before its caller
+    (2) if its answer has changed, the caller gets the new answer
+    (3) if a caller's request has changed, the called run is replayed again with that request
+    (4) the caller is replayed again with the answer to it
 
-A caller asks for the same as before once as many of its requests as have changed are answered, so (3) and (4) come to
-an end: its first request depends on no answer, its second one on that to the first, and so on.
+(3) and (4) terminate: a caller's first request depends on no answer, its second one only on the answer to the first,
+and so on, so each round settles at least one more request.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from spanreplay.units.http_exchange import RESPONSE
 __all__ = ["Replays", "Service"]
 
 _LINKS_MAX: Final = RULES_MAX // 2
-"""Calls of one run whose requests and answers are looked at: a plan has two rules for each."""
+"""Maximum number of calls of one run that are compared: a plan needs two rules for each."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """How an application is started here."""
+    """The command and folder that start an application here."""
 
     agent: Agent
     folder: Path
@@ -53,16 +53,16 @@ class Service:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What one replay came to."""
+    """The result of one replay."""
 
     verdict: Verdict
     answer: Answer | None = None
     asked: Mapping[int, Mapping[str, object]] | None = None
-    """Number of a call → what it asks for now, where that differs; None where the replay has failed."""
+    """Number of a call → its request now, if it differs; None if the replay failed."""
 
 
 class Replays:
-    """Replays runs one after another, with what the others ask and answer now."""
+    """Replays runs one by one, with the present requests and answers of the others."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Replays:
         stdout: int | None,
     ) -> None:
         self.results: dict[str, Result] = {}
-        """Run id → what its last replay came to."""
+        """Run id → the result of its last replay."""
         self._catalog = catalog
         self._services = services
         self._links = links
@@ -82,12 +82,12 @@ class Replays:
         self._timeout_s = timeout_s
         self._stdout = stdout
         self._sent: dict[str, Sent] = {}
-        """Run id → the request that it is given in place of the recorded one."""
+        """Run id → the request that it gets instead of the recorded one."""
         self._answers: dict[str, NewAnswer] = {}
-        """Run id → the answer that is given to its caller in place of the recorded one."""
+        """Run id → the answer that its caller gets instead of the recorded one."""
 
     def replay_all(self, runs: Sequence[Recording]) -> list[Result]:
-        """Replay all runs, those that were called first, and say what came of each."""
+        """Replay all runs, called ones before their callers, and print each result."""
         found = {run.run_id: run for run in runs}
         for run in runs:
             called = [found[run_id] for run_id, link in self._links.items() if link.caller is run]
@@ -97,7 +97,7 @@ class Replays:
         return [self.results[run.run_id] for run in runs]
 
     def _replay(self, run: Recording, called: Sequence[Recording], runs: Mapping[str, Recording]) -> None:
-        """Replay a run until those that it called have been asked for what it asks for now."""
+        """Replay a run, and the runs that it called, until its requests no longer change."""
         for is_last in (*[False] * len(called), True):
             outcome = self._replay_once(run, called)
             asked = outcome.asked
@@ -146,7 +146,7 @@ class Replays:
         return _Outcome(self._name_sent(run, verdict), Answer.read(answer), read_asked(asked))
 
     def _write_plan(self, called: Sequence[Recording], path: Path) -> str:
-        """A plan in a file: calls to other services go on where they differ, and have the answers of now."""
+        """Write a plan in which changed calls to other services don't stop the replay and get the new answers."""
         links = [(each, self._links[each.run_id]) for each in called]
         patches = [
             self._answers[each.run_id].to_patch(link.selector, each.run_id)
@@ -182,7 +182,7 @@ class Replays:
         return (None if isinstance(found, str) else found) != self._sent.get(run.run_id)
 
     def _ask(self, run: Recording, asked: Mapping[int, Mapping[str, object]]) -> None:
-        """Give a run the request that its caller makes now."""
+        """Set the request that a run's caller makes now for its next replay."""
         found, link = self._compare(run, asked), self._links[run.run_id]
         where = f"call {link.call.number} of {link.caller.root.app}"
         self._sent.pop(run.run_id, None)
@@ -193,7 +193,7 @@ class Replays:
             self._sent[run.run_id] = found
 
     def _note_answer(self, run: Recording, link: Link, outcome: _Outcome) -> None:
-        """Keep another answer than the recorded one for the run that asked for it."""
+        """Keep an answer that differs from the recorded one for the caller."""
         self._answers.pop(run.run_id, None)
         if outcome.verdict["verdict"] != "diverged":
             return
@@ -211,6 +211,6 @@ class Replays:
 
 
 def _list_differing(verdict: Verdict) -> list[str]:
-    """The paths at which the answer of a service differs."""
+    """The paths at which a service's answer differs from the recorded one."""
     found = [each for each in verdict.get("divergences", []) if each.get("boundary") == f"http:{RESPONSE}"]
     return [str(diff.get("path", "")) for each in found for diff in each.get("diff", [])]

@@ -1,8 +1,8 @@
-"""Which call of which run led to which other run of the same trace; pure functions.
+"""Match the runs of a trace to the calls that caused them; pure functions.
 
-A service states the trace that a request is part of, but hardly ever the call that made it: what passes `traceparent`
-on may be an instrumentor, a mesh or the application. A run belongs to a call that asked for its path with its method,
-and began before it; of several such calls, to the first that has led to no run yet.
+A service knows the trace of a request, but hardly ever the call that made it: `traceparent` may be passed on by an
+instrumentor, a mesh or the application. A run belongs to a call with the same method, path and query during which it
+began; if there are several, to the first one that has no run yet.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ANSWER: Final = f"{Kind.HTTP.value}:{RESPONSE}"
 
 @dataclass(frozen=True)
 class Link:
-    """The call that led to a run."""
+    """The call that caused a run."""
 
     caller: Recording
     call: CallRecord
 
     @property
     def selector(self) -> Selector:
-        """The pattern of a plan that means this call, whatever the start of the caller's process has called."""
+        """The plan's selector for this call; for a unit it does not count calls made at its process's start."""
         is_unit = find_unit(self.caller.root.env) is not None
         boundary, lane = f"{Kind.HTTP.value}:*", f"{LANE}*" if is_unit else ""
         https = [c for c in self.caller.calls if c.kind == Kind.HTTP.value and (not lane or c.lane.startswith(LANE))]
@@ -50,7 +50,7 @@ class _Target:
 
 
 def find_links(runs: Sequence[Recording]) -> dict[str, Link]:
-    """Run id → the call that led to it; runs that nobody of these called are left out."""
+    """Run id → the call that caused it; runs without such a call are left out."""
     left = [(run, call, target) for run in runs for call, target in _iter_requests(run)]
     left.sort(key=lambda each: each[1].start_ns)
     found: dict[str, Link] = {}
@@ -66,7 +66,7 @@ def find_links(runs: Sequence[Recording]) -> dict[str, Link]:
 
 
 def sort_called_first(runs: Sequence[Recording], links: Mapping[str, Link]) -> list[Recording]:
-    """The runs, each behind those that its calls led to."""
+    """Sort the runs so that each comes after the runs that it called."""
 
     def depth(run: Recording) -> int:
         link = links.get(run.run_id)
@@ -76,7 +76,7 @@ def sort_called_first(runs: Sequence[Recording], links: Mapping[str, Link]) -> l
 
 
 def answer_of(run: Recording) -> Answer | None:
-    """The answer that a run of a request gave, its body unpacked; None without one, or where its body is not kept."""
+    """The recorded answer of a request's run, with its body decoded; None if it has none or its body is not kept."""
     call = next((each for each in run.calls if each.boundary == _ANSWER), None)
     given = {} if call is None else _read(call.request).get("arguments")
     if not isinstance(given, dict) or not isinstance(given.get("status"), int):
@@ -89,7 +89,7 @@ def answer_of(run: Recording) -> Answer | None:
 
 
 def _iter_requests(run: Recording) -> Iterator[tuple[CallRecord, _Target]]:
-    """The requests that a run made, and what they asked for."""
+    """The HTTP requests that a run made, with their targets."""
     for call in run.calls:
         request = _read(call.request) if call.kind == Kind.HTTP.value else {}
         url, method = request.get("url"), request.get("method")
@@ -99,7 +99,7 @@ def _iter_requests(run: Recording) -> Iterator[tuple[CallRecord, _Target]]:
 
 
 def _find_given(run: Recording) -> _Target | None:
-    """What a run was asked for."""
+    """The target of the request that a run served."""
     call = next((each for each in run.calls if each.boundary == FIRST_CALL), None)
     given = {} if call is None else _read(call.response).get("value")
     if not isinstance(given, dict):

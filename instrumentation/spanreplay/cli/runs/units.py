@@ -1,4 +1,4 @@
-"""The units that a suite replays: named one by one, by their process, or found as `spanreplay ls` finds runs."""
+"""Select the units for a suite: by name, by process, or with the same search as `spanreplay ls`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _ARGV: Final = "argv"
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit that is to be replayed."""
+    """A unit to replay."""
 
     run_id: str
     root: RootRecord
     process: str
     file: str = ""
-    """Where it lies, if it is not in the catalog."""
+    """Path of its file, if it is not in the catalog."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which units: those that are named, else those of one process that fit a query."""
+    """Which units to replay: the named ones, else those that match a process and a query."""
 
     named: Sequence[str]
     process: str
@@ -40,7 +40,7 @@ class Selection:
 
 
 def select(catalog: Catalog, wanted: Selection) -> list[Unit]:
-    """The units, oldest first, at most as many as the query says. Raises: ConfigError, SourceError, ServiceError."""
+    """Find the units, oldest first, up to the query's limit. Raises: ConfigError, SourceError, ServiceError."""
     if wanted.named:
         return [_find_named(catalog, name) for name in dict.fromkeys(wanted.named)]
     process = _find_process(catalog, wanted.process) if wanted.process else ""
@@ -56,7 +56,7 @@ def select(catalog: Catalog, wanted: Selection) -> list[Unit]:
 
 
 def check_one_application(units: Sequence[Unit]) -> None:
-    """Refuse units of different applications: one command starts one. Raises: ConfigError."""
+    """Refuse units of different applications: one command starts one application. Raises: ConfigError."""
     first = units[0]
     for unit in units:
         is_same = first.root.app == unit.root.app or first.root.env.get(_ARGV) == unit.root.env.get(_ARGV)
@@ -69,7 +69,7 @@ def check_one_application(units: Sequence[Unit]) -> None:
 
 
 def group_by_process(units: Sequence[Unit]) -> dict[str, list[Unit]]:
-    """Process → its units: each process was started by itself, and is now."""
+    """Process → its units; each process needs its own start."""
     found: dict[str, list[Unit]] = {}
     for unit in units:
         found.setdefault(unit.process, []).append(unit)
@@ -93,7 +93,7 @@ def _find_named(catalog: Catalog, name: str) -> Unit:
 
 
 def _find_process(catalog: Catalog, name: str) -> str:
-    """The whole id of a process's run; that of a run which is a unit stands for its process."""
+    """The full run id of a process, named by its own run or by one of its units."""
     root = catalog.load(runs.resolve(catalog, name)).root
     start = find_unit(root.env)
     return root.run_id if start is None else start.process
@@ -105,7 +105,7 @@ def _as_unit(root: RootRecord, run_id: str, file: str = "") -> Unit | None:
 
 
 def _iter_found(catalog: Catalog, query: RunQuery) -> Iterator[Unit]:
-    """All units that fit, newest first, whatever the number of runs that a catalog gives at once."""
+    """All matching units, newest first, fetched in pages of RUNS_MAX runs."""
     seen: set[str] = set()
     until_ns = query.until_ns
     while True:

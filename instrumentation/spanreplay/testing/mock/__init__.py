@@ -1,4 +1,4 @@
-"""Mocked models for tests, with no recording and no key: `with spanreplay.testing.mock.MockLLM() as llm: …`."""
+"""Mocked models for tests, without recordings or API keys: `with spanreplay.testing.mock.MockLLM() as llm: …`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mocked model will say: a queue of answers and failures; thread-safe, no I/O."""
+"""The script of a mocked model: a queue of answers and failures; thread-safe, no I/O."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ FAILURES: Final[Mapping[str, int]] = {
     "overloaded": 529,
     "invalid_request": 400,
 }
-"""Kind of failure → HTTP status; 0 is no answer at all."""
+"""Kind of failure → HTTP status; 0: no answer at all."""
 
 
 class MockExhausted(ReplayMiss):
-    """A model was asked in strict mode, and no answer was left."""
+    """A model was called in strict mode when no answer was left."""
 
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Tokens that an answer says it cost."""
+    """The token usage that an answer reports."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
+        """Sum of prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
 
 
@@ -51,7 +51,7 @@ class ToolCall:
 
     @property
     def value(self) -> Any:
-        """The arguments as a value; text that is no JSON stays text."""
+        """The parsed arguments; text that is not JSON stays text."""
         try:
             return json.loads(self.arguments)
         except ValueError:
@@ -60,7 +60,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer, in no provider's words. `pieces` are the parts in which its text is streamed."""
+    """One answer, independent of the provider. `pieces` are the parts in which its text is streamed."""
 
     text: str = ""
     model: str = ""
@@ -69,12 +69,12 @@ class Answer:
     pieces: tuple[str, ...] = ()
     argument_pieces: tuple[str, ...] = ()
     vector: tuple[float, ...] = ()
-    """For embeddings; empty: made from each input's text."""
+    """For embeddings; if empty, a vector is made from each input's text."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of the provider. `times` is None for ever; it begins after `after_calls` answers."""
+    """An error of the provider, starting after `after_calls` answers, `times` times; None: for ever."""
 
     kind: str
     message: str
@@ -88,7 +88,7 @@ class Failure:
 
 
 def read_tool_calls(calls: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
-    """Tool calls as OpenAI writes them, or flat: {"name": …, "arguments": …}. Raises: ConfigError naming the call."""
+    """Parse tool calls in OpenAI's format, or flat: {"name": …, "arguments": …}. Raises: ConfigError with the call."""
     found = []
     for number, call in enumerate(calls):
         function = call.get("function", call)
@@ -106,7 +106,7 @@ def read_tool_calls(calls: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
 
 @dataclass
 class Script:
-    """Answers in order, then the default, then a placeholder; failures in between."""
+    """The queued answers in order, then the default or a placeholder; with failures in between."""
 
     is_strict: bool = False
     default: Answer | None = None
@@ -124,17 +124,17 @@ class Script:
             self._answers.append(answer)
 
     def fail(self, failure: Failure) -> None:
-        """Fail from now on, as the failure says."""
+        """Set the failure, replacing an earlier one."""
         with self._lock:
             self._failure, self._failed = failure, 0
 
     @property
     def left(self) -> int:
-        """Answers that nobody has asked for yet."""
+        """Number of queued answers that are left."""
         return len(self._answers)
 
     def next(self, asked: str) -> Answer | Failure:
-        """What comes now; `asked` names the call in errors. Raises: MockExhausted in strict mode."""
+        """The next answer or failure; `asked` names the call in errors. Raises: MockExhausted in strict mode."""
         with self._lock:
             failure = self._failure
             if failure is not None and self.answered >= failure.after_calls:
@@ -148,7 +148,7 @@ class Script:
             return self._answers.popleft() if self._answers else self.default or Answer(PLACEHOLDER)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear answers, failure, default and count."""
         with self._lock:
             self._answers.clear()
             self._failure, self.default, self.answered, self._failed = None, None, 0, 0

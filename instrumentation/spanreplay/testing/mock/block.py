@@ -1,4 +1,4 @@
-"""The block in which models are mocked: the seams of the transports, a session that answers, the network denied."""
+"""The block in which models are mocked: installs the transports' seams and a session that answers; no network."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from spanreplay.testing.mock.answers import Answer
 
 Asked = Callable[[str, dict[str, Any]], "Answer | Failure"]
-"""Boundary and request of a call → what the model says."""
+"""Boundary and request of a call → the model's answer."""
 
 _TRANSPORTS: Final = frozenset({"httpx", "httpx2", "requests", "aiohttp", "urllib3", "botocore", "urllib"})
 _MOCKED: Final = frozenset({Kind.LLM.value, Kind.EMBEDDING.value, Kind.HTTP.value})
-# The SDK itself does not try again: what is tested is the application
+# Keeps the SDK from retrying by itself: the test is about the application
 _ERROR_HEADERS: Final = [["content-type", "application/json"], ["x-should-retry", "false"]]
 
 
 class MockBlock(blocks._Block):
-    """A block of code whose model calls `asked` answers."""
+    """A block of code in which `asked` answers model calls."""
 
     def __init__(self, asked: Asked, plan: Plan, provider: str) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class MockBlock(blocks._Block):
 
 
 class _MockSession(Session):
-    """Answers model calls, lets tools run, denies the rest."""
+    """Answers model calls, lets tools run, denies other requests."""
 
     def __init__(self, asked: Asked, plan: Plan, provider: str) -> None:
         super().__init__(Recording(RootRecord(run_id="0" * 32, app="mock", manifest={"calls": 0}), ()), plan)
@@ -83,7 +83,7 @@ class _MockSession(Session):
         self._provider = provider
 
     def resolve(self, crossing: Crossing) -> None:
-        """Answer a model call; any other boundary runs as it is. Raises: ReplayMiss."""
+        """Answer a model call; let other boundaries run. Raises: ReplayMiss for other HTTP requests."""
         kind = crossing.spec.kind
         if kind not in _MOCKED:
             return
@@ -118,7 +118,7 @@ class _MockSession(Session):
         self.counts["served"] += 1
 
     def settle_live(self, *args: Any) -> None:
-        """Nothing is compared with anything."""
+        """No-op: nothing is compared."""
 
 
 def _reply(wire: Wire, answer: Answer, body: dict[str, Any], call_id: str, *, is_stream: bool) -> str:
@@ -133,8 +133,8 @@ def _response(status: int, headers: Sequence[Sequence[str]], chunks: Iterable[st
 
 
 def _timeout(wire: Wire, failure: Failure) -> dict[str, Any]:
-    """What the SDK's transport raises when nothing answers in time."""
-    # OpenAI's and Anthropic's SDKs give a class of their transport away: httpx of old ones, httpx2 of new ones
+    """The exception that the SDK's transport raises on a timeout."""
+    # OpenAI's and Anthropic's SDKs re-export a class of their transport: httpx in old versions, httpx2 in new ones
     timeout = getattr(sys.modules.get(wire.sdk), "Timeout", None)
     name = getattr(getattr(timeout, "__init__", None), "__module__", "httpx").partition(".")[0]
     exc: Exception = getattr(sys.modules.get(name), "ReadTimeout", TimeoutError)(failure.message)

@@ -1,4 +1,4 @@
-"""Models that say what a test tells them: configure the answer, run the agent, ask what it sent."""
+"""Mocked models: a test sets the answers, runs the agent, and inspects the requests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class MockLLM:
     """A mocked model: `with MockLLM() as llm: llm.add_response("Paris"); …; assert llm.call_count == 1`.
 
     It answers at the transport: the SDK builds its typed objects, streams and errors itself, frameworks on top of it
-    run unchanged, and clients made before the block are mocked too. Any provider is answered in its own format unless
-    `provider` names one. Other HTTP requests and all sockets are denied; tools run. Where no key is set in the
-    environment the block sets one, so that clients can be made. One block at a time in a process.
+    run unchanged, and clients created before the block are mocked too. Every provider is answered in its own format;
+    `provider` restricts the mock to one. Other HTTP requests and all sockets are denied; tools run. The block sets API
+    keys that are missing in the environment, so that clients can be created. Only one block at a time per process.
     """
 
     def __init__(self, provider: str = "", *, is_strict: bool = False) -> None:
@@ -52,9 +52,9 @@ class MockLLM:
         tool_call_chunks: Sequence[str] = (),
         embedding: Sequence[float] = (),
     ) -> MockLLM:
-        """Queue an answer: a text, tool calls, or both; `stream_chunks` are its parts where it is streamed.
+        """Queue an answer: a text, tool calls, or both; `stream_chunks` are its parts if it is streamed.
 
-        Without `model` the answer names the one that was asked. Raises: ConfigError.
+        Without `model` the answer names the requested model. Raises: ConfigError.
         """
         if stream_chunks and "".join(stream_chunks) != content:
             raise ConfigError("stream_chunks don't join to the content", hint='"".join(stream_chunks) == content')
@@ -72,13 +72,13 @@ class MockLLM:
         return self
 
     def add_responses(self, *contents: str) -> MockLLM:
-        """Queue texts."""
+        """Queue several text answers."""
         for content in contents:
             self.add_response(content)
         return self
 
     def set_default_response(self, content: str, *, model: str = "") -> MockLLM:
-        """What is said when the queue is empty."""
+        """Set the answer for an empty queue."""
         self._script.default = Answer(content, model)
         return self
 
@@ -87,8 +87,8 @@ class MockLLM:
     ) -> MockLLM:
         """Fail as the provider does, for ever or `times` times, after `after_calls` answers. Raises: ConfigError.
 
-        The SDK's own retries don't see it: it reaches the application at once. A `timeout` has no response that could
-        tell the SDK so: make the client with `max_retries=0`, or let it fail often enough.
+        The SDK does not retry it: the error reaches the application at once. A `timeout` has no response that could
+        disable retries: create the client with `max_retries=0`, or let it fail often enough.
         """
         if error_type not in FAILURES:
             raise ConfigError(f"no such error {error_type!r}", hint=f"one of: {', '.join(FAILURES)}")
@@ -96,19 +96,19 @@ class MockLLM:
         return self
 
     def set_strict_mode(self, enabled: bool = True) -> MockLLM:
-        """Fail where no answer was set, instead of answering with a placeholder."""
+        """Fail if no answer is set, instead of answering with a placeholder."""
         self._script.is_strict = enabled
         return self
 
     def allow(self, *patterns: str) -> MockLLM:
-        """Let calls through to the network: `http:GET api.example.com`, with `*` and `?`. Before the block begins."""
+        """Let calls through to the network: `http:GET api.example.com`, with `*` and `?`. Call it before the block."""
         if self._block is not None:
             raise ConfigError("allow() comes before the block", hint="MockLLM().allow('http:*')")
         self._live += patterns
         return self
 
     def reset(self) -> None:
-        """Forget answers, failures and calls."""
+        """Clear answers, failures and recorded requests."""
         with self._lock:
             self._script.reset()
             self._ledger.clear()
@@ -133,23 +133,23 @@ class MockLLM:
 
     @property
     def call_count(self) -> int:
-        """How many requests were answered."""
+        """Number of requests that were answered."""
         return self._script.answered
 
     @property
     def pending(self) -> int:
-        """Answers that nobody asked for yet."""
+        """Number of queued answers that are left."""
         return self._script.left
 
     @property
     def total_tokens(self) -> int:
-        """Tokens of all answers whose usage was set."""
+        """Total tokens of all answers with a set usage."""
         with self._lock:
             return sum(usage.total_tokens for usage in self._usage)
 
     @property
     def model(self) -> Any:
-        """A LangChain chat model on this mock. Raises: ImportError without langchain-openai."""
+        """A LangChain chat model that uses this mock. Raises: ImportError without langchain-openai."""
         from langchain_openai import ChatOpenAI
 
         return ChatOpenAI(model="mock-model")

@@ -1,4 +1,4 @@
-"""A redactor that leaves everything as it is: a mocked call is kept nowhere, and a test asks for what it sent."""
+"""A redactor that changes nothing: mocked calls are not stored, and tests inspect what was sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Counts: TypeAlias = MutableMapping[str, int]
 
 
 class PlainRedactor(RunRedactor):
-    """Gives back what it is given."""
+    """Returns its input unchanged."""
 
     def text(self, text: str, counts: Counts | None = None) -> str:
         """The text."""
@@ -39,6 +39,6 @@ class PlainRedactor(RunRedactor):
 
 
 def build_redactor() -> PlainRedactor:
-    """One for a block."""
+    """Build a redactor for one block."""
     key = os.urandom(KEY_BYTES)
     return PlainRedactor(Tokenizer(key, key_id_of(key)), Scanner(()), set())
