@@ -113,10 +113,10 @@ def test_w2_what_can_not_be_looked_for_is_said_in_one_line(tmp_path: Path) -> No
     last = _commit(workplace, {"other.py": ""}, "nothing")
     workplace.record("agent.py")
     for good, options, said in (
-        (first, (), "no commit between them can be named"),
+        (first, (), "no commit between them changed it"),
         ("v9", (), "git knows no commit 'v9' here"),
-        ("--output=x", (), "is no name of a commit"),
-        (last, ("--bad", first), "did not come before"),
+        ("--output=x", (), "is not the name of a commit"),
+        (last, ("--bad", first), "is not an ancestor of"),
     ):
         status, _, error = _bisect(workplace, f"{good}", *options)
         assert status == 1, error

@@ -243,7 +243,7 @@ def test_s56_changed_turn_is_the_one_cause(on_change: str, provider: Provider, w
     assert {d["downstream_of"] for d in later} == {1}
     if on_change == "serve":
         assert all(d["turn"] == 1 and "context" not in d for d in later)
-        assert all("turn 1 brought that, this call changes nothing more" in d["message"] for d in later)
+        assert all("turn 1 brought that; this call adds no other change" in d["message"] for d in later)
         assert "11 further calls are downstream of it" in replayed.stderr
 
 

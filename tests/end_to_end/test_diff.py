@@ -146,11 +146,11 @@ PLANTS: Final = {
     ),
     "the sampler in the code": Plant("changed", LLM, "code", "agent.py", code=(", 0.25", ", 0.75"), part="sampler"),
     "a refusal": Plant(
-        *("dropped", "tool:refund", "upstream_output", "(human:approve) before it was asked the same"),
+        *("dropped", "tool:refund", "upstream_output", "(human:approve) answered the same request differently"),
         world={"approval": "no"},
     ),
     "a failure": Plant(
-        *("dropped", LLM, "upstream_output", "call 3 (tool:count_orders) before it was asked the same"),
+        *("dropped", LLM, "upstream_output", "call 3 (tool:count_orders) answered the same request"),
         world={"orders": None},
         status=1,
     ),

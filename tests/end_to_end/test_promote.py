@@ -113,7 +113,7 @@ def test_s4_s49_what_would_prove_nothing_is_not_written(incident: tuple[Workplac
         ((), f"call {CALL} is made at the working tree too"),
         (("--good", bad), f"call {CALL} is made at {bad[:10]} too"),
         (("--never", "99"), "has no call 99"),
-        (("--name", "../x"), "is no name of a test"),
+        (("--name", "../x"), "is not a valid name for a test"),
     ):
         done = _promote(workplace, *options)
         assert done.returncode == 1, done.stderr

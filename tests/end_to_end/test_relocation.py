@@ -94,7 +94,7 @@ def test_s62_run_replays_where_the_agent_lies_in_another_folder(recorded: tuple[
     assert found.verdict["verdict"] == "identical", found.stderr
     assert found.status == 0
     assert found.verdict["counts"]["exact"] == found.verdict["counts"]["recorded"] > 10
-    assert f"folder    {folder}, in place of /" in found.stderr
+    assert f"folder    {folder}, recorded in /" in found.stderr
     assert (folder / "data" / "orders.db").exists() is (folder / "data" / "out.txt").exists() is False
     assert printed.splitlines()[1:6] == found.stdout.splitlines()[1:6]
 

@@ -138,8 +138,8 @@ def test_p3_p4_a_recorded_job_is_tried_by_hand(name: str, provider: Provider, tm
     assert process.returncode == 3, said
     assert said.count("✔ identical") == 1, said
     assert re.findall(r"✘ diverged at call \d+ \((\S+)\)", said) == ["compute:output"] * 3, said
-    assert "job (kwargs as sent, not as recorded)" in said
-    assert "the input has its kwargs as sent, not as recorded" in said
+    assert "job (changed: kwargs)" in said
+    assert "the input differs from the recorded one (changed: kwargs)" in said
 
 
 SOCKETS: Final = """
@@ -171,5 +171,5 @@ def test_p2_p4_a_websocket_session_is_not_served(provider: Provider, tmp_path: P
     (unit,) = units_of(place)
     done = place.run("replay", unit.run_id, "--serve", "0", "--", str(place.python), *COMMAND)
     assert done.returncode == 1
-    assert f"--serve gives one answer to one request, and {unit.run_id} is a websocket session" in done.stderr
+    assert f"--serve gives one answer to one request, but {unit.run_id} is a websocket session" in done.stderr
     assert f"without --serve, `replay {unit.run_id}` gives its messages to the code that is there now" in done.stderr

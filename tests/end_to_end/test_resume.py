@@ -250,7 +250,7 @@ def test_s67_missing_answer_is_asked_for(workplace: Workplace) -> None:
     suspend(workplace, TWICE)
     done = resume(workplace, "latest")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "the run waits for an answer to 'Name? '" in done.stderr
+    assert "the run is waiting for an answer to 'Name? '" in done.stderr
 
 
 CRASHES = """

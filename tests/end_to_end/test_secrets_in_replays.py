@@ -77,7 +77,7 @@ def test_r9_a_live_call_sends_no_token(workplace: Workplace) -> None:
     assert "in arguments.key, which stands for a value that the recording hides" in refused.stderr
     allowed = workplace.replay("agent.py", options=["--live", "tool:send", "--allow-tokens"])
     assert allowed.status == 0, allowed.stderr
-    assert "a token of the recording, live: call 3 (tool:send) in arguments.key" in allowed.stderr
+    assert "a redaction token, live: call 3 (tool:send) in arguments.key" in allowed.stderr
     assert allowed.verdict["tokens_sent"] == [{"call": 3, "boundary": "tool:send", "field": "arguments.key"}]
 
 

@@ -204,7 +204,7 @@ def test_p4_a_caller_has_the_recorded_answer_of_a_service_that_gives_none(
     status, report, stderr = _replay_trace(services)
     assert status == 3, stderr
     assert [each["verdict"]["verdict"] for each in report["runs"]] == ["diverged", "diverged", "identical"]
-    assert "call 2 of front has its recorded answer" in stderr
+    assert "call 2 of front gets its recorded answer" in stderr
 
 
 def test_p4_a_called_service_whose_own_calls_do_not_fit_is_named(
@@ -220,8 +220,8 @@ def test_p4_a_called_service_whose_own_calls_do_not_fit_is_named(
     assert (first["verdict"]["verdict"], front["given"]) == ("identical", [])
     found, *_ = second["verdict"]["divergences"]
     assert (found["kind"], found["boundary"]) == ("changed_call", "llm:openai.chat.completions")
-    assert "call 3 of front asks for something else now: path" in [each["evidence"] for each in found["causes"]]
-    assert "call 3 of front has its recorded answer: there is none of now" in stderr
+    assert "the request of call 3 of front has changed: path" in [each["evidence"] for each in found["causes"]]
+    assert "call 3 of front gets its recorded answer: there is no new one" in stderr
     assert front["verdict"]["divergences"][0]["boundary"].startswith("http:GET ")
 
 

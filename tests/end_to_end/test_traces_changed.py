@@ -125,9 +125,9 @@ def test_p4_p6_a_changed_request_goes_through_all_services(services: dict[str, W
     asked = runs[4]["verdict"]["divergences"][0]
     assert (asked["boundary"].split()[0], asked["diff"][0]["path"]) == ("http:POST", "count")
     caller = runs[3]["caller"]["call"]
-    cause = f"call {caller} of front asks for something else now: body"
+    cause = f"the request of call {caller} of front has changed: body"
     assert cause in json.dumps(runs[3]["verdict"]["divergences"])
-    assert f"  call {caller} of front asks shop for something else now: body" in stderr
+    assert f"  call {caller} of front sends shop a changed request: body" in stderr
     assert "15" in answer_of(runs[0])
     assert '[{"costs":15,"tenant":"t-1"},{"costs":20,"tenant":"t-1"}]' in json.loads(answer_of(runs[4]))[0]
 

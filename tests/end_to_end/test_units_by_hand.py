@@ -112,7 +112,7 @@ def test_p4_units_by_hand_are_replayed_in_a_process_each(provider: Provider, pla
     suite = replay_suite(place, str(agent), options=named)
     assert suite.status == 0, suite.stderr
     assert suite.words() == {unit.run_id: "identical" for unit in units[:2]}
-    assert "each unit is replayed in a process of its own: units by hand lie between other work" in suite.stderr
+    assert "each unit is replayed in its own process: units by hand lie between other work" in suite.stderr
 
 
 def test_p3_a_block_is_a_run(provider: Provider, place: Workplace) -> None:

@@ -212,7 +212,7 @@ def test_p4_a_changed_unit_is_named_and_the_others_are_identical(
 
 ENDS: Final = {
     "killed": ("__import__('signal').raise_signal(9)", (), "the unit was ended by SIGKILL before it finished"),
-    "hangs": ("while True: pass", ("--timeout", "20"), "no verdict after 20 s: the unit was ended"),
+    "hangs": ("while True: pass", ("--timeout", "20"), "no verdict after 20 s: the unit was stopped"),
 }
 
 
@@ -258,7 +258,7 @@ def test_p4_a_start_that_leaves_a_thread_is_made_for_each_unit(asked: tuple[Work
     suite = _suite(place, ticking + FASTAPI, *named)
     assert suite.status == 0, suite.stderr
     assert suite.report["starts"] == 2
-    why = "each unit is replayed in a process of its own: its start leaves a thread running (ticks), which no fork"
+    why = "each unit is replayed in its own process: its start leaves a thread running (ticks), which no fork"
     assert why in suite.stderr
 
 
@@ -294,7 +294,7 @@ def test_p4_a_start_whose_threads_keep_something_is_made_for_each_unit(provider:
     provider.stop()
     suite = _replay(place, "--process", units[0].run_id, command=COMMAND, at=ASGI_AT)
     assert suite.words() == {unit.run_id: "identical" for unit in units}, suite.stderr
-    assert "2 units, each replayed in a process of its own: a thread of a pool keeps" in suite.stderr
+    assert "2 units, each replayed in its own process: a thread of a pool keeps" in suite.stderr
     assert "keeps something for itself (app.local), which no fork has" in suite.stderr
 
 
@@ -306,7 +306,7 @@ def test_p4_a_start_that_differs_is_told_for_each_unit(asked: tuple[Workplace, l
     assert (changed.status, set(changed.words().values())) == (3, {"diverged"}), changed.stderr
     broken = _suite(place, "raise SystemExit('not today')\n", "--process", units[0].run_id)
     assert (broken.status, broken.report["counts"]) == (3, {"diverged": len(units)}), broken.stderr
-    assert f"the application ended with exit status 1, and has come to 0 of {len(units)} units" in broken.stderr
+    assert f"the application ended with exit status 1 after reaching 0 of {len(units)} units" in broken.stderr
 
 
 @pytest.mark.slow
@@ -337,4 +337,4 @@ def test_p4_a_unit_of_another_application_is_refused(provider: Provider, tmp_pat
     process = next(run.run_id for run in place.recordings() if "unit" not in run.root.env)
     refused = _replay(place, "--run", process, command=GUNICORN, at=SERVERS["flask"][2])
     assert refused.status == 1
-    assert f"error: run {process} is no unit of a process that serves many" in refused.stderr
+    assert f"error: run {process} is not a unit of a process that serves many" in refused.stderr

@@ -128,7 +128,9 @@ def test_p4_only_the_judged_unit_decides(provider: Provider, place: Workplace) -
     other = _warm(place, units[3].run_id)
     assert other.status == 0, other.stderr
     assert other.verdict["divergences"] == []
-    said = f"warming up: 1 of 3 earlier units was not replayed whole: {units[0].run_id} (changed_call at http:response)"
+    said = (
+        f"warming up: 1 of 3 earlier units was not replayed in full: {units[0].run_id} (changed_call at http:response)"
+    )
     assert said in other.stderr
     place.write("app.py", APP.replace("await ask(given", "await ask('so ' * (given['text'] == 'bye') + given"))
     lost = _warm(place, units[3].run_id)
@@ -162,7 +164,7 @@ def test_p4_files_elsewhere_warm_up_too(
         (elsewhere.path / f"{unit.run_id}.replay").unlink()
     none = elsewhere.replay(*COMMAND, source=source, options=["--warm", "all"], **key)
     assert none.status == 1
-    assert "none of the 3 units that came before it in its process is here" in none.stderr
+    assert "none of the 3 earlier units of its process is here" in none.stderr
 
 
 SCRIPT: Final = """
@@ -211,7 +213,7 @@ def test_p4_what_can_not_be_warmed_up_is_refused(provider: Provider, place: Work
     place.record(agent)
     refused = place.replay(agent, options=["--warm", "all"])
     assert refused.status == 1
-    assert "is no unit of a process that serves many" in refused.stderr
+    assert "is not a unit of a process that serves many" in refused.stderr
     wrong = place.replay(agent, options=["--warm", "few"])
     assert wrong.status == 2
     assert "'few' is not a number up to 1000, all or auto" in wrong.stderr
@@ -332,14 +334,14 @@ def test_p4_the_one_unit_that_is_needed_is_found(provider: Provider, place: Work
     units = server.units()
     found = _warm(place, units[4].run_id, "auto")
     assert found.status == 0, found.stderr
-    assert f"it needs what 1 earlier unit left: {units[1].run_id}" in found.stderr
+    assert f"it needs the state that 1 earlier unit left behind: {units[1].run_id}" in found.stderr
     assert [each["run_id"] for each in found.verdict["warm_up"]["units"]] == [units[1].run_id]
     assert found.verdict["warm_up"]["is_needed"] is True
     place.write("app.py", APP.replace('"reply": await', '"answer": await'))
     changed = _warm(place, units[4].run_id, "auto")
     assert changed.causes() == [("changed_call", "http:response")]
     assert len(changed.verdict["warm_up"]["units"]) == 4
-    assert "it needs what" not in changed.stderr
+    assert "it needs the state" not in changed.stderr
 
 
 def test_p4_units_of_a_suite_begin_behind_their_earlier_units(provider: Provider, place: Workplace) -> None:

@@ -51,7 +51,7 @@ def check_environment(environ: Mapping[str, str]) -> list[Finding]:
         found.append(Finding(FAIL, "SPANREPLAY_MODE", "nothing is recorded while it is off", "unset it"))
     sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
     if sampler not in _FULL_SAMPLERS:
-        message = f"{sampler} leaves runs out: a run that is sampled out is not recorded"
+        message = f"{sampler} drops runs: a run that is not sampled is not recorded"
         found.append(Finding(WARN, "OTEL_TRACES_SAMPLER", message, "use parentbased_always_on"))
     found += _check_sampling(environ)
     for name in _LIMITS:
@@ -85,7 +85,7 @@ def _check_sampling(environ: Mapping[str, str]) -> list[Finding]:
         return [Finding(WARN, name, f"{exc}: every unit is kept", exc.hint)]
     if rules.is_always:
         return []
-    message = f"of requests, jobs and messages those are kept that {rules.text} names"
+    message = f"recorded requests, jobs and messages: {rules.text}"
     message += f", and those of {len(rules.users)} users" if rules.users else ""
     return [Finding(OK, name, f"{message}; the run of the process counts the others")]
 
@@ -95,21 +95,23 @@ def check_folder(folder: Path) -> list[Finding]:
     for shadow in (folder / "spanreplay.py", folder / "spanreplay" / "__init__.py"):
         if shadow.is_file():
             hint = "rename it, or start the agent from another directory"
-            return [Finding(FAIL, "import path", f"{shadow} is imported in place of spanreplay", hint)]
+            return [Finding(FAIL, "import path", f"{shadow} is imported instead of spanreplay", hint)]
     return []
 
 
 def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]:
     """Report packages that the agent's Python lacks; `probe` is the output of probe.py, None if it could not run."""
     if not agent.python:
-        message = f"{agent.argv[0]} is no Python program; the Python it starts must have spanreplay"
+        message = f"{agent.argv[0]} is not a Python program; the Python that it starts must have spanreplay"
         return [Finding(WARN, "agent", message)]
     if agent.is_isolated:
         return [
-            Finding(FAIL, "agent", f"Python runs with -{agent.python_flags} and loads no spanreplay", "leave it out")
+            Finding(
+                FAIL, "agent", f"Python runs with -{agent.python_flags}, so it does not load spanreplay", "leave it out"
+            )
         ]
     if probe is None:
-        return [Finding(FAIL, "agent", f"{agent.python} cannot be asked which packages it has")]
+        return [Finding(FAIL, "agent", f"{agent.python} did not answer which packages it has")]
     packages, groups = probe["packages"], probe["groups"]
     install = install_command(python=agent.python)
     if not packages["spanreplay"]:
@@ -118,7 +120,7 @@ def check_python(agent: Agent, probe: Mapping[str, Any] | None) -> list[Finding]
     if "spanreplay" not in groups["opentelemetry_pre_instrument"]:
         found.append(Finding(FAIL, "entry point", "OpenTelemetry does not find spanreplay", f"reinstall: {install}"))
     if groups["opentelemetry_configurator"] and "otlp" not in groups["opentelemetry_traces_exporter"]:
-        message = "opentelemetry-distro is installed and opentelemetry-exporter-otlp is not: OpenTelemetry fails"
+        message = "opentelemetry-distro is installed without opentelemetry-exporter-otlp: OpenTelemetry fails"
         hint = "start with `spanreplay record -- CMD`, or install the exporter, or set OTEL_TRACES_EXPORTER=none"
         found.append(Finding(WARN, "opentelemetry-instrument", message + " before it loads spanreplay", hint))
     return found
@@ -145,7 +147,7 @@ def describe_server(agent: Agent) -> list[Finding]:
     if row is not None:
         what, unit = ("server", "HTTP request") if row.kind == "`http`" else ("worker", "job")
         message = (
-            f"{program} is a {what}: each {unit} is a run of its own, and what happens outside of any, like the "
+            f"{program} is a {what}: each {unit} is a run of its own, and everything else, like the "
             "application's start, is in the run of the process"
         )
     else:
@@ -154,7 +156,7 @@ def describe_server(agent: Agent) -> list[Finding]:
             "the calls of all requests that it serves; a forked worker has a run of its own, a process that "
             "multiprocessing starts is part of the run of the one that started it"
         )
-    not_started = "not started, because a server does not end by itself: its libraries were not looked at"
+    not_started = "not started, because a server does not end by itself; its libraries were not checked"
     return [Finding(OK, "recording", message), Finding(OFF, "agent", not_started)]
 
 
@@ -173,7 +175,7 @@ def _seam(row: Mapping[str, Any]) -> Finding:
 
 def _leak(row: Mapping[str, Any]) -> Finding:
     """A finding for I/O outside all boundaries, which a replay can't repeat."""
-    hint = "" if not row.get("is_hole") else "declare the function that does it a boundary: @spanreplay.boundary(...)"
+    hint = "" if not row.get("is_hole") else "wrap the function that does it: @spanreplay.boundary(...)"
     return Finding(WARN, f"leak {row.get('kind', '?')}", str(row.get("said", "")), hint)
 
 
@@ -193,8 +195,8 @@ def read_report(report: Any) -> list[Finding]:
     elif report.get("run_id"):
         found.append(Finding(OK, "recording", f"run {report['run_id']}"))
     if report.get("not_heard"):
-        message = f"{report['not_heard']} is not of OpenTelemetry's SDK: the program's own spans are not recorded"
-        found.append(Finding(WARN, "spans", message, "calls are recorded all the same"))
+        message = f"{report['not_heard']} is not from OpenTelemetry's SDK: the program's own spans are not recorded"
+        found.append(Finding(WARN, "spans", message, "calls are still recorded"))
     rows = report.get("seams")
     found += [_seam(row) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     for name, tell in (("leaks", _leak), ("reads", _read)):

@@ -12,7 +12,7 @@ from spanreplay.cli.runs.runs import complete_run, open_catalog, resolve
 from spanreplay.cli.terminal import echo, print_json, say, working
 from spanreplay.recording.whole_file import write_atomically
 
-ELSEWHERE: Final = "name another place: -o FILE"
+ELSEWHERE: Final = "choose another file"
 
 
 @click.command("export")

@@ -127,7 +127,7 @@ def ls_command(
     STATUS is running or waiting (for a human), else how the run ended. Times are local.
     """
     if around is not None and (since is not None or until is not None):
-        raise click.UsageError("--around stands alone: leave out --since and --until")
+        raise click.UsageError("--around can't be combined with --since or --until")
     query = RunQuery(
         user_id=user_id,
         session_id=session_id,
@@ -149,9 +149,9 @@ def ls_command(
         print_json([{**summary_to_json(s), "state": states[s.root.run_id]} for s in found])
         return
     if not found:
-        say("no such runs here; spanreplay ls --help shows where it looks")
+        say("no matching runs here; spanreplay ls --help shows where it looks")
         return
     console = open_console()
     print_data(build_table(found, states, console.width if console.is_terminal else 0))
     if len(found) == limit:
-        say(f"the newest {limit}; --limit shows more")
+        say(f"the newest {limit}; use --limit for more")

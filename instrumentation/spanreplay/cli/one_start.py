@@ -58,12 +58,12 @@ def replay_units(
         told, status = _start(sources, terms, folder)
     apart = next((line["apart"] for line in told if "apart" in line), "")
     if apart:
-        say(f"each unit is replayed in a process of its own: {apart}")
+        say(f"each unit is replayed in its own process: {apart}")
         return _replay_apart(sources, terms, folder), len(sources)
     own = {line["unit"]: line for line in told if "unit" in line}
     common = next((line for line in told if line.get("verdict") in _OF_START), None)
     if common is not None or len(own) < len(sources):
-        say(f"the application {describe_end(status)}, and has come to {len(own)} of {len(sources)} units")
+        say(f"the application {describe_end(status)} after reaching {len(own)} of {len(sources)} units")
     why = f"no verdict: the application {describe_end(status)} before this unit"
     found: dict[str, Verdict] = {}
     apart_from: dict[str, list[tuple[Unit, str]]] = {}
@@ -80,7 +80,7 @@ def replay_units(
             found[path] = report.make_error(unit.run_id, unit.root.app, why, "see its output above")
     for reason, left in apart_from.items():
         whose = "" if len(left) == 1 else ", each"
-        say(f"{plural(len(left), 'unit')}{whose} replayed in a process of its own: {reason}")
+        say(f"{plural(len(left), 'unit')}{whose} replayed in its own process: {reason}")
         found |= zip((path for _, path in left), _replay_apart(left, terms, folder), strict=True)
     return [found[path] for _, path in sources], 1 + sum(map(len, apart_from.values()))
 
@@ -138,8 +138,8 @@ def _start(sources: Sequence[tuple[Unit, str]], terms: Terms, folder: Path) -> t
 def _read(unit: Unit, line: dict[str, Any], terms: Terms) -> Verdict:
     """The verdict of one unit, from the report of its process and its exit status."""
     if line["is_late"]:
-        why = f"no verdict after {terms.timeout_s:g} s: the unit was ended"
-        return report.make_error(unit.run_id, unit.root.app, why, "--timeout SECONDS gives it longer")
+        why = f"no verdict after {terms.timeout_s:g} s: the unit was stopped"
+        return report.make_error(unit.run_id, unit.root.app, why, "allow more time with --timeout SECONDS")
     if not line["verdict"]:
         why = f"no verdict: the unit {describe_end(line['status'])} before it finished"
         return report.make_error(unit.run_id, unit.root.app, why, "see its output above")

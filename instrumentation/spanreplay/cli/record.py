@@ -78,7 +78,7 @@ def record_command(ctx: click.Context, *, command: tuple[str, ...], json_file: s
     """
     agent = find_agent(command)
     if agent.is_isolated:
-        say(f"spanreplay: Python runs with -{agent.python_flags} and loads no spanreplay: nothing is recorded")
+        say(f"spanreplay: Python runs with -{agent.python_flags}, so it does not load spanreplay: nothing is recorded")
     since_ns = time.time_ns()
     # Runs that are sent to a collector are not here afterwards, so the process itself prints the summary
     is_sent = read_target() is not None

@@ -115,7 +115,7 @@ def _read_verdict(path: Path, status: int) -> Verdict:
     if not content:
         hint = "`spanreplay doctor -- CMD` shows whether its Python can replay"
         if status == -signal.SIGABRT:
-            hint = "a denied write of native code can end like this; SPANREPLAY_SANDBOX=python allows it"
+            hint = "native code may abort on a denied write; SPANREPLAY_SANDBOX=python allows it"
         raise SpanreplayError(
             f"no verdict: the agent {describe_end(status)} before it finished",
             hint=f"see its output above; {hint}",
@@ -137,7 +137,7 @@ def report_verdict(verdict: Verdict) -> None:
                 report=dump(verdict),
             )
     except SpanreplayError as exc:
-        say(f"the verdict was not reported: {exc}")
+        say(f"could not send the verdict to the service: {exc}")
         return
     if url:
         say(f"  Phoenix   {url}")
@@ -295,9 +295,9 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
         _check_terminal()
     settings = _build_settings(plan, options)
     if options["port"] is not None and options["warm"] == earlier.AUTO:
-        raise click.UsageError("--serve replays once for each request: --warm takes a number or all with it, not auto.")
+        raise click.UsageError("--warm auto can't be combined with --serve: give a number or all.")
     if not command and runs.is_file(source):
-        raise click.UsageError("Missing argument '-- CMD...': a file may come from anywhere, its command is not run.")
+        raise click.UsageError("Missing argument '-- CMD...': the command stored in a file is never run by itself.")
     with work_folder() as folder:
         found = open_source(source, folder, options["warm"])
         agent = find_recorded_agent(command, found.recording)

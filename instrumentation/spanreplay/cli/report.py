@@ -26,7 +26,9 @@ def _read(name: str) -> Verdict:
             f"cannot read {name!r}: {exc.strerror or exc}", hint="spanreplay replay RUN --json FILE -- CMD writes one"
         ) from exc
     if len(content) > VERDICT_BYTES_MAX:
-        raise SourceError(f"{name!r} is larger than {VERDICT_BYTES_MAX:,} bytes", hint="name the file of --json")
+        raise SourceError(
+            f"{name!r} is larger than {VERDICT_BYTES_MAX:,} bytes", hint="give the file that --json wrote"
+        )
     return parse(content.decode("utf-8", "replace"))
 
 

@@ -60,7 +60,7 @@ def write_summary(verdict: Verdict, environ: Mapping[str, str]) -> None:
         with Path(path).open("a", encoding="utf-8") as stream:
             stream.write(render_summary(verdict, find_folder(environ, Path.cwd())) + "\n")
     except OSError as exc:
-        say(f"the step summary was not written: {exc.strerror or exc}")
+        say(f"could not write the step summary: {exc.strerror or exc}")
 
 
 def write_github(verdict: Verdict) -> None:

@@ -38,7 +38,7 @@ def _check_answer(waiting: CallRecord | None, answer: Any, *, has_answer: bool) 
         return
     prompt, choices = _prompt_of(waiting)
     if not has_answer:
-        raise ConfigError(f"the run waits for an answer to {prompt!r}", hint="give it: --input ANSWER")
+        raise ConfigError(f"the run is waiting for an answer to {prompt!r}", hint="give it: --input ANSWER")
     if choices and answer not in choices:
         raise ConfigError(f"{answer!r} is not a valid answer to {prompt!r}", hint=f"one of {', '.join(choices)}")
 

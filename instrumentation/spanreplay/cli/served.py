@@ -54,12 +54,12 @@ def find_recorded(recording: Recording) -> Recorded:
     value = None if first is None else json.loads(first.response or "{}").get("value")
     if not isinstance(value, dict):
         raise ConfigError(
-            f"--serve needs the run of an HTTP request or a job, and {recording.run_id} is neither",
+            f"--serve needs the run of an HTTP request or a job, but {recording.run_id} is neither",
             hint="`spanreplay ls` lists the runs; without --serve this one is replayed as it was",
         )
     if value.get("type") == "websocket":
         raise ConfigError(
-            f"--serve gives one answer to one request, and {recording.run_id} is a websocket session",
+            f"--serve gives one answer to one request, but {recording.run_id} is a websocket session",
             hint=f"without --serve, `replay {recording.run_id}` gives its messages to the code that is there now",
         )
     return Recorded(value, is_job=first is not None and first.boundary == GIVEN)
@@ -74,7 +74,7 @@ def serve(port: int, recorded: Recorded, judge: Judge, show: Callable[[Verdict],
     with server:
         server.recorded, server.judge, server.show = recorded, judge, show
         url = f"http://{_ADDRESS}:{server.server_port}"
-        say(f"serving {url}: each request is one replay; what it does not send is as recorded; Ctrl-C ends this")
+        say(f"serving {url}: each request runs one replay; parts that it leaves out stay as recorded; Ctrl-C stops")
         say(f"  {_name_command(recorded, url)}")
         try:
             server.serve_forever()
@@ -152,21 +152,22 @@ class _Request(BaseHTTPRequestHandler):
             return given.to_json(), f"{given.method} {given.target}", _find_changes(given, recorded.value)
         members = _read_members(given, recorded.value)
         changed = [name for name, value in members.items() if value != recorded.value[name]]
-        return describe_input(members), "job", f"{', '.join(changed)} as sent, not as recorded" if changed else ""
+        return describe_input(members), "job", f"changed: {', '.join(changed)}" if changed else ""
 
     def _judge(self, title: str, changed: str, settings: Mapping[str, str], path: Path) -> Answer:
         server = self.server
         say(f"{title}{f' ({changed})' if changed else ''}")
         try:
             what = "input" if server.recorded.is_job else "request"
-            verdict = name_cause(server.judge(settings), f"the {what} has its {changed}" if changed else "", "serve")
+            evidence = f"the {what} differs from the recorded one ({changed})" if changed else ""
+            verdict = name_cause(server.judge(settings), evidence, "serve")
         except SpanreplayError as exc:
             server.status = EXIT_STATUS["error"]
             say(f"error: {exc}")
             why = f"{exc}\n{exc.hint}\n"
         else:
             server.status = server.show(verdict)
-            why = f"no answer: the replay is {verdict['verdict']}; its report is where spanreplay runs\n"
+            why = f"no answer: the verdict is {verdict['verdict']}; see the report in spanreplay's terminal\n"
         answer = Answer.read(path)
         return answer or Answer(HTTPStatus.BAD_GATEWAY, [("content-type", _TEXT)], why.encode())
 
@@ -179,9 +180,11 @@ class _Request(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, "send a body with a content-length")
         length = self.headers.get("content-length", "")
         if length and not (length.isascii() and length.isdecimal()):
-            raise _Refused(HTTPStatus.BAD_REQUEST, "content-length is no number")
+            raise _Refused(HTTPStatus.BAD_REQUEST, "content-length is not a number")
         if int(length or 0) > config.BODY_BYTES_MAX:
-            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {config.BODY_BYTES_MAX:,} bytes")
+            raise _Refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {config.BODY_BYTES_MAX:,} bytes"
+            )
         body = self.rfile.read(int(length)) if int(length or 0) else None
         headers = [(name.lower(), value) for name, value in self.headers.items()]
         return Given(self.command, self.path, headers, body)
@@ -228,4 +231,4 @@ def _find_changes(given: Given, recorded: Mapping[str, Any]) -> str:
         )
         if is_other
     ]
-    return f"{', '.join(changed)} as sent, not as recorded" if changed else ""
+    return f"changed: {', '.join(changed)}" if changed else ""

@@ -40,9 +40,9 @@ def ship_command(ctx: click.Context, *, endpoint: str | None, timeout: int, as_j
         print_json(asdict(report))
     say(f"shipped {report.payloads} records, {report.bytes:,} bytes, from {directory} to {target.url}")
     if report.live:
-        say(f"{report.live} files are being written now and stay")
+        say(f"{report.live} files are still being written and were not shipped")
     if report.refused:
-        say(f"{report.refused} records were refused by the collector; they are kept in {directory}/spool/refused")
+        say(f"the collector refused {report.refused} records; they are kept in {directory}/spool/refused")
     if report.error:
         say(f"{report.remaining} files remain: {report.error}")
     ctx.exit(1 if report.error or report.refused else 0)

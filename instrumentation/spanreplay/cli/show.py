@@ -93,7 +93,7 @@ def _head_lines(recording: Recording, link: str) -> list[Text]:
         lines.append(Text(f"replay of {escape(root.replay_of)}", style="dim"))
     lines += [Text(f"incomplete: {escape(r)}", style="yellow") for r in completeness.reasons[:REASONS_MAX]]
     if root.apart:
-        lines.append(Text(f"{root.apart} records with other content came later; they are kept apart", style="yellow"))
+        lines.append(Text(f"{root.apart} later records with different content are stored separately", style="yellow"))
     lines += [Text(f"unrecorded: {escape(r)}", style="dim") for r in _list_leaks(recording)]
     if link:
         lines.append(Text(f"Phoenix {link}", style="dim"))

@@ -94,7 +94,7 @@ def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options:
     files = {name: options[f"{name}_file"] for name in ("json", "junit")}
     check_files(files)
     if options["warm"] == earlier.AUTO:
-        raise click.UsageError("--warm auto replays one unit again and again: `spanreplay replay RUN --warm auto`.")
+        raise click.UsageError("--warm auto works for one unit only: `spanreplay replay RUN --warm auto`.")
     agent = find_agent(command)
     check_not_isolated(agent)
     aside = STDERR if "-" in files.values() else None
@@ -141,7 +141,7 @@ def _select(catalog: Catalog, options: dict[str, Any]) -> list[Unit]:
     if not options["named"] and not any(chosen):
         raise click.UsageError("Say which units: --run RUN, --process RUN, or --app, --since and other options of ls.")
     if options["named"] and any(chosen):
-        raise click.UsageError("--run stands alone: leave out the options that look for units.")
+        raise click.UsageError("--run can't be combined with options that search for units.")
     units = select(catalog, Selection(options["named"], options["process"], query))
     try:
         check_one_application(units)

@@ -68,7 +68,7 @@ def _find_other_name(run: str, recording: Recording) -> str:
     is_id = len(named) == _ID_CHARACTERS and all(character in "0123456789abcdef" for character in named)
     if run == LATEST or not is_id or named == recording.run_id:
         return ""
-    return f"the run that is here is {recording.run_id}"
+    return f"the stored run is {recording.run_id}"
 
 
 def _to_json(run: str, found: Verified) -> dict[str, Any]:

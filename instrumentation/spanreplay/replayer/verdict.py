@@ -342,7 +342,7 @@ def _missing(call: CallRecord, run_id: str, *, root: int | None) -> Divergence:
     return Divergence(
         kind="missing_call",
         boundary=call.boundary,
-        message=f"call {call.number} ({call.boundary}, lane {call.lane}) was recorded and not made now",
+        message=f"call {call.number} ({call.boundary}, lane {call.lane}) was recorded but not made now",
         lane=call.lane,
         index=call.index,
         seq=call.seq,

@@ -30,7 +30,7 @@ def dump(verdict: Verdict) -> str:
 def _refuse(what: str) -> SpanreplayError:
     return SpanreplayError(
         f"the replay's verdict cannot be read: {what}",
-        hint="the agent's Python may hold another version of spanreplay than this command",
+        hint="the agent's Python may have another version of spanreplay than this command",
     )
 
 

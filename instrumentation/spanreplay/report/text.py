@@ -211,12 +211,10 @@ def _fact_lines(verdict: Verdict) -> list[Text]:
         lines.append(row("live", LIVE_NOTE))
     for sent in verdict.get("tokens_sent", [])[:OTHERS_MAX]:
         place = f"call {sent.get('call')} ({sent.get('boundary')}) in {sent.get('field')}"
-        lines.append(row("sent", shorten(f"a token of the recording, live: {place}", LINE_CHARACTERS_MAX), "yellow"))
+        lines.append(row("sent", shorten(f"a redaction token, live: {place}", LINE_CHARACTERS_MAX), "yellow"))
     for drift in verdict.get("drift", []):
         if drift.get("name") == "folder":
-            lines.append(
-                row("folder", escape(f"{drift.get('now')}, in place of {drift.get('recorded')} in the recording"))
-            )
+            lines.append(row("folder", escape(f"{drift.get('now')}, recorded in {drift.get('recorded')}")))
     denied = verdict["sockets_denied"]
     if denied:
         shown = ", ".join(shorten(str(address), 60) for address in denied[:OTHERS_MAX])

@@ -52,10 +52,9 @@ def describe(result: Result) -> str:
     """One run in one line."""
     app, caller = result.verdict.get("app", ""), result.caller
     where = f"{app}, called by call {caller.call} of {caller.app}" if caller is not None else app
-    asked = [f"asked for something else: {', '.join(result.asked)}"] if result.asked else []
+    asked = [f"with a changed request: {', '.join(result.asked)}"] if result.asked else []
     told = [
-        f"call {each.call} was given what run {each.run_id} answers now: {', '.join(each.changed)}"
-        for each in result.given
+        f"call {each.call} got the new answer of run {each.run_id}: {', '.join(each.changed)}" for each in result.given
     ]
     return "  ".join([suite.describe(result.verdict), f"({'; '.join([where, *asked, *told])})"])
 

@@ -44,12 +44,12 @@ _WORDS: Final = {
 def headline(found: RunDiff) -> str:
     """The first line, in words."""
     if found.first is not None:
-        return f"A and B part at {describe_call(found.first)}: {found.first.describe()}"
+        return f"A and B diverge at {describe_call(found.first)}: {found.first.describe()}"
     if not found.is_same:
-        return f"the same calls with the same answers, and another end: {_describe_ends(found)}"
+        return f"the same calls and answers, but a different end: {_describe_ends(found)}"
     calls = plural(found.counts[SAME], "call")
     if found.reasons:
-        return f"no difference in what was recorded ({calls}), and not all was"
+        return f"no difference in what was recorded ({calls}), but not everything was"
     return f"the same: {calls}, their answers and the output"
 
 
@@ -155,7 +155,7 @@ def describe_costs(cost: CostDiff) -> list[str]:
     for place in [each for each in cost.places if each.weight][:PLACES_MAX]:
         lines.append(_describe_place(place))
     if cost.a.usd is None or cost.b.usd is None:
-        lines.append("in tokens: --price MODEL=IN,OUT, in US dollars for a million, makes it an amount")
+        lines.append("in tokens; for amounts: --price MODEL=IN,OUT, in US dollars per million tokens")
     return [shorten(line, LINE_CHARACTERS_MAX) for line in lines]
 
 
@@ -167,7 +167,7 @@ def _describe_place(place: PlaceCost) -> str:
     else:
         tokens = place.b.tokens_in + place.b.tokens_out - place.a.tokens_in - place.a.tokens_out
         amount = f"{tokens:+,} tokens"
-    since = f", the first of them call {place.first_more} of B" if place.first_more else ""
+    since = f", first at call {place.first_more} of B" if place.first_more else ""
     return f"{amount} {where}: {plural(place.a.calls, 'call')} in A, {place.b.calls:,} in B{since}"
 
 

@@ -263,13 +263,16 @@ def describe_warm_up(verdict: Verdict) -> list[str]:
         shown = ", ".join(f"{unit.get('run_id')} ({unit.get('why')})" for unit in partly[:_NAMES_SHOWN_MAX])
         more = f" and {len(partly) - _NAMES_SHOWN_MAX} more" if len(partly) > _NAMES_SHOWN_MAX else ""
         verb = "was" if len(partly) == 1 else "were"
-        count = f"{len(partly)} of {plural(len(units), 'earlier unit')} {verb} not replayed whole"
+        count = f"{len(partly)} of {plural(len(units), 'earlier unit')} {verb} not replayed in full"
         lines.append(shorten(f"warming up: {count}: {shown}{more}", LINE_CHARACTERS_MAX))
     if warm_up.get("is_needed"):
         shown = ", ".join(str(unit.get("run_id")) for unit in units[:_NAMES_SHOWN_MAX])
         more = f" and {len(units) - _NAMES_SHOWN_MAX} more" if len(units) > _NAMES_SHOWN_MAX else ""
         lines.append(
-            shorten(f"it needs what {plural(len(units), 'earlier unit')} left: {shown}{more}", LINE_CHARACTERS_MAX)
+            shorten(
+                f"it needs the state that {plural(len(units), 'earlier unit')} left behind: {shown}{more}",
+                LINE_CHARACTERS_MAX,
+            )
         )
     elif len(units) < warm_up["before"]:
         lines.append(f"warming up: {len(units)} of the {warm_up['before']} units that came before were replayed first")

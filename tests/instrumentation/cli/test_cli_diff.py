@@ -72,7 +72,7 @@ def test_w1_another_end_is_a_difference_though_all_calls_are_equal(spanreplay: I
     a, b = keep(data_dir, 1, step(TOOL, 1, "x")), keep(data_dir, 2, step(TOOL, 1, "x"), manifest={"exit": 2})
     found = spanreplay("diff", a.run_id, b.run_id)
     assert found.exit_code == 3
-    assert "and another end: A ok, exit status 0; B ok, exit status 2" in found.output
+    assert "but a different end: A ok, exit status 0; B ok, exit status 2" in found.output
 
 
 def test_s42_cost_is_attributed_to_the_loop_that_made_it(spanreplay: Invoke, data_dir: Path) -> None:
@@ -83,7 +83,7 @@ def test_s42_cost_is_attributed_to_the_loop_that_made_it(spanreplay: Invoke, dat
     price = "gpt-x=30,100"  # 1,000 tokens in and 100 out: $0.04 a call
     found = spanreplay("diff", a.run_id, b.run_id, "--price", price)
     assert "A $0.4, 10,000+1,000 tokens in 10 calls; B $12, 300,000+30,000 tokens in 300 calls" in found.output
-    assert "+$11.6 llm:ask at agent.py:11 step: 2 calls in A, 292 in B, the first of them call 11 of B" in found.output
+    assert "+$11.6 llm:ask at agent.py:11 step: 2 calls in A, 292 in B, first at call 11 of B" in found.output
     cost = json.loads(spanreplay("diff", a.run_id, b.run_id, "--price", price, "--json").output)["cost"]
     place = cost["places"][0]
     assert (round(place["b"]["usd"] - place["a"]["usd"], 9), place["first_more"]) == (11.6, 11)

@@ -84,7 +84,7 @@ def test_ls_without_runs_says_so_and_prints_no_data(spanreplay: Invoke) -> None:
     """Nothing found is talk, not data; machines get an empty array."""
     result = spanreplay("ls")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "no such runs here" in result.stderr
+    assert "no matching runs here" in result.stderr
     assert spanreplay("ls", "--json").stdout == "[]\n"
 
 

@@ -60,11 +60,13 @@ def test_p4_a_call_that_was_made_for_another_unit_is_named(where: str) -> None:
     diff = [{"path": "messages[0].content", "recorded": "Answer red fox; grey owl", "now": "Answer red fox"}]
     made = explain(_judge(first, "changed_call", diff=diff), first, [second])
     assert made["verdict"] == "incomplete"
-    assert f"(llm:ask) was made for run {second.run_id} too" in made["stopped"]
+    assert f"(llm:ask) was also made for run {second.run_id}, " in made["stopped"]
     assert made["reasons"] == [made["stopped"], "before"]
     made = explain(_judge(second, "extra_call"), second, [first])
     assert made["verdict"] == "incomplete"
-    assert made["stopped"].startswith(f"run {first.run_id}, which its process served at the same time, made llm:ask")
+    assert made["stopped"].startswith(
+        f"run {first.run_id}, which its process served at the same time, also made llm:ask"
+    )
 
 
 @pytest.mark.parametrize("kind", ["missing_call", "order_stall"])

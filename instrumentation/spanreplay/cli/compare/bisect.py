@@ -138,17 +138,17 @@ class _Search:
         commits = self._repository.list_between(good, bad)
         ends = {sha: SAME if sha == recorded else self._judge_end(sha) for sha in (good, bad)}
         if ends[good] == ends[bad]:
-            how = "as recorded" if ends[bad] == SAME else "another way"
+            how = "as recorded" if ends[bad] == SAME else "differently"
             raise ConfigError(
-                f"the run goes {how} at {good[:SHORT]} and at {bad[:SHORT]}: no commit between them can be named",
-                hint="--good is a commit at which it goes another way than at --bad",
+                f"the run behaves {how} at {good[:SHORT]} and at {bad[:SHORT]}: no commit between them changed it",
+                hint="choose a --good commit at which the run behaves differently than at --bad",
             )
         before, at = find_first(len(commits), lambda number: self._judge.judge(commits[number]), ends[bad])
         for sha, is_needed in ((bad, at == len(commits) - 1), (good, before < 0)):
             if is_needed and self._judge.judge(sha) != ends[sha]:
                 raise ConfigError(
-                    f"the run is recorded at {sha[:SHORT]} and does not replay there: {self._judge.done[sha].said}",
-                    hint="a run of code that was not committed, or of other packages, can't be looked for by commits",
+                    f"the run was recorded at {sha[:SHORT]} but does not replay there: {self._judge.done[sha].said}",
+                    hint="changes in uncommitted code or in packages can't be found by commit",
                 )
         older = good if before < 0 else commits[before]
         return self._to_json(older, commits[before + 1 : at + 1], ends[bad])

@@ -48,7 +48,7 @@ class Repository:
     def find(self, name: str) -> str:
         """The id of the commit for a branch, a tag or an abbreviated id. Raises: ConfigError."""
         if name.startswith("-"):
-            raise ConfigError(f"{name!r} is no name of a commit")
+            raise ConfigError(f"{name!r} is not the name of a commit")
         try:
             return self._ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").strip()
         except ConfigError as exc:
@@ -72,7 +72,7 @@ class Repository:
         """
         if good == bad or not self.is_ancestor(good, bad):
             raise ConfigError(
-                f"commit {good[:12]} did not come before {bad[:12]}", hint="--good is the older one, --bad the newer"
+                f"commit {good[:12]} is not an ancestor of {bad[:12]}", hint="--good is the older one, --bad the newer"
             )
         found = self._ask("rev-list", "--first-parent", "--reverse", f"--max-count={COMMITS_MAX}", f"{good}..{bad}")
         return found.split()

@@ -117,7 +117,10 @@ def _choose_name(name: str, recording: Recording, number: int) -> str:
     words = re.sub(r"[^a-z0-9]+", "_", call.name.lower()).strip("_")[:40] or call.kind
     chosen = name or f"no_{words}_{recording.run_id[:13]}"
     if not _NAME.match(chosen):
-        raise ConfigError(f"{chosen!r} is no name of a test", hint="--name: small letters, digits and _, 61 at most")
+        raise ConfigError(
+            f"{chosen!r} is not a valid name for a test",
+            hint="--name takes lower-case letters, digits and _, at most 61 characters",
+        )
     return chosen
 
 
@@ -130,8 +133,8 @@ def _prove(replays: Replays, number: int, bad: str, good: str) -> Instead:
     _refuse_broken(where, verdict)
     if not _is_made(where, verdict, call):
         raise ConfigError(
-            f"call {number} is not made at {where}, so that a test would pass there and prove nothing",
-            hint="--bad names a commit at which it is made: that of the recording, if its code was committed",
+            f"call {number} is not made at {where}, so a test would pass there and prove nothing",
+            hint="choose a --bad commit that makes it: the recording's, if its code was committed",
         )
     where = good[:SHORT] or _HERE
     verdict = replays.replay(good) if good else replays.replay_here()
@@ -139,14 +142,14 @@ def _prove(replays: Replays, number: int, bad: str, good: str) -> Instead:
     _refuse_broken(where, verdict)
     if _is_made(where, verdict, call):
         raise ConfigError(
-            f"call {number} is made at {where} too, so that a test would fail there",
-            hint="mend the code first, or name a commit that does not make it with --good",
+            f"call {number} is made at {where} too, so a test would fail there",
+            hint="fix the code first, or choose a --good commit that does not make it",
         )
     instead = find_instead(verdict)
     if instead is None:
         raise ConfigError(f"the replay at {where} says nothing about call {number}: {describe_shortly(verdict)}")
     if 0 < instead[2] < number:
-        say(f"  the run parts from its recording at call {instead[2]} already; the test holds the code to that")
+        say(f"  the run already diverges at call {instead[2]}; the test expects that too")
     return instead
 
 
@@ -171,7 +174,7 @@ def _write(found: Source, folder: Path, name: str, number: int, instead: Instead
     """Write the test and its recording; return their paths. Raises: ConfigError if the test already exists."""
     test = folder / f"test_{name}.py"
     if test.exists():
-        raise ConfigError(f"{test} is there already", hint="--name gives this one another name")
+        raise ConfigError(f"{test} already exists", hint="choose another name with --name")
     folder.mkdir(parents=True, exist_ok=True)
     recordings = _write_recordings(found, folder)
     up = os.path.relpath(Path.cwd(), folder.absolute())

@@ -100,7 +100,7 @@ def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:
         try:
             recording = load_file(each)
         except SourceError as exc:
-            say(f"{each} is passed over: {exc}")
+            say(f"{each} is skipped: {exc}")
             continue
         if recording.run_id == each.stem and is_before(recording, unit):
             found.append(Recording(recording.root, ()))
@@ -110,7 +110,7 @@ def find_beside(path: Path, unit: Recording, count: int) -> tuple[str, ...]:
 def _has_earlier(unit: Recording) -> bool:
     """Whether units came before this one. Raises: ConfigError if it is not a unit."""
     if find_unit(unit.root.env) is None:
-        raise ConfigError(f"run {unit.run_id} is no unit of a process that serves many: nothing came before it")
+        raise ConfigError(f"run {unit.run_id} is not a unit of a process that serves many: nothing came before it")
     if not count_before(unit):
         say("no unit of its process came before this one")
     return count_before(unit) > 0
@@ -121,7 +121,7 @@ def _take(found: Iterable[Recording], unit: Recording, count: int) -> tuple[str,
     if not ordered:
         before = count_before(unit)
         raise RunNotFound(
-            f"none of the {before} units that came before it in its process is here",
+            f"none of the {before} earlier units of its process is here",
             hint="for a replay elsewhere, export them too: spanreplay export RUN",
         )
     return tuple(each.run_id for each in (ordered if count == AUTO else ordered[-count:]))

@@ -49,7 +49,7 @@ class NewAnswer:
 
     def to_patch(self, selector: Selector, run_id: str) -> Patch:
         """The plan's patch that gives this answer to the caller."""
-        return set_answer(selector, self.value, f"run {run_id} answers something else: {', '.join(self.changed)}")
+        return set_answer(selector, self.value, f"run {run_id} has changed its answer: {', '.join(self.changed)}")
 
 
 def compare_requests(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Sent | str | None:

@@ -28,8 +28,8 @@ __all__ = ["explain", "explain_file", "explain_in_catalog"]
 
 _EXTRA, _CHANGED, _MISSING, _STALL = "extra_call", "changed_call", "missing_call", "order_stall"
 _KINDS: Final = frozenset({_EXTRA, _CHANGED, _MISSING, _STALL})
-_FOR_OTHER: Final = "call {} ({}) was made for run {} too, which its process served at the same time"
-_BY_OTHER: Final = "run {}, which its process served at the same time, made {} for this one too"
+_FOR_OTHER: Final = "call {} ({}) was also made for run {}, which its process served at the same time"
+_BY_OTHER: Final = "run {}, which its process served at the same time, also made {} for this one"
 
 _INPUTS: Final = frozenset({"http:request", "http:body", "http:websocket.receive", GIVEN})
 _OF_UNITS: Final = frozenset({"request", "body", "response", "raised", "disconnect", "cancelled"})

@@ -105,7 +105,7 @@ class Replays:
             if not anew:
                 break
             if is_last:
-                say(f"  {run.root.app} asks for something else each time: its last answers stand")
+                say(f"  {run.root.app} changes its requests each time: the last answers are kept")
                 break
             for each in anew:
                 self._ask(each, asked or {})
@@ -169,7 +169,7 @@ class Replays:
         if sent is None or link is None:
             return verdict
         where = f"call {link.call.number} of {link.caller.root.app}"
-        return name_cause(verdict, f"{where} asks for something else now: {', '.join(sent.changed)}", "trace")
+        return name_cause(verdict, f"the request of {where} has changed: {', '.join(sent.changed)}", "trace")
 
     # ── between two services ────────────────────────────────────────────────────────────────────────
     def _compare(self, run: Recording, asked: Mapping[int, Mapping[str, object]]) -> Sent | str | None:
@@ -187,9 +187,9 @@ class Replays:
         where = f"call {link.call.number} of {link.caller.root.app}"
         self._sent.pop(run.run_id, None)
         if isinstance(found, str):
-            say(f"  {run.root.app} has its recorded request, not that of {where}: {found}")
+            say(f"  {run.root.app} gets its recorded request, not the new one of {where}: {found}")
         elif found is not None:
-            say(f"  {where} asks {run.root.app} for something else now: {', '.join(found.changed)}")
+            say(f"  {where} sends {run.root.app} a changed request: {', '.join(found.changed)}")
             self._sent[run.run_id] = found
 
     def _note_answer(self, run: Recording, link: Link, outcome: _Outcome) -> None:
@@ -201,9 +201,9 @@ class Replays:
         where = f"call {link.call.number} of {link.caller.root.app}"
         response = read_exchange(link.call.response)
         if now is None or recorded is None:
-            say(f"  {where} has its recorded answer: there is none of now")
+            say(f"  {where} gets its recorded answer: there is no new one")
         elif "hops" in response or "chunks" not in response:
-            say(f"  {where} has its recorded outcome: it was not this answer alone")
+            say(f"  {where} gets its recorded outcome, which was not this answer alone")
         else:
             found = compare_answers(recorded, now, _list_differing(outcome.verdict))
             if found is not None:

@@ -51,7 +51,7 @@ def select(catalog: Catalog, wanted: Selection) -> list[Unit]:
         if len(found) == wanted.query.limit:
             break
     if not found:
-        raise RunNotFound("no such units here", hint="spanreplay ls lists the runs, and the units among them")
+        raise RunNotFound("no matching units here", hint="spanreplay ls lists the runs, and the units among them")
     return found[::-1]
 
 
@@ -63,8 +63,8 @@ def check_one_application(units: Sequence[Unit]) -> None:
         if not is_same:
             raise ConfigError(
                 f"run {unit.run_id} is a unit of {unit.root.app!r}, and run {first.run_id} one of {first.root.app!r}: "
-                "a suite has one application",
-                hint="choose with --app, or replay them in suites of their own",
+                "a suite replays one application",
+                hint="select one with --app, or replay them in separate suites",
             )
 
 
@@ -86,7 +86,7 @@ def _find_named(catalog: Catalog, name: str) -> Unit:
     unit = _as_unit(recording.root, recording.run_id, file)
     if unit is None:
         raise ConfigError(
-            f"run {recording.run_id} is no unit of a process that serves many",
+            f"run {recording.run_id} is not a unit of a process that serves many",
             hint=f"replay it by itself: spanreplay replay {recording.run_id} -- CMD",
         )
     return unit

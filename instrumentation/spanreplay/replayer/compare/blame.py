@@ -139,7 +139,7 @@ class Blame:
         if is_time(diff):
             live = [name for name in self._live if name.startswith(("clock", "*"))]
             ref = live[0] if live else ""
-            why = f"the clock is live ({ref})" if live else "a clock that is not recorded was read"
+            why = f"the clock is live ({ref})" if live else "an unrecorded clock was read"
             yield Cause("clock", f"both values are times: {why}", "value" if live else "beside", ref)
 
     def _from_outputs(self, divergence: Divergence, recorded: str, now: str) -> Iterable[Cause]:
@@ -149,7 +149,7 @@ class Blame:
                 continue
             if before and recorded and recorded not in output_text("", before):
                 continue
-            what = "another output than recorded" if before else "new in this replay"
+            what = "its output has changed" if before else "new in this replay"
             yield Cause(
                 "upstream_output",
                 f"{_quote(now)} is in the output of call {number} ({boundary}): {what}",
@@ -163,7 +163,7 @@ class Blame:
         for call in reversed(served):
             text = output_text(call.request, call.response)
             if now in text:
-                other = " in place of another value" if recorded and recorded in text else ""
+                other = " instead of another value" if recorded and recorded in text else ""
                 yield Cause(
                     "upstream_output",
                     f"{_quote(now)} is in the output of call {call.number} ({call.boundary}), which is as recorded: "
@@ -220,7 +220,7 @@ class Blame:
         before, now = [_as_text(d.recorded) for d in divergence.diff], [_as_text(d.now) for d in divergence.diff]
         if before != now and _count_words(before) == _count_words(now):
             why = hash_secret.explain(self._env, self._run.redactor) if seed == RANDOM else f"PYTHONHASHSEED was {seed}"
-            evidence = f"the same words are in another order, as a set of texts may give it: {why}"
+            evidence = f"the same words are in another order, as when a set of strings is iterated: {why}"
             yield Cause("hash_seed", evidence, "beside", "PYTHONHASHSEED")
 
     def _from_ignored(self, divergence: Divergence, now: str) -> Iterable[Cause]:
@@ -228,7 +228,7 @@ class Blame:
             place = next((d.path for d in each.diff if now in _as_text(d.now)), "")
             if each.seq < divergence.seq and place:
                 where = f"{_quote(now)} is in {place} of call {each.call} ({each.boundary})"
-                evidence = f"{where}, which differs and is not in its key"
+                evidence = f"{where}, which differs but is not part of its key"
                 yield Cause("ignored_field", evidence, "value", each.recorded_span_id)
 
     def _beside(self, divergence: Divergence) -> Iterable[Cause]:

@@ -48,11 +48,11 @@ def _why_rejected(index: RecordingIndex, call: CallRecord, slot: Slot, key: str,
     if call.boundary != slot[1]:
         return f"it is {call.boundary}, not {slot[1]}"
     if call.key == key:
-        return "it was answered already" if index.is_used(call) else f"it is in {name_lane(call.lane)}"
+        return "it was already served" if index.is_used(call) else f"it is in {name_lane(call.lane)}"
     found = diff_json(call.request, request)
     places = [d.path.removeprefix("body.") for d in found if not d.path.startswith("headers")]
     if not places:
-        return "its key differs, in nothing that the recording still shows"
+        return "its key differs, but in nothing that the recording still shows"
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    used = ", and it was answered already" if index.is_used(call) else ""
+    used = ", and it was already served" if index.is_used(call) else ""
     return f"{places[0]}{more} differs{used}"

@@ -60,13 +60,13 @@ def _difference(path: str, then: Any, now: Any, is_same_key: bool) -> tuple[str,
     if not isinstance(then, Mapping):
         return f"{path} was not written when this was recorded", ()
     if not isinstance(now, Mapping):
-        return f"{path} was written when this was recorded, and not now", ()
+        return f"{path} was written when this was recorded, but not now", ()
     if then.get(BY_PROGRAM):  # no program runs in a replay, so only its input counts
         is_same = _is_same_history(then, now, is_same_key)
-        return "" if is_same else f"{path} had another content when it was given to a program", ()
+        return "" if is_same else f"{path} had different content when it was passed to a program", ()
     if then.get("sha256") == now.get("sha256"):
         if not _is_same_history(then, now, is_same_key):
-            return f"{path} had another content when it was given to a program, removed or overwritten", ()
+            return f"{path} had different content when it was passed to a program, removed or overwritten", ()
         return "", ()
     if "gone" in then or "gone" in now:
         return f"{path} was {'removed' if 'gone' in then else 'left behind'} when this was recorded, and not now", ()

@@ -37,7 +37,7 @@ def hint_at_earlier_units(
     units = "1 unit" if before == 1 else f"{before} units"
     more = " more" if replayed else ""
     left = "it" if before == 1 else "they"
-    hint = f"{units}{more} of its process came before, and what {left} left in memory is not here"
+    hint = f"{units}{more} of its process came before, but what {left} left in memory is missing here"
     first, *rest = divergences
     name = next((found[0] for each in first.diff if (found := _UNDEFINED.search(str(each.now)))), "")
     if name:

@@ -156,7 +156,7 @@ class Findings:
             self._known_messages.update(comparison.texts)
         message = found.message
         if found.is_downstream and comparison.changes and not own:
-            message += f"; turn {comparison.turn} brought that, this call changes nothing more"
+            message += f"; turn {comparison.turn} brought that; this call adds no other change"
         return replace(found, turn=comparison.turn, context=tuple(own), message=message)
 
     @staticmethod
@@ -170,7 +170,7 @@ class Findings:
         if call is not None:
             hint += f" --call {call.number}"
         if kind in _WITH_DIFF and self._has_other_key(crossing, diff):
-            return "the recording's redaction key is another: set SPANREPLAY_REDACT_KEY to the file it was made with"
+            return "the recording was made with another redaction key: set SPANREPLAY_REDACT_KEY to its file"
         if kind == "unserializable":
             return "pass plain data, a pydantic model or a dataclass across this boundary"
         if kind in _WITH_DIFF or kind == "ambiguous":

@@ -25,7 +25,7 @@ _FRAMES_MAX: Final = 1_000
 _CAUSES_MAX: Final = 20
 _REFUSED: Final = f"os error {errno.EACCES}"
 """EACCES in the words of Rust libraries."""
-HINT: Final = "a replay lets native code make no connection; SPANREPLAY_SANDBOX=python lets it"
+HINT: Final = "a replay denies connections of native code; SPANREPLAY_SANDBOX=python allows them"
 _READS: Final = (f"{Kind.CLOCK.value}:", f"{Kind.RANDOM.value}:")
 _AT_THE_END: Final = frozenset({"missing_call", "file_changed", RAISED})
 """Kinds that are only known after the agent has ended, so they can't have made it raise."""

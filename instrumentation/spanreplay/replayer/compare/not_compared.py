@@ -45,7 +45,7 @@ _WIRE: Final = frozenset({"http", "llm", "embedding", "mcp", "retriever"})
 _TABLE: Final = (
     NotCompared("log files", "log records are rebuilt in a replay, and the agent does not read them back"),
     NotCompared(
-        "headers of credentials, connection and trace",
+        "credential, connection and trace headers",
         "they differ between machines, and the agent does not choose them",
         tuple(sorted(CREDENTIALS | CONNECTION | TRACE)) + tuple(f"{each}*" for each in MADE_BY_SDKS),
         kinds=_WIRE,
@@ -76,8 +76,8 @@ _TABLE: Final = (
         begins=("socket.",),
     ),
     NotCompared(
-        "numbers of other processes",
-        "processes outside of the run have another number each time",
+        "ids of other processes",
+        "processes outside the run have a different id each time",
         ("pid", "pgid"),
         kinds=frozenset({"tool"}),
         begins=("os.kill",),
@@ -105,7 +105,7 @@ def find_not_compared(
     if dropped:
         found.append(NotCompared("datagrams of libraries", "metrics and reports: a replay drops them", dropped))
     if unreadable:
-        why = "they are sealed with another redaction key, and were drawn anew"
+        why = "they are sealed with another redaction key, so new ones were drawn"
         found.append(NotCompared(f"values of {', '.join(unreadable)}", why, unreadable))
     if by_size:
         why = "their hashes are made with another redaction key; their sizes are equal or reported"

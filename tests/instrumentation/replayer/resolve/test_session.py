@@ -126,7 +126,7 @@ def test_s65_boundary_that_is_recorded_too_is_not_renamed() -> None:
     served(again, Asked(9, name="delete_production"))
     missed(again, Asked(1, name="delete_production"))
     assert kinds(again) == ["extra_call"]
-    assert again.session.divergences[0].candidates[0].why_rejected == "arguments.x differs, and it was answered already"
+    assert again.session.divergences[0].candidates[0].why_rejected == "arguments.x differs, and it was already served"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_s65_candidates_say_why_each_was_rejected() -> None:
     (found,) = asker.session.divergences
     assert [(c.seq, c.why_rejected) for c in found.candidates[:2]] == [
         (2, "arguments.x differs"),
-        (1, "arguments.x differs, and it was answered already"),
+        (1, "arguments.x differs, and it was already served"),
     ]
     assert len(found.candidates) == 3
     assert [c.score for c in found.candidates] == sorted((c.score for c in found.candidates), reverse=True)
@@ -175,7 +175,7 @@ def test_candidates_of_an_answered_call_say_so() -> None:
     served(asker, Asked(1))
     missed(asker, Asked(1))
     (candidate,) = asker.session.divergences[0].candidates
-    assert (candidate.seq, candidate.score, candidate.why_rejected) == (1, 1.0, "it was answered already")
+    assert (candidate.seq, candidate.score, candidate.why_rejected) == (1, 1.0, "it was already served")
 
 
 # ── Ignored differences ─────────────────────────────────────────────────────────────────────────────

@@ -81,13 +81,11 @@ class Origins:
             asked = [name in text for text in texts]
             if asked == ([False, True] if pair.a is None else [True, False]):
                 run = "B" if pair.a is None else "A"
-                evidence = (
-                    f"only the answer of {_place(other)} in {run} holds {name!r}: asked the same, it answered else"
-                )
+                evidence = f"only the answer of {_place(other)} in {run} holds {name!r}, for the same request"
                 yield Cause("upstream_output", evidence, "value", str(other.either.number))
                 return
         for other in before[:1]:
-            evidence = f"{_place(other)} before it was asked the same in both runs and answered something else"
+            evidence = f"the earlier {_place(other)} answered the same request differently"
             yield Cause("upstream_output", evidence, "beside", str(other.either.number))
 
     def _of_a_value(self, at: int, diff: Diff) -> Iterator[Cause]:
@@ -111,7 +109,7 @@ class Origins:
             texts = [output_text(each.request, each.response) for each in (other.a, other.b)]
             if all(not value or value in text for value, text in zip((then, now), texts, strict=True)):
                 gave = f"A got {_quote(then)}, B got {_quote(now)}"
-                evidence = f"{_place(other)} was asked the same in both runs: {gave}"
+                evidence = f"{_place(other)} got the same request in both runs: {gave}"
                 yield Cause("upstream_output", evidence, "value", str(other.either.number))
                 return
 
@@ -145,7 +143,7 @@ class Origins:
             return
         for name, value in _values_of(pair.b.reads):
             if now in value and any(then in before for other, before in _values_of(pair.a.reads) if other == name):
-                yield Cause("read", f"both values were read just before, of {name}", "value", name)
+                yield Cause("read", f"both values had just been read from {name}", "value", name)
                 return
 
     def _from_equal_outputs(self, at: int, now: str) -> Iterator[Cause]:
