@@ -88,7 +88,7 @@ def test_w2_a_run_of_the_good_code_diverges_from_the_commit_on(tmp_path: Path) -
     assert status == 0, said
     assert (found["candidates"], found["from_then_on"]) == ([planted], "diverged")
     told = workplace.run("bisect", "latest", "--good", good, "--", str(workplace.python), "agent.py")
-    assert f"from commit {planted[:10]} on the run diverges\n  dearer\n" in told.stdout
+    assert f"since commit {planted[:10]} the run diverges\n  dearer\n" in told.stdout
     assert "now: diverged changed_call at tool:pay: arguments" in told.stdout
 
 

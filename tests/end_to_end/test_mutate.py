@@ -84,4 +84,4 @@ def test_s35_mutate_in_words_and_what_it_refuses(provider: Provider, workplace: 
     assert "no answer in this run has a field that could be changed" in refused.stderr
     workplace.write("agent.py", AGENT.replace('"ACME"', '"OTHER"'))
     refused = _mutate(workplace, "latest", status=1)
-    assert "the run does not replay as it is (diverged)" in refused.stderr
+    assert "the unchanged run does not replay identically (diverged)" in refused.stderr

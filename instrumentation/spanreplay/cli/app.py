@@ -29,14 +29,14 @@ COMMANDS: Final = {
     "suite": ("suite", "Replay many units of an application that is started once"),
     "trace": ("trace", "Replay one request through all services that it went through"),
     "resume": ("resume", "Resume a run that is waiting for a human, or was killed"),
-    "diff": ("compare.diff", "Show how two recorded runs differ, and where they part"),
+    "diff": ("compare.diff", "Show how two recorded runs differ, and where they diverge"),
     "bisect": ("compare.bisect", "Find the commit that changed what a run does"),
-    "promote": ("compare.promote", "Make a test of a run in which something went wrong"),
+    "promote": ("compare.promote", "Turn a run that went wrong into a test"),
     "mutate": ("mutate", "Find out which recorded fields the outcome depends on"),
-    "drift": ("drift", "Find models that answer equal requests in another way"),
+    "drift": ("drift", "Find models that answer equal requests differently than before"),
     "report": ("report", "Show a replay's verdict in another format"),
     "export": ("export", "Write a run to a .replay file"),
-    "verify": ("verify", "Check that runs are what was recorded"),
+    "verify": ("verify", "Check that runs are unchanged since they were recorded"),
     "import": ("import_", "Import a .replay file, or spans as JSON"),
     "doctor": ("doctor", "Check what would be recorded, and what prevents it"),
     "ship": ("ship", "Send local recordings to the collector"),
@@ -158,6 +158,6 @@ def app() -> None:
     spanreplay ls                                  finds the run
     spanreplay replay RUN -- python agent.py       replays it against today's code
 
-    Recordings are looked for in .spanreplay/ here, in SPANREPLAY_DIR, or at the service that
-    SPANREPLAY_ENDPOINT names.
+    Recordings are read from .spanreplay/ in this folder, from SPANREPLAY_DIR, or from the service at
+    SPANREPLAY_ENDPOINT.
     """

@@ -100,7 +100,7 @@ def doctor_command(ctx: click.Context, *, command: tuple[str, ...], as_json: boo
     celery, ...) is not started; doctor says what would be recorded. Without CMD only the environment is checked.
     The agent's output goes to standard error.
 
-    Exit status: 0 if nothing prevents recording, else 1.
+    Exit status: 0 if nothing prevents recording, otherwise 1.
     """
     agent = find_agent(command or (sys.executable,))
     findings = [*check_environment(os.environ), *check_folder(Path.cwd()), *check_python(agent, ask_python(agent))]

@@ -138,17 +138,18 @@ def _output_lines(report: DriftReport) -> list[str]:
 )
 @click.option("--until", type=time_option, metavar="TIME", help="Runs that began at or before this time.")
 @click.option("--app", default="", help="Runs of this agent.")
-@click.option("--replays", is_flag=True, help="Look at replays too: their live calls ask the model again.")
+@click.option("--replays", is_flag=True, help="Include replays: their live calls ask the model again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object: events and outputs.")
 @click.pass_context
 def drift_command(
     ctx: click.Context, /, *, since: int, until: int | None, app: str, replays: bool, as_json: bool
 ) -> None:
-    """Find model drift: equal requests, and another model, fingerprint or serving stack answers.
+    """Find model drift: equal requests that another model, fingerprint or serving stack now answers.
 
     A model_drift event names the first call that the new one answered, and one before it. Requests with more than
     one output are listed with their cause: sampling (the temperature is above zero or not set), model, fingerprint or
-    determinism (each gives one output by itself), or unexplained (the same serving stack at temperature zero).
+    determinism (each of them always gives the same output), or unexplained (the same serving stack at temperature
+    zero).
 
     \b
     spanreplay drift --since 7d
@@ -172,5 +173,5 @@ def drift_command(
             f"{plural(looked.keys, 'request')} in {plural(looked.runs, 'run')}"
         )
         if looked.left_out:
-            say(f"{plural(looked.left_out, 'request')} left out: narrow it with --since, --until or --app")
+            say(f"{plural(looked.left_out, 'request')} left out: narrow the search with --since, --until or --app")
     ctx.exit(DRIFTED if report.events else 0)

@@ -21,9 +21,9 @@ ELSEWHERE: Final = "choose another file"
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Write JSON lines, one OTLP request each, to read and edit.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary of the export as JSON.")
 def export_command(*, run: str, output: str | None, as_jsonl: bool, as_json: bool) -> None:
-    """Write a run to a .replay file, RUN_ID.replay unless -o names another.
+    """Write a run to a .replay file; default: RUN_ID.replay.
 
-    The file holds the run as it was recorded, that is redacted, and replays on a laptop without any server.
+    The file contains the run as it was recorded (redacted), and replays without a server.
     """
     from spanreplay.recording.bundle import unpack
     from spanreplay.recording.jsonl import write_jsonl

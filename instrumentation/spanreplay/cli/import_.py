@@ -22,7 +22,7 @@ def import_command(*, file: str, as_json: bool) -> None:
     """Import a .replay file, or spans as JSON; FILE may be - for standard input.
 
     JSON is the output of `export --jsonl`, OTLP, or an export from Phoenix or Langfuse of a run that was sent there
-    whole. Importing a run twice is harmless.
+    in full. Importing a run twice is harmless.
     """
     try:
         bundle = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()

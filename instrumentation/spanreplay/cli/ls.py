@@ -68,14 +68,14 @@ def _of_state(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
     default="",
     metavar="TRACE_ID",
     callback=read_trace,
-    help="Runs of this W3C trace, oldest first: of one request through several services.",
+    help="Runs of this W3C trace, oldest first: one request through several services.",
 )
 @click.option("--app", default="", help="Runs of this agent.")
 @click.option("--tool", default="", help="Runs that called this tool.")
 @click.option(
     "--status",
     type=click.Choice(["ok", "error", "incomplete", RUNNING, WAITING]),
-    help="How the run ended, or that it has not.",
+    help="Runs that ended like this, or that are running or waiting.",
 )
 @click.option(
     "--around",
@@ -89,11 +89,13 @@ def _of_state(catalog: Catalog, query: RunQuery) -> list[RunSummary]:
     metavar="LENGTH",
     default="30m",
     show_default=True,
-    help="How far around --around.",
+    help="Time before and after --around.",
 )
-@click.option("--since", type=time_option, metavar="TIME", help="Started at or after this time; 2h and 7d are ago.")
+@click.option(
+    "--since", type=time_option, metavar="TIME", help="Started at or after this time; 2h means two hours ago."
+)
 @click.option("--until", type=time_option, metavar="TIME", help="Started at or before this time.")
-@click.option("--replays", is_flag=True, help="List replays too.")
+@click.option("--replays", is_flag=True, help="Also list replays.")
 @click.option(
     "--limit",
     type=click.IntRange(1, RUNS_MAX),
@@ -118,13 +120,13 @@ def ls_command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find recorded runs, newest first; those of a trace in the order in which they began.
+    """Find recorded runs, newest first; with --trace, oldest first.
 
     \b
     spanreplay ls --user u-17 --around 09:04 --tool delete_accounts
     spanreplay ls --status error --since 7d --json
 
-    STATUS is running or waiting (for a human), else how the run ended. Times are local.
+    STATUS is running, waiting (for a human), or how the run ended. Times are local.
     """
     if around is not None and (since is not None or until is not None):
         raise click.UsageError("--around can't be combined with --since or --until")

@@ -49,7 +49,9 @@ _WORDS: Final = {NOTHING: "nothing", CALLS: "another call", OUTPUT: "the output"
     show_default=True,
     help="The largest number of fields to change.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice among more fields than -n.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed for choosing fields if there are more than -n."
+)
 @click.option(
     "--only", default="*", metavar="CALLS", help="Change only these calls, e.g. 'llm:*' or 'tool:get_price[2]'."
 )
@@ -143,7 +145,7 @@ def _check_identical(verdict: Verdict | str) -> None:
     word = verdict if isinstance(verdict, str) else verdict["verdict"]
     if word != "identical":
         raise ConfigError(
-            f"the run does not replay as it is ({word}), so nothing can be learned from changing it",
+            f"the unchanged run does not replay identically ({word}), so nothing can be learned from changing it",
             hint="spanreplay replay RUN -- CMD shows why",
         )
 

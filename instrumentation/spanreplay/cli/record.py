@@ -63,15 +63,15 @@ def _write(file: str, found: Sequence[RunSummary], status: int) -> None:
     "--json",
     "json_file",
     metavar="FILE",
-    help="Write which runs were recorded here as JSON; - is standard output, the agent's goes to standard error then.",
+    help="Write the runs recorded here as JSON; - is standard output, and the agent's output goes to standard error.",
 )
 @click.pass_context
 def record_command(ctx: click.Context, *, command: tuple[str, ...], json_file: str | None) -> None:
     """Run an agent and record it; CMD is the agent's whole command.
 
-    Does what opentelemetry-instrument does, with settings under which OpenTelemetry's own configuration cannot fail.
-    Ends with the agent's exit status. PYTHONHASHSEED is chosen where it is not set, so that sets of texts have the same
-    order in a replay on every machine.
+    Works like opentelemetry-instrument, with settings under which OpenTelemetry's own configuration cannot fail.
+    Exits with the agent's exit status. Sets PYTHONHASHSEED if it is not set, so that sets of strings have the same
+    order in a replay on any machine.
 
     \b
     spanreplay record -- python agent.py

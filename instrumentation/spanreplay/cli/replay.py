@@ -210,14 +210,14 @@ def run_agent(
     "--on-change",
     multiple=True,
     metavar="[CALLS=]stop|serve|live",
-    help="A call that differs: stop there (default), serve the recorded answer, or go live.",
+    help="If a call differs: stop there (default), serve the recorded answer, or go live.",
 )
 @click.option(
     "--set", "patches", multiple=True, metavar="PATCH", help="Change a field, e.g. 'llm[3].system += \"ask first\"'."
 )
-@click.option("--max-cost", type=float, metavar="USD", help="Stop before live calls to models cost more; exit 6.")
+@click.option("--max-cost", type=float, metavar="USD", help="Spending limit for live calls to models; exit 6.")
 @click.option(
-    "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars for a million tokens, in and out."
+    "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars per million tokens, in and out."
 )
 @click.option("--strict", is_flag=True, help="Refuse an incomplete recording; stop at a call that has moved.")
 @click.option("--allow-tokens", is_flag=True, help="Let live calls send tokens that stand for hidden values.")
@@ -226,24 +226,24 @@ def run_agent(
     "compares",
     multiple=True,
     type=click.Choice(COMPARABLE),
-    help="Compare this too: what the agent itself writes to standard error.",
+    help="Also compare the agent's own output to standard error.",
 )
 @click.option("--strict-env", is_flag=True, help="Deny reads of clock, files and variables that are not recorded.")
-@click.option("--no-recorded-env", is_flag=True, help="Don't give the agent variables and .env files of the recording.")
+@click.option("--no-recorded-env", is_flag=True, help="Don't give the agent the recorded variables and .env files.")
 @click.option(
     "--warm",
     type=earlier.count_option,
     metavar="N|all|auto",
     default="0",
-    help="Replay the last N earlier units of its process first, or all, for the state that they left there; auto finds "
-    "those that it needs, by replaying several times.",
+    help="First replay the last N earlier units of its process, or all, for the state that they leave behind; auto "
+    "finds the units that are needed by replaying several times.",
 )
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End a replay that takes longer: diverged, with what it waited for.",
+    help="End a replay that takes longer; it has diverged, and the report says what it waited for.",
 )
 @click.option(
     "--serve",
@@ -251,11 +251,13 @@ def run_agent(
     type=click.IntRange(0, 65535),
     metavar="PORT",
     default=None,
-    help="Listen at a port of this machine: each HTTP request is one replay, and gets the answer of the application or "
-    "the result of the job.",
+    help="Listen on a local port: each HTTP request runs one replay and gets the application's answer or the job's "
+    "result.",
 )
 @click.option("--to", "stop_at", type=click.IntRange(1), metavar="N", default=None, help="End before recorded call N.")
-@click.option("--break", "is_break", is_flag=True, help="With --to N: breakpoint() there instead (PYTHONBREAKPOINT).")
+@click.option(
+    "--break", "is_break", is_flag=True, help="With --to N: call breakpoint() there instead (PYTHONBREAKPOINT)."
+)
 @click.option("--dap", metavar="HOST:PORT", default="", help="Break in an editor that attaches here (needs debugpy).")
 @click.option("--step", is_flag=True, help="Show each call at the terminal and wait: next, continue, print, quit.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON too; - is standard output.")
@@ -284,7 +286,7 @@ def replay_command(ctx: click.Context, /, *, source: str, command: tuple[str, ..
     CALLS is KIND[:NAME][@LANE][[NUMBER]]: llm, 'tool:get_*', 'llm[3]' (the third model call of the
     recording), 'llm[3..]', 'tool:pay[-1]', 'llm[*]'. If several selectors match, the most specific wins.
     PATCH is CALLS[NUMBER].FIELD = JSON, += JSON, or `delete CALLS[NUMBER].FIELD`; fields are those of the
-    request, or of the answer behind `.response`.
+    request, or of the answer after `.response`.
 
     Exit status: 0 identical, 1 error, 2 wrong usage, 3 diverged, 4 incomplete, 5 tampered, 6 budget exceeded.
     """

@@ -34,12 +34,12 @@ def _read(name: str) -> Verdict:
 
 @click.command("report")
 @click.argument("verdict", metavar="VERDICT.json", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format.")
 @click.option("-o", "--output", default="-", help="File to write; - is standard output, the default.")
 def report_command(*, verdict: str, form: str, output: str) -> None:
-    """Show a verdict, that `spanreplay replay --json FILE` wrote, in another format.
+    """Show a verdict that `spanreplay replay --json FILE` wrote, in another format.
 
-    `github` writes workflow commands, and appends to the step summary where GITHUB_STEP_SUMMARY names one.
+    `github` writes workflow commands, and appends to the step summary if GITHUB_STEP_SUMMARY is set.
 
     \b
     spanreplay report verdict.json

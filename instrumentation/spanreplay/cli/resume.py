@@ -77,9 +77,9 @@ def resume_command(
 ) -> None:
     """Resume a run that is waiting for a human, or that was killed.
 
-    The agent starts again. Up to the end of the recording its calls are served from there: no call is made or paid
-    again. If today's code makes a different call, the run stops before any live call. After the end of the recording
-    the agent continues live, and all of it is recorded as a new run.
+    The agent starts again. Up to the end of the recording, its calls are served from there: no call is made or paid
+    for again. If today's code makes a different call, the run stops before any live call. After the end of the
+    recording the agent continues live, and everything is recorded as a new run.
 
     \b
     spanreplay resume 0192f3a4b5c67 --input yes

@@ -13,13 +13,13 @@ from spanreplay.model.errors import ConfigError
 
 @click.command("ship")
 @click.option("--endpoint", help="OTLP/HTTP address of the collector; default: OTEL_EXPORTER_OTLP_ENDPOINT.")
-@click.option("--timeout", type=click.IntRange(1, 86_400), default=60, show_default=True, help="Seconds at most.")
+@click.option("--timeout", type=click.IntRange(1, 86_400), default=60, show_default=True, help="Time limit in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary of the delivery as JSON.")
 @click.pass_context
 def ship_command(ctx: click.Context, *, endpoint: str | None, timeout: int, as_json: bool) -> None:
-    """Send local recordings to the collector; what it has taken is deleted here.
+    """Send local recordings to the collector; recordings that it accepts are deleted here.
 
-    Takes what ended agents have left behind, and what was recorded while there was no collector.
+    Sends recordings that ended agents left behind, and those made while there was no collector.
     """
     from spanreplay.recording.spool import read_target, ship_all
     from spanreplay.recording.spool.directory import iter_spool_files

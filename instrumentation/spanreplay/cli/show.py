@@ -243,7 +243,7 @@ def _read_pattern(ctx: click.Context, param: click.Parameter, text: str | None) 
 
 @click.command("show")
 @click.argument("run", shell_complete=runs.complete_run)
-@click.option("--call", "number", type=click.IntRange(1), help="One call, with its whole request and response.")
+@click.option("--call", "number", type=click.IntRange(1), help="One call, with its full request and response.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Calls of this kind; may be repeated.")
 @click.option(
     "--grep",
@@ -254,7 +254,7 @@ def _read_pattern(ctx: click.Context, param: click.Parameter, text: str | None) 
 )
 @click.option("--errors", "only_errors", is_flag=True, help="Calls that raised, got an error, or never ended.")
 @click.option(
-    "--full", "is_full", is_flag=True, help="Every call with its whole request and answer, without ids and times."
+    "--full", "is_full", is_flag=True, help="Every call with its full request and answer, without ids and times."
 )
 @click.option("--no-pager", is_flag=True, help="Print everything without a pager.")
 @click.option(

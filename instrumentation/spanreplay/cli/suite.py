@@ -39,20 +39,24 @@ _CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
 
 @click.command("suite")
 @click.argument("command", metavar="-- CMD...", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.option("--run", "named", multiple=True, metavar="RUN", help="This unit; a run id or a .replay file.")
-@click.option("--process", default="", metavar="RUN", help="Units of this process, by its run or by one of its units.")
+@click.option("--run", "named", multiple=True, metavar="RUN", help="A unit: a run id or a .replay file.")
+@click.option(
+    "--process", default="", metavar="RUN", help="Units of this process, given by its run or one of its units."
+)
 @click.option("--user", "user_id", default="", help="Units of this user.")
 @click.option("--session", "session_id", default="", help="Units of this session.")
 @click.option("--app", default="", help="Units of this application.")
 @click.option("--tool", default="", help="Units that called this tool.")
 @click.option("--status", type=click.Choice(["ok", "error", "incomplete"]), help="How the unit ended.")
-@click.option("--since", type=time_option, metavar="TIME", help="Started at or after this time; 2h and 7d are ago.")
+@click.option(
+    "--since", type=time_option, metavar="TIME", help="Started at or after this time; 2h means two hours ago."
+)
 @click.option("--until", type=time_option, metavar="TIME", help="Started at or before this time.")
 @click.option(
-    "--limit", type=click.IntRange(1, UNITS_MAX), default=UNITS, show_default=True, help="The newest so many units."
+    "--limit", type=click.IntRange(1, UNITS_MAX), default=UNITS, show_default=True, help="Only this many, newest first."
 )
 @click.option(
-    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Units at a time, at most one a core."
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Units in parallel, at most one per core."
 )
 @click.option(
     "--timeout",
@@ -68,7 +72,7 @@ _CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
     type=earlier.count_option,
     metavar="N|all",
     default="0",
-    help="Replay the last N earlier units of its process before each unit, or all, for the state that they left there.",
+    help="First replay the last N earlier units of each unit's process, or all, for the state that they leave behind.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write all verdicts as JSON; - is standard output.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write them as JUnit XML.")
@@ -76,17 +80,17 @@ _CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
 def suite_command(ctx: click.Context, /, *, command: tuple[str, ...], **options: Any) -> None:
     """Replay many units (requests, jobs) of an application that is started once.
 
-    CMD starts the application, as for `spanreplay replay`. It makes the recorded start of its process; then each
-    unit is replayed in a fork of the started application, with a verdict, files and a sandbox of its own. Where the
-    application can't be forked, each unit gets a process, and the reason is said.
+    CMD starts the application, as for `spanreplay replay`. Its start is replayed from the process's recording; then
+    each unit is replayed in a fork of the started application, with its own verdict, files and sandbox. If the
+    application can't be forked, each unit gets its own process, and the reason is printed.
 
     \b
     spanreplay suite --since 1h -- python -m uvicorn app:app
     spanreplay suite --app app:app --user ann --jobs 4 --junit units.xml -- gunicorn app:app
     spanreplay suite --run 0192f3a4b5c67 --run 0192f3a4b5d01 -- python -m uvicorn app:app
 
-    Units of several processes need one start for each process. A unit that needs what earlier units left behind
-    diverges, unless --warm has them replayed before it.
+    Units of several processes need one start for each process. A unit that needs state from earlier units diverges
+    unless --warm replays them before it.
 
     Exit status: 0 all identical, else that of the worst unit: 1 error, 5 tampered, 3 diverged, 4 incomplete; 2 is wrong
     usage.

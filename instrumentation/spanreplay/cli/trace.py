@@ -64,10 +64,9 @@ def trace_command(
 ) -> None:
     """Replay one request through all services that it went through, each against its own recording.
 
-    TRACE_ID is that of the W3C trace, or a whole `traceparent`; `spanreplay ls --trace` lists its runs. A run that
-    another one called is replayed before that one: where it answers something else now, the other one is given the
-    new answer. Where the other one asks it for something else now, it is replayed again, with that request. All other
-    calls are compared as ever.
+    TRACE_ID is the id of the W3C trace, or a whole `traceparent`; `spanreplay ls --trace` lists its runs. A called run
+    is replayed before its caller: if its answer has changed, the caller gets the new answer. If the caller's request
+    has changed, the called run is replayed again with that request. All other calls are compared as usual.
 
     \b
     spanreplay trace 4bf92f3577b34da6a3ce929d0e0e4736 \\

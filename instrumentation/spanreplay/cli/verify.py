@@ -26,16 +26,16 @@ _ID_CHARACTERS: Final = 32
 @click.command("verify")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_run)
 @click.option(
-    "--key", "keys", multiple=True, type=click.Path(dir_okay=False), help="A public key in PEM; may be given again."
+    "--key", "keys", multiple=True, type=click.Path(dir_okay=False), help="A public key in PEM; may be repeated."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 @click.pass_context
 def verify_command(ctx: click.Context, *, runs: tuple[str, ...], keys: tuple[str, ...], as_json: bool) -> None:
-    """Check that runs or .replay files are what was recorded, and signed with the key of --key.
+    """Check that runs or .replay files are unchanged since they were recorded, and signed with the key of --key.
 
-    Any change to a run is found: a byte, a call that is taken out, added, moved or of another run, a tail that is cut
-    off, a run that somebody else made. Needs no server and no secret. Runs are signed while they are recorded with
-    SPANREPLAY_SIGNING_KEY=FILE, a private key of Ed25519 in PEM.
+    Any change to a run is found: a changed byte, a call that was removed, added, moved or taken from another run, a
+    missing end, a run that somebody else made. Needs no server and no secret. Runs are signed while they are recorded
+    with SPANREPLAY_SIGNING_KEY=FILE, an Ed25519 private key in PEM.
 
     Exit status: 0 all verified, 4 not signed (or no --key), 5 tampered; 1 error, 2 wrong usage.
     """

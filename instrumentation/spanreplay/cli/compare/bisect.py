@@ -29,8 +29,8 @@ _FILES_MAX: Final = 20
 @click.command("bisect")
 @click.argument("source", metavar="RUN", shell_complete=runs.complete_run)
 @click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--good", required=True, metavar="COMMIT", help="The older commit, at which the run goes another way.")
-@click.option("--bad", default="", metavar="COMMIT", help="The newer one; default: that of the recording, else HEAD.")
+@click.option("--good", required=True, metavar="COMMIT", help="The older commit, at which the run behaves differently.")
+@click.option("--bad", default="", metavar="COMMIT", help="The newer commit; default: the recording's, else HEAD.")
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
@@ -44,16 +44,16 @@ def bisect_command(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Find the commit that changed what a run does, by replaying it at some commits between two.
+    """Find the commit that changed what a run does, by replaying it at commits between two.
 
-    The run may be one of the bad code, which replays identical from some commit on, or one of the good code, which
-    diverges from some commit on. Each commit's files are laid in a folder of their own: the working tree, its index and
-    its branches stay as they are. Nothing is called, paid or written.
+    The run may be from the bad code, so that it replays identically since some commit, or from the good code, so that
+    it diverges since some commit. The files of each commit are written to a separate folder: the working tree, its
+    index and its branches stay as they are. No live call is made.
 
     \b
     spanreplay bisect 0192f3a4b5c67 --good v1.4 -- python agent.py
 
-    Exit status: 0 found, 4 some commits could not be replayed and it is one of several; 1 error, 2 wrong usage.
+    Exit status: 0 found, 4 narrowed down to several because some commits could not be replayed; 1 error, 2 wrong usage.
     """
     with work_folder() as folder:
         found = open_source(source, folder)
@@ -181,7 +181,7 @@ class _Search:
 
 
 def _describe(result: dict[str, Any]) -> str:
-    how = "replays identical" if result["from_then_on"] == "identical" else "diverges"
+    how = "replays identically" if result["from_then_on"] == "identical" else "diverges"
     if result["found"] is None:
         names = " ".join(sha[:SHORT] for sha in result["candidates"])
         return f"one of these {len(result['candidates'])} commits, some of which can't be replayed: {names}"
@@ -189,7 +189,7 @@ def _describe(result: dict[str, Any]) -> str:
     commit = Commit(**result["found"])
     more = [f"  and {len(files) - _FILES_MAX:,} more"] if len(files) > _FILES_MAX else []
     lines = [
-        f"from commit {commit.sha[:SHORT]} on the run {how}",
+        f"since commit {commit.sha[:SHORT]} the run {how}",
         f"  {escape(commit.subject)}",
         f"  {escape(commit.author)}, {commit.date}",
         f"  {'now' if result['from_then_on'] == 'diverged' else 'before'}: {escape(result['differs'])}",

@@ -23,9 +23,9 @@ _EVERYTHING: Final = "*"
 @click.option(
     "--only", default=_EVERYTHING, metavar="CALLS", help="Compare only these calls, e.g. 'llm' or 'tool:get_*'."
 )
-@click.option("--cost", "with_cost", is_flag=True, help="Show which place of the code makes the difference in cost.")
+@click.option("--cost", "with_cost", is_flag=True, help="Show which places in the code cause the difference in cost.")
 @click.option(
-    "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars for a million tokens, in and out."
+    "--price", "prices", multiple=True, metavar="MODEL=IN,OUT", help="US dollars per million tokens, in and out."
 )
 @click.option(
     "--html", "page", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write one HTML page."
@@ -43,15 +43,15 @@ def diff_command(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Show how run B differs from run A: the first call in which they part, and where its input comes from.
+    """Show how run B differs from run A: the first call that differs, and where its input comes from.
 
-    A and B are run ids, `latest` or files. Nothing is run: both are compared as they were recorded.
+    A and B are run ids, `latest` or files. Nothing is run: the recordings are compared.
 
     \b
     spanreplay diff MONDAY TUESDAY
     spanreplay diff MONDAY TUESDAY --cost --price 'gpt-x=1.25,10'
 
-    Exit status: 0 the same, 3 different, 4 no difference found and one of them is not recorded whole;
+    Exit status: 0 the same, 3 different, 4 no difference found but one of them is incomplete;
     1 error, 2 wrong usage.
     """
     found = compare_runs(load(a), load(b), only=only, prices=tuple(parse_price(each) for each in prices))

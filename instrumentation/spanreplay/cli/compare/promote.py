@@ -78,11 +78,10 @@ def promote_command(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Write a test that fails as long as a recorded mistake is made again; it calls nobody.
+    """Write a test that fails while a recorded mistake is still made; it makes no live calls.
 
-    The test is tried first: it has to fail at --bad and to pass at --good, or nothing is written. It passes as long as
-    the code does what that of --good does; where the run comes to go another way before the call, it fails and
-    says so.
+    The test is tried first: it must fail at --bad and pass at --good, or nothing is written. It passes as long as the
+    code behaves like that of --good; if the run changes elsewhere before the call, the test fails and says so.
 
     \b
     spanreplay promote 0192f3a4b5c67 --never 7 -- python agent.py
