@@ -287,7 +287,7 @@ def _list_names(names: Sequence[str]) -> str:
 def show_value(value: Any, at: int) -> str:
     """A differing value as one escaped line around character `at`."""
     if isinstance(value, str):
-        # In quotes, so that blanks at its ends can be seen.
+        # Quoted, so that leading and trailing blanks are visible.
         return f"'{window(value, at, VALUE_CHARACTERS_MAX)}'"
     return shorten(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS_MAX)
 

@@ -1,4 +1,4 @@
-"""The providers' wires, by the name of the dialect that reads them: one row each, imported at first use."""
+"""The table of the providers' wires, by name of the dialect that reads them; each is imported on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES: Final = tuple(_ROWS)
 
 @lru_cache(maxsize=64)
 def find_wire(name: str) -> Wire | None:
-    """The wire of a boundary's name; None if there is none."""
+    """The wire for a boundary's name; None if there is none."""
     row = _ROWS.get(name)
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""What the wires have in common: server-sent events, tokens, pieces, ids; pure."""
+"""Shared by the wires: server-sent events, token counts, stream pieces and ids; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHARACTERS_PER_TOKEN: Final = 4
 
 
 class Wire(ABC):
-    """One protocol, in the direction opposite to a dialect: from an answer to the provider's JSON."""
+    """One protocol, the reverse of a dialect: turns an answer into the provider's JSON."""
 
     sdk: ClassVar[str]
     """Import name of the provider's SDK."""
@@ -32,7 +32,7 @@ class Wire(ABC):
         """The body of an error."""
 
     def asked(self, body: Json) -> Json:
-        """The request as a test wants to see it."""
+        """The request in the form that tests see."""
         return dict(body)
 
 
@@ -43,13 +43,13 @@ def event(payload: Mapping[str, Any] | str, name: str = "") -> str:
 
 
 def count_tokens(value: Any) -> int:
-    """A plausible number of tokens, the same each time: no tokenizer is loaded."""
+    """A plausible, deterministic number of tokens, without a tokenizer."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def usage_of(answer: Answer, asked: Any) -> TokenUsage:
-    """What the answer says it cost, else an estimate."""
+    """The answer's token usage, else an estimate."""
     if answer.usage is not None:
         return answer.usage
     said = count_tokens(answer.text) + sum(count_tokens(c.arguments) for c in answer.tool_calls)
@@ -57,7 +57,7 @@ def usage_of(answer: Answer, asked: Any) -> TokenUsage:
 
 
 def text_pieces(answer: Answer) -> Sequence[str]:
-    """The parts in which the text is streamed: as told, else word by word."""
+    """The parts in which the text is streamed: the given ones, else word by word."""
     if answer.pieces:
         return answer.pieces
     words = answer.text.split(" ")

@@ -38,7 +38,7 @@ class Generate(Wire):
         }
 
     def stream(self, answer: Answer, body: Json, call_id: str) -> list[str]:
-        """Events with a part each; the last one says why it stopped, and the usage."""
+        """One event per part; the last one has the finish reason and the usage."""
         final = self.whole(answer, body, call_id)
         parts: list[Json] = []
         for part in final["candidates"][0]["content"]["parts"]:
@@ -53,7 +53,7 @@ class Generate(Wire):
         return {"error": {"code": failure.status, "message": failure.message, "status": status}}
 
     def asked(self, body: Json) -> Json:
-        """The request; contents that are one text of the user are that text."""
+        """The request; contents with a single user text become that text."""
         return {**body, "contents": _flatten(body.get("contents"))}
 
 

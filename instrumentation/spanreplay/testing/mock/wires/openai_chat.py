@@ -8,11 +8,11 @@ from spanreplay.testing.mock.answers import Answer, Failure
 from spanreplay.testing.mock.wires._wire import Json, Wire, argument_pieces, event, text_pieces, usage_of
 
 CREATED = 1_700_000_000
-"""Seconds since 1970: a mock's answers don't depend on when it ran."""
+"""Seconds since 1970; fixed, so that a mock's answers don't depend on the time."""
 
 
 class OpenAIWire(Wire):
-    """What all of OpenAI's endpoints have in common."""
+    """Base of all OpenAI endpoints."""
 
     sdk = "openai"
 

@@ -22,7 +22,7 @@ class Embeddings(OpenAIWire):
     def whole(self, answer: Answer, body: Json, call_id: str) -> Json:
         """A list of vectors, as numbers or as base64 of little-endian float32."""
         asked: Any = body.get("input", "")
-        # A list of numbers is one text in tokens
+        # A list of numbers is one text, given as tokens
         texts = asked if isinstance(asked, list) and not (asked and isinstance(asked[0], int)) else [asked]
         size = min(int(body.get("dimensions") or len(answer.vector) or DIMENSIONS), DIMENSIONS_MAX)
         is_packed = body.get("encoding_format") == "base64"
@@ -35,7 +35,7 @@ class Embeddings(OpenAIWire):
         return {"object": "list", "data": rows, "model": answer.model or body.get("model", ""), "usage": usage}
 
     def stream(self, answer: Answer, body: Json, call_id: str) -> list[str]:
-        """One event: OpenAI streams no embeddings, so none of its SDKs asks for this."""
+        """One event, never requested by OpenAI's SDKs, because embeddings are not streamed."""
         return [event(self.whole(answer, body, call_id))]
 
 

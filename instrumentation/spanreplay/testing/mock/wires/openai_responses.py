@@ -42,7 +42,7 @@ class Responses(OpenAIWire):
         }
 
     def stream(self, answer: Answer, body: Json, call_id: str) -> list[str]:
-        """Numbered events; the last one carries the whole response."""
+        """Numbered events; the last one contains the whole response."""
         final = self.whole(answer, body, call_id)
         opening = {**final, "status": "in_progress", "output": [], "usage": None}
         payloads: list[Json] = [{"type": "response.created", "response": opening}]
