@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a provider and a directory to work in."""
+"""Fixtures that the end-to-end tests share: a provider and a directory to work in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.replaying import Workplace
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    """A model provider that runs while the test does, unless the test stops it."""
+    """A model provider that runs for the length of the test, unless the test stops it."""
     with Provider() as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""Addresses of objects differ in each process and mean nothing: a replay finds the same program in spite of them."""
+"""Object addresses differ in each process and mean nothing: a replay treats the program as unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with open("out.txt", "w") as out:
 
 
 def test_addresses_of_objects_are_no_difference(workplace: Workplace) -> None:
-    """In a prompt, on standard output and in a written file."""
+    """Object addresses are ignored in a prompt, on standard output and in a written file."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     replayed = workplace.replay("agent.py")
@@ -46,7 +46,7 @@ def test_addresses_of_objects_are_no_difference(workplace: Workplace) -> None:
     ids=["prompt", "output", "file"],
 )
 def test_a_change_beside_an_address_is_found(workplace: Workplace, old: str, new: str, cause: tuple[str, str]) -> None:
-    """The report names the changed text alone."""
+    """The report names only the changed text, not the address beside it."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     workplace.write("agent.py", AGENT.replace(old, new))

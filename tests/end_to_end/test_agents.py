@@ -1,4 +1,4 @@
-"""The ordinary agents run green against the local provider, with nothing recording."""
+"""The ordinary agents pass against the local provider while nothing is recorded."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REACT_MODES = ("react", "react_async")
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    """A provider that runs while the test does."""
+    """A provider that runs for the length of the test."""
     with Provider() as running:
         yield running
 
 
 @pytest.fixture(params=[n if n == "current" else pytest.param(n, marks=pytest.mark.slow) for n in PYTHONS])
 def python(request: pytest.FixtureRequest) -> Path:
-    """An interpreter of each generation of SDKs that is installed here."""
+    """One interpreter for each generation of SDKs installed here."""
     path = PYTHONS[request.param]
     if not path.exists():
         pytest.skip(f"no {path}: see tests/agents/requirements")
@@ -37,7 +37,7 @@ def python(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def agent(provider: Provider, tmp_path: Path) -> AgentRunner:
-    """Runs an agent in an empty directory and insists that it ends well."""
+    """A function that runs an agent in an empty directory and asserts that it succeeds."""
 
     def run(script: str, *args: str, python: Path = CURRENT) -> subprocess.CompletedProcess[str]:
         environ = {
@@ -54,7 +54,7 @@ def agent(provider: Provider, tmp_path: Path) -> AgentRunner:
 
 
 def test_openai_agent_runs_every_section(agent: AgentRunner, python: Path) -> None:
-    """The OpenAI agent accepts all that the provider says, on every generation of the SDK."""
+    """The OpenAI agent accepts everything the provider sends, on every generation of the SDK."""
     text = agent("openai_agent.py", python=python).stdout
     assert "stream 13 chunks" in text
     assert "rate_limited openai RateLimitError 429" in text
@@ -67,7 +67,7 @@ def test_openai_agent_runs_every_section(agent: AgentRunner, python: Path) -> No
 
 
 def test_anthropic_agent_runs_every_section(agent: AgentRunner, python: Path) -> None:
-    """The Anthropic agent accepts all that the provider says, on every generation of the SDK."""
+    """The Anthropic agent accepts everything the provider sends, on every generation of the SDK."""
     text = agent("anthropic_agent.py", python=python).stdout
     assert "errors anthropic RateLimitError 429" in text
     assert "ToolUseBlock" in text
@@ -83,7 +83,7 @@ def test_langgraph_agent_runs_every_mode(agent: AgentRunner, python: Path, tmp_p
 
 
 def test_langgraph_prebuilt_agent_runs_sync_and_async(agent: AgentRunner, python: Path) -> None:
-    """LangGraph's prebuilt agent calls its tools; in a process of its own, whose connections have one event loop."""
+    """LangGraph's prebuilt agent calls its tools, in its own process as its connections belong to one event loop."""
     text = agent("langgraph_agent.py", *REACT_MODES, python=python).stdout
     assert "ValueError('broke down: rust" in text
     assert len(set(re.findall(r"receipt (\d+)'$", text, re.MULTILINE))) == 6
@@ -100,7 +100,7 @@ def test_mcp_agent_calls_a_real_server(agent: AgentRunner, python: Path) -> None
 
 
 def test_agents_do_not_know_about_us() -> None:
-    """No agent has a line about spanreplay: what is recorded is what a user wrote."""
+    """No agent contains a line about spanreplay: the recorded code is what a user would write."""
     agents = Path(__file__).parents[1] / "agents"
     for script in agents.glob("*_agent.py"):
         if script.name != "tool_agent.py":  # the declared boundaries are its subject

@@ -1,4 +1,4 @@
-"""Alarms of the process: an agent's watchdog goes off in a replay where it went off."""
+"""Process alarms: an agent's watchdog goes off at the same point in a replay."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ worker.join()
 )
 @pytest.mark.sampled(4)
 def test_n2_alarm_goes_off_where_it_went_off(work: str, shared: str, tmp_path: Path) -> None:
-    """In the sleep that it cuts, or as the error of the call that it cuts; else never."""
+    """An alarm interrupts the same sleep or the same call as when recorded; an alarm that never fired doesn't fire."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", HEAD + shared + work)
     recorded = workplace.record(agent)

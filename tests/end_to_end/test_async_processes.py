@@ -1,4 +1,4 @@
-"""Processes that an agent starts with asyncio replay without starting: output, order, exit, timeouts."""
+"""Processes started with asyncio replay without being started: output, order, exit codes, timeouts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ asyncio.run(main())
 
 
 def test_s50_asyncio_processes_replay_without_starting(workplace: Workplace) -> None:
-    """What pipes carry, exit codes, errors, timeouts and who came first are as recorded; nothing is started."""
+    """Piped output, exit codes, errors, timeouts and completion order are as recorded; no process is started."""
     agent = workplace.write("agent.py", PROCESSES)
     recorded = workplace.record(agent)
     assert (workplace.path / "touched").exists()

@@ -1,4 +1,4 @@
-"""`spanreplay bisect` finds the commit that changed what a recorded run does; the working tree is only read."""
+"""`spanreplay bisect` finds the commit that changed the result of a recorded run; it only reads the working tree."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _commit(workplace: Workplace, files: dict[str, str], message: str) -> str:
 
 
 def _snapshot(path: Path) -> dict[str, str]:
-    """Every file of the working tree and of git's, but for those of recordings."""
+    """Every file of the working tree and of git, except the recordings."""
     found = {}
     for file in sorted(path.rglob("*")):
         name = str(file.relative_to(path))
@@ -54,7 +54,7 @@ def _bisect(workplace: Workplace, good: str, *options: str, **environ: str) -> t
 
 @pytest.mark.parametrize("planted", [1, 17, COMMITS] if IS_WHOLE else [17])
 def test_w2_the_one_of_fifty_commits_is_named(planted: int, tmp_path: Path) -> None:
-    """A run of the bad code: in at most 7 replays, with a working tree that is dirty and stays as it is."""
+    """For a run of the bad code it takes at most 7 replays, and a dirty working tree stays as it is."""
     workplace = Workplace(tmp_path)
     first = _commit(workplace, {"agent.py": AGENT, "prices.py": GOOD}, "the first")
     commits = []
@@ -77,7 +77,7 @@ def test_w2_the_one_of_fifty_commits_is_named(planted: int, tmp_path: Path) -> N
 
 
 def test_w2_a_run_of_the_good_code_diverges_from_the_commit_on(tmp_path: Path) -> None:
-    """Also where the package is found by a path of its own, as one that is installed in place is."""
+    """This holds also if the package is found through its own path entry, as with an editable install."""
     workplace = Workplace(tmp_path, {"PYTHONPATH": str(tmp_path / "src")})
     good = _commit(workplace, {"agent.py": AGENT, "src/prices.py": GOOD}, "the first")
     workplace.record("agent.py")
@@ -93,7 +93,7 @@ def test_w2_a_run_of_the_good_code_diverges_from_the_commit_on(tmp_path: Path) -
 
 
 def test_w2_commits_that_can_not_be_replayed_are_left_out(tmp_path: Path) -> None:
-    """Where only such commits are left, all that it may be are named, and the status is 4."""
+    """If such commits are all that remain, every possible commit is named and the status is 4."""
     workplace = Workplace(tmp_path)
     good = _commit(workplace, {"agent.py": AGENT, "prices.py": GOOD}, "the first")
     dead = [_commit(workplace, {"prices.py": DIES + BAD + f"# {number}\n"}, "broken") for number in range(2)]
@@ -107,7 +107,7 @@ def test_w2_commits_that_can_not_be_replayed_are_left_out(tmp_path: Path) -> Non
 
 
 def test_w2_what_can_not_be_looked_for_is_said_in_one_line(tmp_path: Path) -> None:
-    """Both ends alike, an unknown commit, the wrong order, no repository."""
+    """Identical ends, an unknown commit, the wrong order and a missing repository each give one line."""
     workplace = Workplace(tmp_path)
     first = _commit(workplace, {"agent.py": AGENT, "prices.py": GOOD}, "the first")
     last = _commit(workplace, {"other.py": ""}, "nothing")
@@ -130,7 +130,7 @@ def test_w2_what_can_not_be_looked_for_is_said_in_one_line(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("planted", range(COMMITS))
 def test_w2_six_looks_find_one_of_fifty(planted: int) -> None:
-    """Whichever it is, and never one that is not known to differ."""
+    """Any of the fifty is found, and a commit never counts as different without evidence."""
     looked: list[int] = []
 
     def judge(number: int) -> str:
@@ -139,14 +139,14 @@ def test_w2_six_looks_find_one_of_fifty(planted: int) -> None:
 
     assert find_first(COMMITS, judge, SAME) == (planted - 1, planted)
     assert len(looked) == len(set(looked)) <= 6
-    # One more at the older end, and at the newer one where nothing before it was as it is
+    # One more replay at the older end, and one at the newer end if no commit before it was as recorded
     assert len(looked) + 1 + (planted == COMMITS - 1) <= 7
 
 
 @pytest.mark.parametrize("planted", range(10))
 @pytest.mark.parametrize("broken", [{3}, {0, 1, 2}, {4, 5, 6}, set(range(9))], ids=str)
 def test_w2_what_is_unknown_is_never_taken_for_an_answer(planted: int, broken: set[int]) -> None:
-    """The commit is among those that are left, and all of them but the last are unknown."""
+    """The commit is among the candidates, and all candidates except the last are unknown."""
     answers = [UNKNOWN if at in broken else OTHER if at < planted else SAME for at in range(10)]
     before, at = find_first(10, answers.__getitem__, SAME)
     assert before < planted <= at

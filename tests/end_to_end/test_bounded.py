@@ -1,6 +1,6 @@
-"""What a recording keeps in the agent's process does not grow with the number of its calls.
+"""The memory that recording takes in the agent's process doesn't grow with the number of calls.
 
-SPANREPLAY_TEST_CALLS says how many calls the memory of a process is measured over.
+SPANREPLAY_TEST_CALLS sets how many calls the memory measurement makes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ print(json.dumps(blocks))
 ROUND = 2000
 
 
-# At level full, how threads and loops take turns is kept up to limits of its own (config.TIMERS_MAX, STEPS_MAX)
+# At level full, the order of threads and loops is kept too, up to separate limits (config.TIMERS_MAX, STEPS_MAX)
 @pytest.mark.parametrize(
     ("how", "level"),
     [
@@ -77,7 +77,7 @@ ROUND = 2000
 )
 @pytest.mark.sampled(4)
 def test_p8_nothing_is_kept_of_a_call_that_has_ended(workplace: Workplace, how: str, level: str) -> None:
-    """The third 2,000 calls leave fewer than a block of memory for each two behind; all are sealed, in order."""
+    """The third 2,000 calls leave less than one memory block per two calls; all are sealed, in order."""
     script = workplace.write("agent.py", AGENT.replace("ROUND", str(ROUND)))
     recorded = workplace.record(script, how, SPANREPLAY_LEVEL=level)
     _, before, after = json.loads(recorded.stdout)
@@ -114,7 +114,7 @@ CALLS = int(os.environ.get("SPANREPLAY_TEST_CALLS", "50000"))
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="this system does not say how much memory is used")  # noqa: PTH110
 def test_p8_the_memory_of_a_process_stays_where_it_was(workplace: Workplace) -> None:
-    """The second half of the calls makes the process no larger than the first has, but for 16 MB."""
+    """During the second half of the calls the process grows by at most 16 MB."""
     script = workplace.write("agent.py", MANY)
     process = workplace.spawn([str(workplace.python), str(script), str(CALLS)], SPANREPLAY_LEVEL="calls")
     stdout, stderr = process.communicate(timeout=1800)

@@ -1,4 +1,4 @@
-"""A thousand secrets planted in one run: none of them is in anything that is kept, sent on or exported."""
+"""A thousand secrets planted in one run appear in nothing that is kept, forwarded or exported."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from support.stores import fresh_chdb_url
 CANARIES: Final = 1000
 PLACES: Final = ("nesting", "streams", "exceptions", "addresses", "headers", "baggage", "prompts", "printing")
 TAIL_CHARS: Final = 12
-"""So much of the end of a canary in a row is the canary."""
+"""This many characters at the end of a canary count as the canary."""
 CONTROLS: Final = [f"harmless-words-of-{place}" for place in PLACES]
-"""What is no secret, at the same places: it is kept, or the search for the others would prove nothing."""
+"""Harmless words in the same places; they must be kept, or the search for the canaries would prove nothing."""
 AGENT: Final = """
 import json, logging, os, sys
 from urllib.parse import quote
@@ -92,7 +92,7 @@ for number, canary in enumerate(json.loads(sys.stdin.read())):
 
 
 def make_canaries() -> Iterator[str]:
-    """Keys and tokens of every provider's format, e-mail addresses, card numbers and bank accounts, all different."""
+    """Keys and tokens in every provider's format, e-mail addresses, card numbers and bank accounts, all different."""
     dice = random.Random(20)
     for number in range(CANARIES):
         kind = number // 8 % 4
@@ -107,7 +107,7 @@ def make_canaries() -> Iterator[str]:
 
 
 def make_card(dice: random.Random) -> str:
-    """A number of 16 digits that begins as Visa's do, with the check digit of Luhn."""
+    """A 16-digit number with Visa's prefix and a Luhn check digit."""
     digits = [4, *(dice.randrange(10) for _ in range(14))]
     doubled = [digit if place % 2 else sum(divmod(digit * 2, 10)) for place, digit in enumerate(digits)]
     return "".join(map(str, [*digits, -sum(doubled) % 10]))
@@ -120,7 +120,7 @@ def make_iban(dice: random.Random) -> str:
 
 
 def read_kept(workplace: Workplace, run_id: str) -> dict[str, bytes]:
-    """Everything that is kept of a run on its machine, by its place, unpacked."""
+    """Everything kept of a run on its machine, unpacked, by location."""
     kept = {}
     for path in (workplace.path / ".spanreplay").rglob("*"):
         if path.is_file():
@@ -177,5 +177,5 @@ def test_r1_a_thousand_canaries_are_in_nothing_that_is_kept(provider: Provider, 
 
 
 def find(canary: str, content: bytes) -> bool:
-    """Whether a canary, or the end of one, is in some bytes; of an e-mail address it is the name that counts."""
+    """Whether the content holds a canary or its end; for an e-mail address, only the local part is compared."""
     return canary.partition("@")[0][-TAIL_CHARS:].encode() in content

@@ -1,4 +1,4 @@
-"""Calls that an agent gives up, while threads of its SDK are still at work."""
+"""Calls that an agent cancels while threads of its SDK are still working."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ asyncio.run(main())
 
 
 def test_n2_calls_that_are_given_up_are_given_up_again(workplace: Workplace, provider: Provider) -> None:
-    """Requests cancelled by a failure beside them, by a timeout and by a faster one: the same paths, the same bytes."""
+    """Requests cancelled by a sibling's failure, by a timeout or by a faster request replay with the same output."""
     workplace.environ.update(provider.environ())
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent)

@@ -1,4 +1,4 @@
-"""What a report says a divergence comes from: evidence by value, by place, or that it is unknown."""
+"""The cause that a report gives for a divergence: evidence by value, by place, or "unknown"."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if who == "mallory":
 
 
 def git(place: Path, *args: str) -> str:
-    """Run git in the agent's directory, as somebody."""
+    """Run git in the agent's directory under a fixed author."""
     settings = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     done = subprocess.run(["git", *settings, *args], cwd=place, check=True, capture_output=True, text=True)
     return done.stdout.strip()
@@ -59,7 +59,7 @@ def git(place: Path, *args: str) -> str:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """One recorded run of the agent, in a repository; its provider has been stopped."""
+    """A recorded run of the agent in a repository; its provider has been stopped."""
     place = tmp_path_factory.mktemp("agent")
     with Provider() as provider:
         workplace = Workplace(place, provider.environ())
@@ -74,7 +74,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 def cause_of(replayed: Replayed) -> dict[str, Any]:
-    """The one divergence that follows from no other."""
+    """The one divergence that doesn't follow from another."""
     assert replayed.status == 3, replayed.stderr
     found: list[dict[str, Any]] = [d for d in replayed.verdict["divergences"] if not d["downstream"]]
     assert len(found) == 1, [d["message"] for d in found]
@@ -88,7 +88,7 @@ def best(replayed: Replayed) -> tuple[str, str]:
 
 
 def test_n8_changed_line_of_code_is_blamed(recorded: Workplace) -> None:
-    """A prompt that somebody changed in a commit: the report names the line and the commit."""
+    """The report names the line and the commit of a prompt changed in a commit."""
     recorded.write("prompts.py", 'GREETING = "hello"\nSYSTEM = "You are bold."\n')
     git(recorded.path, "commit", "-qam", "be bold")
     try:
@@ -103,7 +103,7 @@ def test_n8_changed_line_of_code_is_blamed(recorded: Workplace) -> None:
 
 
 def test_n8_uncommitted_change_is_said_to_be_one(recorded: Workplace) -> None:
-    """A change in the working tree that nobody committed is named without a commit."""
+    """A change in the working tree is named without a commit."""
     recorded.write("prompts.py", 'GREETING = "hello"\nSYSTEM = "You are timid."\n')
     try:
         replayed = recorded.replay("agent.py", "English")
@@ -114,7 +114,7 @@ def test_n8_uncommitted_change_is_said_to_be_one(recorded: Workplace) -> None:
 
 
 def test_n8_changed_tool_is_blamed_before_the_environment(recorded: Workplace) -> None:
-    """A tool that runs live gives something else: its own function changed, whatever variables differ besides."""
+    """If a live tool returns a different result, its changed function is named before variables that also differ."""
     recorded.write("agent.py", AGENT.replace('"note": "late"', '"note": "lost"'))
     try:
         replayed = recorded.replay("agent.py", "English", options=["--live", "tool:find_orders"], WHO="bob")
@@ -128,7 +128,7 @@ def test_n8_changed_tool_is_blamed_before_the_environment(recorded: Workplace) -
 
 
 def test_n8_changed_print_is_blamed(recorded: Workplace) -> None:
-    """All calls are the same and the output is not: the line that prints something else is named."""
+    """If all calls match and the output differs, the report names the line that prints the different text."""
     recorded.write("agent.py", AGENT.replace("print(answer", 'print("Dear customer,", answer'))
     try:
         replayed = recorded.replay("agent.py", "English")
@@ -157,7 +157,7 @@ print(price("ACME"))
 
 
 def test_n8_changed_file_is_blamed_outside_git(workplace: Workplace) -> None:
-    """Without a repository the recorded hash of the file that defines the tool says that it changed."""
+    """Without a repository, the recorded hash of the tool's file shows that it has changed."""
     workplace.write("shop.py", OUTSIDE)
     workplace.record("shop.py")
     same = workplace.replay("shop.py", options=["--live", "tool:*"], ROUND="2")
@@ -171,7 +171,7 @@ def test_n8_changed_file_is_blamed_outside_git(workplace: Workplace) -> None:
 
 
 def test_n8_value_of_an_earlier_output_is_found(recorded: Workplace) -> None:
-    """An agent that now takes another value from a recorded answer: the report names the call it comes from."""
+    """If the agent now takes another value from a recorded answer, the report names the call that gave it."""
     replayed = recorded.replay("agent.py", "English", CHANGE="choice")
     assert best(replayed) == ("upstream_output", "value")
     assert "'ORDER-0815' is in the output of call" in cause_of(replayed)["cause"]
@@ -179,26 +179,26 @@ def test_n8_value_of_an_earlier_output_is_found(recorded: Workplace) -> None:
 
 
 def test_n8_environment_variable_is_named(recorded: Workplace) -> None:
-    """A text that comes from a variable which is another one now: the variable is the cause."""
+    """If changed text comes from an environment variable whose value has changed, the variable is the cause."""
     replayed = recorded.replay("agent.py", "English", TONE="sarcastic")
     assert best(replayed) == ("environment", "value")
     assert "TONE" in cause_of(replayed)["cause"]
 
 
 def test_n8_argument_is_named(recorded: Workplace) -> None:
-    """A text from the command line: the command line is the cause."""
+    """If changed text comes from the command line, the command line is the cause."""
     assert best(recorded.replay("agent.py", "Klingon")) == ("argument", "value")
 
 
 def test_n8_unknown_is_said_to_be_unknown(recorded: Workplace) -> None:
-    """A value that stands nowhere has no cause by value, and none is made up."""
+    """A value found nowhere gets no cause by value, and none is invented."""
     replayed = recorded.replay("agent.py", "English", CHANGE="unknown")
     assert all(c["strength"] == "beside" for c in cause_of(replayed)["causes"] if "causes" in cause_of(replayed))
     assert "perhaps" in replayed.stderr or "unknown" in replayed.stderr
 
 
 def test_s35_n9_ignored_field_that_decides_a_branch_is_reported(recorded: Workplace) -> None:
-    """A field that no key contains makes no divergence, but is shown with its span where it led to one."""
+    """A difference in a field outside every key is no divergence, but is shown with its span where one follows."""
     replayed = recorded.replay("agent.py", "English", WHO="mallory")
     cause = cause_of(replayed)
     assert (cause["kind"], cause["boundary"]) == ("extra_call", "tool:refund")
@@ -206,7 +206,7 @@ def test_s35_n9_ignored_field_that_decides_a_branch_is_reported(recorded: Workpl
     assert [(d["path"], d["recorded"], d["now"]) for d in ignored["diff"]] == [("user", "alice", "mallory")]
     llm = next(c for c in recorded.recording().calls if c.kind == "llm")
     assert ignored["recorded_span_id"] == llm.span_id
-    assert "ignored_field" not in [c["kind"] for c in cause["causes"]]  # what was ignored is no cause
+    assert "ignored_field" not in [c["kind"] for c in cause["causes"]]  # an ignored field is never a cause
     assert "'alice' → 'mallory'" in replayed.stderr
     harmless = recorded.replay("agent.py", "English", WHO="bob")
     assert (harmless.status, harmless.verdict["counts"]["ignored_diffs"]) == (0, 1)
@@ -230,7 +230,7 @@ for turn in range(1, 13):
 
 @pytest.mark.parametrize("on_change", ["serve", "stop"])
 def test_s56_changed_turn_is_the_one_cause(on_change: str, provider: Provider, workplace: Workplace) -> None:
-    """Turn 1 of a chat of 12 turns changes: one cause, in turn 1; each later call brings nothing of its own."""
+    """If turn 1 of a chat of 12 turns changes, it is the one cause; later calls add no cause."""
     workplace.write("chat.py", CHAT)
     workplace.record("chat.py")
     provider.stop()
@@ -272,13 +272,13 @@ client.chat.completions.create(model="gpt-x", messages=messages, tools=tools)
 
 
 def test_n5_random_ids_of_a_live_model_change_no_key(provider: Provider, workplace: Workplace) -> None:
-    """A live model draws other tool-call ids: the next request is still the recorded one, and no output differs."""
+    """A live model draws new tool-call ids: the next request still matches the recorded one, and no output differs."""
     workplace.write("tools.py", TOOLS)
     workplace.record("tools.py")
     first, second = (c for c in workplace.recording().calls if c.kind == "llm")
     replayed = workplace.replay("tools.py", options=["--live", "llm:*"])
     kinds = [(d["kind"], d["boundary"]) for d in replayed.verdict["divergences"]]
-    assert kinds == [("output_changed", "llm:openai.chat.completions")]  # the last answer's text, which is random
+    assert kinds == [("output_changed", "llm:openai.chat.completions")]  # the text of the last answer is random
     assert replayed.verdict["divergences"][0]["recorded_span_id"] == second.span_id
     assert replayed.verdict["counts"]["changed"] == 0
     assert first.span_id != second.span_id
@@ -298,7 +298,7 @@ print(OpenAI().chat.completions.create(model="gpt-x", messages=messages).choices
 def test_s65_a_prompt_in_a_file_that_has_changed_is_the_cause(
     is_in_git: bool, provider: Provider, tmp_path: Path
 ) -> None:
-    """A file that the agent reads is named where git knows nothing of it; with git, its line is."""
+    """A changed file that the agent reads is named; if git tracks it, the changed line is named."""
     place = Workplace(tmp_path, provider.environ())
     place.write("agent.py", PROMPTED)
     (tmp_path / "prompts").mkdir()

@@ -1,4 +1,4 @@
-"""Programs of the agent's that record themselves: runs of their own that say which run started them."""
+"""Python programs started by the agent record themselves as separate runs that name the run which started them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _runs(workplace: Workplace) -> list[RunSummary]:
 
 @pytest.mark.slow
 def test_n1_child_process_names_the_run_and_call_that_started_it(provider: Provider, workplace: Workplace) -> None:
-    """A child's run is marked, `latest` is the agent's own, whose replay starts no child and prints the same."""
+    """A child's run is marked; `latest` is the agent's run, whose replay starts no child and prints the same output."""
     workplace.environ.update(provider.environ())
     recorded = workplace.record(AGENTS / "spawning_agent.py")
     provider.stop()
@@ -35,12 +35,12 @@ def test_n1_child_process_names_the_run_and_call_that_started_it(provider: Provi
     assert newest.root.run_id == parent.root.run_id
     replayed = workplace.replay(AGENTS / "spawning_agent.py", source="latest")
     assert (replayed.verdict["verdict"], replayed.stdout) == ("identical", recorded.stdout), replayed.stderr
-    assert len(_runs(workplace)) == 1 + len(children)  # replays are left out
+    assert len(_runs(workplace)) == 1 + len(children)  # recordings of replays aren't counted
 
 
 @pytest.mark.slow
 def test_n1_baggage_of_the_users_own_is_handed_on(workplace: Workplace) -> None:
-    """What was in BAGGAGE stays there, beside ours; the program sees nothing else that is new."""
+    """BAGGAGE keeps its members beside ours; the started program sees no other new variable."""
     agent = workplace.write("agent.py", "import subprocess; print(subprocess.check_output(['env'], text=True))\n")
     recorded = workplace.record(agent, BAGGAGE="tenant=acme")
     lines = [line for line in recorded.stdout.splitlines() if line.startswith("BAGGAGE=")]
@@ -54,12 +54,12 @@ def test_n1_baggage_of_the_users_own_is_handed_on(workplace: Workplace) -> None:
     "text", ["", "a=b", "spanreplay.run_id=", "spanreplay.run_id=xyz,spanreplay.seq=1", f"spanreplay.run_id={'a' * 32}"]
 )
 def test_n1_baggage_that_is_not_ours_names_no_parent(text: str) -> None:
-    """Nothing of it is taken over where it is not whole."""
+    """Baggage without a complete entry of ours is ignored."""
     assert read_parent({"BAGGAGE": text}) == {}
 
 
 def test_n1_baggage_of_ours_names_the_parent() -> None:
-    """With other members around it."""
+    """The parent is found among other members."""
     text = f"x=1, spanreplay.run_id={'a' * 32} ,spanreplay.seq=7"
     assert read_parent({"BAGGAGE": text}) == {PARENT: {"run_id": "a" * 32, "seq": 7}}
 
@@ -83,7 +83,7 @@ if child:
 
 
 def test_r9_what_was_drawn_before_a_fork_is_a_secret_behind_it(tmp_path: Path) -> None:
-    """A value that `secrets` gave before a process forked is in the run of neither process in clear."""
+    """A value that `secrets` returned before a fork appears in clear text in neither process's run."""
     workplace = Workplace(tmp_path)
     done = workplace.record(workplace.write("agent.py", FORKING))
     (name,) = done.stdout.split()

@@ -1,4 +1,4 @@
-"""What CI does with a recorded run: fetch it with a generated client, replay it against each commit."""
+"""CI uses a recorded run: it fetches the run with a generated client and replays it against each commit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
 
 @dataclass(frozen=True)
 class Released:
-    """A service that holds a run, the repository that it was recorded in, and its commits."""
+    """A service that holds a run, the repository where it was recorded, and its commits."""
 
     server: UpServer
     run_id: str
@@ -73,7 +73,7 @@ class Released:
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Released]:
-    """The good commit ran in production, which ships to the service; then came a bad commit and a fix."""
+    """The good commit ran in production, which ships to the service; a bad commit and a fix followed."""
     path = tmp_path_factory.mktemp("production")
     with start_up(tmp_path_factory.mktemp("up")) as server:
         with Provider() as provider:
@@ -122,7 +122,7 @@ def test_u3_generated_client_gets_manifest_calls_and_end(released: Released, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "status"), [("good", 0), ("bad", 3), ("fix", 0)])
 def test_u3_replay_from_the_service_judges_a_commit(name: str, status: int, released: Released, tmp_path: Path) -> None:
-    """In a fresh clone, with nothing but SPANREPLAY_ENDPOINT, the bad commit exits 3, the good one and the fix 0."""
+    """In a fresh clone with only SPANREPLAY_ENDPOINT set, the bad commit exits 3, the good one and the fix 0."""
     checkout = tmp_path / "checkout"
     clone(released.repository, checkout)
     check_out(checkout, released.commits[name])
@@ -144,7 +144,7 @@ def test_u3_replay_from_the_service_judges_a_commit(name: str, status: int, rele
 
 @pytest.mark.slow
 def test_u3_run_is_found_at_the_service_by_a_prefix(released: Released, tmp_path: Path) -> None:
-    """CI may name a run by its beginning; a run that is nowhere is an error, not a verdict."""
+    """CI may name a run by a prefix of its id; an unknown run is an error, not a verdict."""
     place = Workplace(tmp_path, {**released.environ, "SPANREPLAY_ENDPOINT": released.server.endpoint})
     place.write("agent.py", GOOD)
     assert place.replay("agent.py", source=released.run_id[:10]).status == 0

@@ -1,4 +1,4 @@
-"""Garbage is collected in the midst of anything; before Python 3.12 also while a context variable is set."""
+"""Garbage collection can run at any point; before Python 3.12 also while a context variable is being set."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ print("done", gc.isenabled())
 def test_n1_finalizers_that_come_while_context_variables_are_set_harm_nobody(
     workplace: Workplace, threshold: int
 ) -> None:
-    """A client that closes itself, a generator that was left: the agent has the variables that it set."""
+    """With a self-closing client and an abandoned generator, the agent keeps the context variables that it set."""
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent, str(threshold))
     assert recorded.stdout == "done True\n", recorded.stderr
@@ -130,9 +130,9 @@ print("done")
 
 @pytest.mark.parametrize("threshold", [11, 30])
 def test_n1_finalizers_may_call_what_is_recorded_at_any_moment(workplace: Workplace, threshold: int) -> None:
-    """Also while the first call imports what it needs: nothing fails in them, nothing waits for ever.
+    """Finalizers don't fail or block, even while the first call imports its dependencies.
 
-    What they call, and the tasks that they create, are where they would be otherwise.
+    Their calls and the tasks they create stay in their usual lanes.
     """
     recorded = workplace.record(workplace.write("agent.py", CALLING), str(threshold))
     assert recorded.stdout == "done\n", recorded.stderr

@@ -1,4 +1,4 @@
-"""What a real recording says of its model calls is in columns that SQL finds."""
+"""Facts about a run's model calls are in columns that SQL can query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OpenAI().chat.completions.create(
 
 @dataclass(frozen=True)
 class Stored:
-    """A stopped server's data, the two commits, and the run ids in the order in which they were recorded."""
+    """A stopped server's data, the two commits, and the run ids in recording order."""
 
     data_dir: Path
     first_commit: str

@@ -1,4 +1,4 @@
-"""Databases of the agent's code replay without a server or a file: PostgreSQL by psycopg 2 and 3, aiosqlite."""
+"""The agent's databases replay without a server or a file: PostgreSQL through psycopg 2 and 3, aiosqlite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Server:
         self._stack.close()
 
     def count(self) -> int:
-        """The rows of the table `orders`."""
+        """The number of rows in the table `orders`."""
         import psycopg
 
         with psycopg.connect(self.dsn) as connection:
@@ -173,7 +173,7 @@ def test_s50_postgresql_replays_without_its_server(source: str, workplace: Workp
 def test_s50_sqlalchemy_on_postgresql_replays_without_its_server(
     driver: str, workplace: Workplace, server: Server
 ) -> None:
-    """An engine's own questions to the server are recorded with the agent's."""
+    """The queries that an engine itself sends to the server are recorded with the agent's."""
     agent = workplace.write("agent.py", ORM)
     recorded = workplace.record(agent, DSN=server.dsn, DRIVER=driver)
     assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
@@ -208,7 +208,7 @@ asyncio.run(main())
 
 
 def test_s50_aiosqlite_replays_and_leaves_the_database_unchanged(workplace: Workplace) -> None:
-    """Statements in aiosqlite's thread are calls of the task; those inside of a tool are the tool's."""
+    """Statements in aiosqlite's thread are calls of the task; statements inside a tool belong to the tool."""
     path = workplace.path / "ledger.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE ledger (id INTEGER PRIMARY KEY)")
@@ -256,7 +256,7 @@ print(time.perf_counter() < end, database.execute("SELECT count(*) FROM orders")
 
 
 def test_s50_n1_functions_that_sqlite_calls_are_asked_about_the_agents_statements_alone(workplace: Workplace) -> None:
-    """A trace tells of the recorded statements; a progress handler that reads the clock is none of the run's reads."""
+    """A trace callback sees the recorded statements; a progress handler's clock reads aren't recorded as the run's."""
     agent = workplace.write("agent.py", CALLED_BY_SQLITE)
     recorded = workplace.record(agent)
     (workplace.path / "orders.db").unlink()
@@ -266,7 +266,7 @@ def test_s50_n1_functions_that_sqlite_calls_are_asked_about_the_agents_statement
 
 
 def test_s50_a_stubbed_tool_leaves_its_database_byte_for_byte(workplace: Workplace, tmp_path: Path) -> None:
-    """The tool that deletes is served; the database file keeps its hash, and no journal appears beside it."""
+    """The tool that deletes is stubbed; the database file keeps its hash, and no journal appears beside it."""
     path = workplace.path / "ledger.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE ledger (id INTEGER PRIMARY KEY)")
@@ -337,7 +337,7 @@ def _count(database: Path) -> int:
 
 @pytest.mark.parametrize("form", ["{}", "file:{}?mode=rwc"], ids=["path", "uri"])
 def test_n14_database_of_a_library_stays_as_it_is(form: str, tmp_path: Path) -> None:
-    """A library that keeps a database for itself works on a copy in a replay: the real one is not changed."""
+    """A library with its own database works on a copy in a replay: the real one is not changed."""
     library = tmp_path / "site-packages"
     library.mkdir()
     (library / "factstore.py").write_text(LIBRARY, encoding="utf-8")
@@ -355,7 +355,7 @@ def test_n14_database_of_a_library_stays_as_it_is(form: str, tmp_path: Path) -> 
 
 
 def test_s50_cache_on_disk_replays_on_another_machine(tmp_path: Path) -> None:
-    """What diskcache remembers in SQLite and in files is served, with its clock: the folder need not be there."""
+    """Values that diskcache keeps in SQLite and files are served, with its clock: the folder need not exist."""
     folder = tmp_path / "cache"
     code = tmp_path / "code"
     code.mkdir()

@@ -1,4 +1,4 @@
-"""A datagram is a write boundary: recorded, compared in a replay, and never sent there."""
+"""A datagram is a write boundary: recorded, compared in a replay, and never sent by one."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ for connects in (True, False):
 
 
 class Server:
-    """A UDP server, and one of Unix, that keep what comes and answer what asks."""
+    """A UDP server and a Unix server that keep received datagrams and answer questions."""
 
     def __init__(self, folder: Path) -> None:
         self.got: list[bytes] = []
@@ -149,7 +149,7 @@ class Server:
                 sock.sendto(b"answer to " + data, address)
 
     def settle(self) -> list[bytes]:
-        """All that has come; nothing more is served."""
+        """Everything received so far; then stop serving."""
         if not self._threads:
             return self.got
         for family, address in ((socket.AF_INET, ("127.0.0.1", int(self.port))), (socket.AF_UNIX, self.path)):
@@ -165,7 +165,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server of datagrams."""
+    """A datagram server."""
     made = Server(tmp_path)
     yield made
     made.settle()
@@ -173,7 +173,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
-    """A folder for an agent and its recordings, with a library of nobody's in a `site-packages` of its own."""
+    """A folder for an agent and its recordings, with a library in its own `site-packages`."""
     library = tmp_path / "lib" / "site-packages"
     library.mkdir(parents=True)
     (library / "counters.py").write_text(LIBRARY)
@@ -181,7 +181,7 @@ def workplace(tmp_path: Path) -> Workplace:
 
 
 def test_n14_a_datagram_is_recorded_compared_and_never_sent(workplace: Workplace, server: Server) -> None:
-    """UDP, Unix, handlers of logging, asyncio: the run is complete, its replay identical, each change of it not."""
+    """UDP, Unix, logging handlers, asyncio: the run is complete, its replay identical, and every change diverges."""
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent, server.path, PORT=server.port)
     assert workplace.recording().completeness().reasons == ()
@@ -199,7 +199,7 @@ def test_n14_a_datagram_is_recorded_compared_and_never_sent(workplace: Workplace
 
 
 def test_n14_what_a_library_sends_is_dropped_by_a_replay(workplace: Workplace, server: Server) -> None:
-    """Metrics are no call and no gap of a recording; a replay drops them, however many, and the verdict names them."""
+    """Metrics are neither calls nor gaps; a replay drops any number of them, and the verdict names them."""
     agent = workplace.write("agent.py", REPORTING)
     workplace.record(agent, PORT=server.port)
     recording = workplace.recording()
@@ -216,7 +216,7 @@ def test_n14_what_a_library_sends_is_dropped_by_a_replay(workplace: Workplace, s
 
 
 def test_n14_what_a_library_learns_from_a_datagram_is_a_gap(workplace: Workplace, server: Server) -> None:
-    """A library that waits for an answer asks what nobody records: the run is incomplete, and says where."""
+    """A library that waits for an answer makes an unrecorded request: the run is incomplete, and says where."""
     agent = workplace.write(
         "agent.py", "import counters, subprocess\nsubprocess.run(['true'])\nprint(counters.Client(True).ask())\n"
     )

@@ -15,7 +15,7 @@ from support.replaying import BIN, TIMEOUT_S, Workplace
 from support.sql import ask
 from support.up_server import start_up
 
-# Reciprocal rank fusion in float32: what a sum is depends on its order, and the order on the threads
+# Reciprocal rank fusion in float32: a sum depends on its order, and the order on the threads
 RANKING = """
 import random, sys
 import numpy as np
@@ -48,7 +48,7 @@ print("bodies", bodies, file=sys.stderr)
 
 
 def test_s16_declared_ranking_is_served_bit_for_bit(workplace: Workplace) -> None:
-    """A float32 fusion that no two runs compute alike comes back with every bit, and is not computed."""
+    """A float32 fusion that differs between runs is served with every bit, without being computed."""
     pytest.importorskip("numpy")
     agent = workplace.write("agent.py", RANKING)
     recorded = workplace.record(agent)
@@ -62,7 +62,7 @@ def test_s16_declared_ranking_is_served_bit_for_bit(workplace: Workplace) -> Non
     assert [c.boundary for c in workplace.recording().calls] == ["compute:fuse"]
 
 
-# What random rows add up to depends on their layout in memory; the key in a cell is what redaction must find
+# The sum of random rows depends on their memory layout; redaction must find the key in a cell
 SALES = """
 import numpy as np, pandas as pd
 import sys
@@ -91,7 +91,7 @@ print("bodies", bodies, file=sys.stderr)
 
 
 def test_s61_frame_is_served_bit_for_bit(workplace: Workplace) -> None:
-    """A frame of random numbers comes back in another process as it was, sums to the same digits, and hides its key."""
+    """A frame of random numbers is served unchanged in another process, sums to the same digits, and hides its key."""
     pytest.importorskip("pandas")
     agent = workplace.write("agent.py", SALES)
     recorded = workplace.record(agent)
@@ -167,7 +167,7 @@ def test_s18_thirty_screenshots_replay_and_are_stored_once(workplace: Workplace,
     image = codec.decode(json.loads(recording.calls[12].response)["value"])
     assert hashlib.sha256(image).hexdigest() == shots[12][3]
     assert len(image) > 1024 * 1024
-    # A base64 text is 4/3 of its bytes; all else of the run is small
+    # A base64 text is 4/3 of its bytes; the rest of the run is small
     (stored,) = ask(server.data_dir, "SELECT sum(length(body)) AS bytes FROM blobs FINAL")
     assert len({shot[3] for shot in shots}) == SCREENS
     ratio = int(stored["bytes"]) / (sum(int(shot[2]) for shot in shots) * 4 / 3)

@@ -16,7 +16,7 @@ DEMO_TIMEOUT_S = 600
 
 @pytest.mark.slow
 def test_u4_demo_records_replays_and_proves_the_fix(tmp_path: Path) -> None:
-    """The demo ends with status 0, which it only does if every one of its promises was checked and kept."""
+    """The demo ends with status 0, which means that it checked and kept every promise."""
     done = subprocess.run(
         [sys.executable, "-m", "spanreplay_service.demo", "--no-phoenix", "--dir", str(tmp_path / "demo")],
         text=True,
@@ -42,7 +42,7 @@ def test_u4_demo_records_replays_and_proves_the_fix(tmp_path: Path) -> None:
 
 
 def _assert_second_half(told: str, folder: Path) -> None:
-    """One request of 20 at the same time is found by user and time, replays alone, and proves the fix."""
+    """One request among 20 concurrent ones is found by user and time, replays alone, and proves the fix."""
     for promise in (
         "20 answers were streamed at the same time",
         "one order of all of them went wrong",
@@ -65,7 +65,7 @@ def _assert_second_half(told: str, folder: Path) -> None:
 
 
 def _replay_without_server(told: str, label: str) -> None:
-    """What the demo tells a person to type at its end works, in a shell that knows nothing and without any server."""
+    """The commands that the demo prints at its end work in a bare shell and without any server."""
     typed = [told.partition(each)[2].splitlines()[0] for each in ("in your shell: ", label)]
     again = subprocess.run(
         ["sh", "-c", "; ".join(typed)],
@@ -79,7 +79,7 @@ def _replay_without_server(told: str, label: str) -> None:
 
 
 def test_demo_says_what_is_in_the_way(tmp_path: Path) -> None:
-    """A folder with somebody's files ends the demo with status 1 and the reason."""
+    """A folder with other files ends the demo with status 1 and the reason."""
     (tmp_path / "thesis.txt").write_text("years of work")
     done = subprocess.run(
         [sys.executable, "-m", "spanreplay_service.demo", "--dir", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""The demo's model server and agent, with nothing recording: the incident happens, and soon enough."""
+"""The demo's model server and agent with nothing recording: the incident happens soon enough."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ServerFactory = Callable[..., DemoServer]
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[ServerFactory]:
-    """Starts demo servers that end with the test."""
+    """A function that starts demo servers, which are stopped at the end of the test."""
     started: list[tuple[DemoServer, threading.Thread]] = []
 
     def start(seed: int) -> DemoServer:
@@ -61,7 +61,7 @@ def _seed_with_bad_answer_at(position: int) -> int:
 
 
 def test_exactly_one_batch_size_turns_the_answer_round() -> None:
-    """The same request is read as dollars in every batch size but one, by float32 rounding alone."""
+    """Every batch size except one reads the same request as dollars; only float32 rounding makes the difference."""
     readings = [model.read_amount(size) for size in range(1, model.BATCH_SIZE_MAX + 1)]
     assert [r.batch_size for r in readings if r.is_shares] == [7]
     assert all(abs(r.margin) < 1e-5 for r in readings)
@@ -69,7 +69,7 @@ def test_exactly_one_batch_size_turns_the_answer_round() -> None:
 
 @pytest.mark.parametrize("cards", [model.BATCH_SIZE_MAX, 20])
 def test_every_deck_has_one_bad_answer_and_never_first(cards: int) -> None:
-    """Whatever the seed, the incident comes once within a deck, after a good answer."""
+    """With every seed, the incident happens once per deck, after a good answer."""
     for seed in range(300):
         load = model.Load(seed, cards)
         bad = [model.read_amount(load.draw_batch_size()).is_shares for _ in range(cards)]
@@ -79,7 +79,7 @@ def test_every_deck_has_one_bad_answer_and_never_first(cards: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 9])
 def test_batch_size_outside_the_model_is_refused(size: int) -> None:
-    """A batch that the model was not built for is an error, not a guess."""
+    """A batch size that the model was not built for is an error, not a guess."""
     with pytest.raises(ValueError, match="batch_size"):
         model.read_amount(size)
 
@@ -120,7 +120,7 @@ def test_s51_agent_sells_190000_dollars_without_an_error(
 
 @pytest.mark.parametrize("name", ["trading_agent.py", "trading_service.py"])
 def test_demo_agent_does_not_know_about_us(name: str) -> None:
-    """The demo's agent and its service have not one line about spanreplay."""
+    """The demo's agent and its service contain no line about spanreplay."""
     assert "spanreplay" not in (AGENT / name).read_text()
 
 
@@ -141,7 +141,7 @@ def test_demo_server_answers_like_a_provider(start_server: ServerFactory) -> Non
 
 
 def test_demo_server_streams_calls_of_tools(start_server: ServerFactory) -> None:
-    """The names and arguments of tools come in pieces that a real OpenAI client puts together."""
+    """Tool names and arguments come in pieces that a real OpenAI client puts together."""
     with (
         OpenAI(base_url=start_server(1).url, api_key="none", max_retries=0) as client,
         client.chat.completions.stream(model=MODEL, messages=[{"role": "user", "content": REQUEST}]) as streamed,
@@ -153,7 +153,7 @@ def test_demo_server_streams_calls_of_tools(start_server: ServerFactory) -> None
 
 
 def test_demo_streams_are_open_together() -> None:
-    """No stream goes on before all of them have begun; a later one waits for nobody."""
+    """No stream continues before all have begun; a later stream doesn't wait."""
     gathering, count = Gathering(5), 5
     begun: list[int] = []
     seen: list[int] = []

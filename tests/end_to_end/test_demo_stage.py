@@ -1,4 +1,4 @@
-"""The demo's machinery: it never deletes what is not its own, and it says what went wrong."""
+"""The demo's machinery deletes only its own files and reports what went wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bad_server() -> Iterator[DemoServer]:
-    """A model server whose second decision is the bad one, after the first was made."""
+    """A model server whose second decision is the bad one, after the first has been made."""
     seed = next(
         seed
         for seed in range(1000)
@@ -49,7 +49,7 @@ def bad_server() -> Iterator[DemoServer]:
 
 
 def test_demo_folder_is_emptied_only_if_it_is_ours(folder: Path, tmp_path: Path) -> None:
-    """An earlier demo's folder is made new; anything else is refused and left as it is."""
+    """An earlier demo's folder is replaced; any other folder is refused and left as it is."""
     (folder / "old.txt").write_text("from the last time")
     prepare_folder(folder)
     assert not (folder / "old.txt").exists()
@@ -70,7 +70,7 @@ def test_demo_ledger_has_a_position_for_every_customer(folder: Path) -> None:
 
 
 def test_s51_guard_refuses_the_order(folder: Path, bad_server: DemoServer) -> None:
-    """With the guard in place the same bad answer of the model sells nothing."""
+    """With the guard in place, the model's same bad answer sells nothing."""
     output = io.StringIO()
     story = Story(folder, Console(file=output), is_kept=False, has_phoenix=False)
     story.first.fix_agent()
@@ -86,7 +86,7 @@ def test_s51_guard_refuses_the_order(folder: Path, bad_server: DemoServer) -> No
 
 
 def test_demo_says_why_a_service_ended(tmp_path: Path) -> None:
-    """A service that dies at once is reported with its status and the end of its log."""
+    """A service that exits at once is reported with its status and the end of its log."""
     argv = [sys.executable, "-c", "print('no room'); raise SystemExit(9)"]
     service = Service("the store", argv, cwd=tmp_path, environ=clean_environ(), log=tmp_path / "store.log")
     with pytest.raises(DemoFailed, match=r"(?s)the store ended with status 9.*no room"):
@@ -95,7 +95,7 @@ def test_demo_says_why_a_service_ended(tmp_path: Path) -> None:
 
 
 def test_demo_stops_a_service_and_says_when_it_is_late(tmp_path: Path) -> None:
-    """A service that is never ready is reported, and stop ends it."""
+    """A service that never becomes ready is reported, and stop ends it."""
     argv = [sys.executable, "-c", "import threading; threading.Event().wait()"]
     service = Service("the store", argv, cwd=tmp_path, environ=clean_environ(), log=tmp_path / "store.log")
     with pytest.raises(DemoFailed, match="was not ready after 0 s"):
@@ -105,7 +105,7 @@ def test_demo_stops_a_service_and_says_when_it_is_late(tmp_path: Path) -> None:
 
 
 def test_demo_reports_a_missing_command(tmp_path: Path) -> None:
-    """A command that is not installed is an explanation, not a traceback."""
+    """A command that is not installed gives an explanation, not a traceback."""
     with pytest.raises(DemoFailed, match="'no-such-command' is not installed"):
         run_command(["no-such-command"], cwd=tmp_path, environ={"PATH": str(tmp_path)})
 

@@ -1,4 +1,4 @@
-"""Files that are read by their descriptors, which is how mapped memory and locks begin: each is an input."""
+"""Files read through descriptors, the first step of memory mapping and locking, are inputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(globals()[sys.argv[1]](sys.argv[2]))
 
 @pytest.fixture
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file outside of the agent's code."""
+    """A file outside the agent's code."""
     path = tmp_path_factory.mktemp("data") / "index"
     path.write_bytes(b"as it was")
     return path
@@ -52,7 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", ["mapped", "read"])
 def test_n14_what_is_read_by_a_descriptor_is_what_it_was(workplace: Workplace, data: Path, way: str) -> None:
-    """Whether the file has changed since, or is gone; a replay leaves it as it is."""
+    """A changed or deleted file is read as recorded, and a replay leaves it as it is."""
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent, way, str(data))
     assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
@@ -67,7 +67,7 @@ def test_n14_what_is_read_by_a_descriptor_is_what_it_was(workplace: Workplace, d
 
 
 def test_n14_a_file_that_was_not_there_is_not_there(workplace: Workplace, data: Path) -> None:
-    """The error of the operating system is the same, though somebody has made the file since."""
+    """The operating system's error is the same, even though the file has been created since."""
     agent = workplace.write("agent.py", AGENT)
     data.unlink()
     recorded = workplace.record(agent, "attempt", str(data))
@@ -78,7 +78,7 @@ def test_n14_a_file_that_was_not_there_is_not_there(workplace: Workplace, data: 
 
 
 def test_n14_a_pipe_is_not_read_to_be_recorded(workplace: Workplace, data: Path) -> None:
-    """To open a named pipe would wait for who writes to it."""
+    """Opening a named pipe to read it would block until a writer comes."""
     agent = workplace.write("agent.py", AGENT.replace("os.O_RDONLY | os.O_CLOEXEC", "os.O_RDONLY | os.O_NONBLOCK"))
     data.unlink()
     os.mkfifo(data)

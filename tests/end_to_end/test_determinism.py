@@ -1,4 +1,4 @@
-"""The same recording gives the same outputs, whatever Python, hash seed and schedule replays it."""
+"""The same recording gives the same outputs under any Python, hash seed and schedule."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print("drawn", random.random())
 
 
 def digest_of(workplace: Workplace, replayed: Replayed) -> str:
-    """The hash of a replay's final output and of what each call gave, lane by lane."""
+    """The hash of a replay's final output and of each call's result, lane by lane."""
     assert replayed.status == 0, replayed.stderr
     catalog = SpoolCatalog(workplace.path / ".spanreplay")
     try:
@@ -67,7 +67,7 @@ def digest_of(workplace: Workplace, replayed: Replayed) -> str:
 
 
 def digest(stdout: str, calls: tuple[CallRecord, ...]) -> str:
-    """The hash of an output, which shows what came first, and of what each call gave, in the order of its lane."""
+    """The hash of an output, which shows the order of completion, and of each call's result, in lane order."""
     outputs = sorted((call.lane, call.boundary, call.index, call.outcome, call.response) for call in calls)
     return hashlib.sha256(json.dumps([stdout, outputs]).encode()).hexdigest()
 
@@ -75,7 +75,7 @@ def digest(stdout: str, calls: tuple[CallRecord, ...]) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_reversed", [False, True], ids=["recorded_here", "recorded_there"])
 def test_s20_replays_on_two_pythons_give_one_hash(tmp_path: Path, is_reversed: bool) -> None:
-    """Replays under every Python here and many hash seeds give the output and outcomes recorded under one of them."""
+    """Replays under every Python here and many hash seeds give the output and outcomes recorded under one Python."""
     if not other_pythons():
         pytest.skip(NONE)
     places = [Workplace(tmp_path), *(Workplace(tmp_path, python=python) for python in other_pythons().values())]
@@ -94,7 +94,7 @@ def test_s20_replays_on_two_pythons_give_one_hash(tmp_path: Path, is_reversed: b
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_s15_parallel_calls_keep_their_own_answers_in_any_process(tmp_path: Path, seed: int) -> None:
-    """Ten identical calls at once, recorded with a hash seed and delays, are served as they were with another."""
+    """Ten identical concurrent calls, recorded with delays, get their own answers under another hash seed."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent, str(seed), PYTHONHASHSEED=str(seed))

@@ -1,4 +1,4 @@
-"""`spanreplay diff` of pairs of runs of one agent in which one thing was planted: it names the call and its origin."""
+"""`spanreplay diff` of two runs that differ in one planted change: it names the call and the change's origin."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ LLM: Final = "llm:openai.chat.completions"
 
 @dataclass(frozen=True)
 class Plant:
-    """What is another in the second run, and what the difference is to be."""
+    """One difference planted in the second run, and what the diff must report."""
 
     change: str
     boundary: str
@@ -109,7 +109,7 @@ class Plant:
     environ: Mapping[str, str] = field(default_factory=dict)
     code: tuple[str, str] = ("", "")
     both: Mapping[str, str] = field(default_factory=dict)
-    """Variables of both runs."""
+    """Variables set for both runs."""
     name: str = "ann"
     stdin: str = ""
     status: int = 0
@@ -178,7 +178,7 @@ class Shop(Workplace):
     """The agent's folder."""
 
     def run_agent(self, plant: Plant, *, is_second: bool) -> str:
-        """Record it as it is, or with what was planted; the run's id."""
+        """Record the agent, unchanged or with the planted change; return the run's id."""
         self.write("agent.py", AGENT.replace(*plant.code) if is_second and plant.code[0] else AGENT)
         self.write("world.json", json.dumps({**WORLD, **(plant.world if is_second else {})}))
         done = subprocess.run(
@@ -200,7 +200,7 @@ class Shop(Workplace):
         return self.recordings()[-1].run_id
 
     def diff(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """Exit status and JSON of `spanreplay diff`."""
+        """The exit status and JSON of `spanreplay diff`."""
         done = self.run("diff", *arguments, "--json")
         assert done.stderr == ""
         found: dict[str, Any] = json.loads(done.stdout)
@@ -209,7 +209,7 @@ class Shop(Workplace):
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Any:
-    """A folder whose models answer equal requests equally."""
+    """A folder whose models give equal requests equal answers."""
     with Provider(is_repeatable=True) as provider:
         yield Shop(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
 
@@ -217,7 +217,7 @@ def shop(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("name", PLANTS)
 @pytest.mark.sampled(7)
 def test_w1_s70_first_call_that_differs_and_its_origin_are_named(name: str, shop: Shop) -> None:
-    """Each of 20 planted pairs."""
+    """This holds for each of the 20 planted pairs."""
     plant = PLANTS[name]
     runs = [shop.run_agent(plant, is_second=is_second) for is_second in (False, True)]
     status, found = shop.diff(*runs)
@@ -231,7 +231,7 @@ def test_w1_s70_first_call_that_differs_and_its_origin_are_named(name: str, shop
 
 
 def test_w1_a_run_and_a_replay_of_it_are_compared(shop: Shop) -> None:
-    """A replay is a run too: the same where nothing was changed, else they part where its verdict says."""
+    """A replay is a run too: equal if nothing has changed, else they differ where its verdict says."""
     run = shop.run_agent(PLANTS["a tool's answer"], is_second=False)
     same = shop.replay("agent.py", "ann", source=run)
     assert same.status == 0, same.stderr

@@ -1,6 +1,6 @@
-"""Every kind of divergence from a real recording and a real replay of a small program, word for word.
+"""Every kind of divergence, word for word, from recording and replaying a small program.
 
-To see what a change does: SPANREPLAY_TEST_WRITE_GOLDEN=true pytest, then `git diff`.
+To see the effect of a change, set SPANREPLAY_TEST_WRITE_GOLDEN=true, run pytest, then `git diff`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ VOLATILE = frozenset(
 
 
 def settled(verdict: dict[str, Any]) -> dict[str, Any]:
-    """The verdict with ids and times that are the same in every run."""
+    """The verdict with ids and times normalised, so that it is the same in every run."""
     ids: dict[str, str] = {}
 
     def clean(value: Any, name: str = "") -> Any:
@@ -159,7 +159,7 @@ def settled(verdict: dict[str, Any]) -> dict[str, Any]:
         if name in VOLATILE and value:
             return ids.setdefault(value, f"{len(ids) + 1:0{len(value)}x}")
         if isinstance(value, str):
-            # How a frame is called depends on the version of Python; where it is does not
+            # The name of a frame depends on the version of Python; its place does not
             value = re.sub(r"(program\.py:\d+) [\w.<>]+", r"\1", value)
             return re.sub(r"[0-9a-f]{32}", lambda m: ids.get(m.group(), m.group()), value)
         return value
@@ -170,7 +170,7 @@ def settled(verdict: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Workplace:
-    """A directory in which the program lies; no model is called."""
+    """A directory that holds the program; no model is called."""
     workplace = Workplace(tmp_path)
     workplace.write("program.py", PROGRAM)
     return workplace
@@ -185,7 +185,7 @@ def replay(place: Workplace, kind: str) -> Replayed:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_s65_golden_report_of_each_kind(kind: str, place: Workplace) -> None:
-    """The JSON and the text of each kind are the committed ones; the first cause has that kind; the schema holds."""
+    """JSON and text match the committed files; the first cause has that kind; the schema holds."""
     replayed = replay(place, kind)
     assert replayed.verdict, replayed.stderr
     found = settled(replayed.verdict)
@@ -204,7 +204,7 @@ def test_s65_golden_report_of_each_kind(kind: str, place: Workplace) -> None:
 
 
 def test_s65_published_schema_is_the_one_that_ships() -> None:
-    """The schema in docs/ is the package's, and every kind of these tests is one that it names."""
+    """The schema in docs/ is the package's, and it names every kind in these tests."""
     shipped = (files("spanreplay.report") / "divergence-1.schema.json").read_text(encoding="utf-8")
     published = Path(__file__).parents[2] / "docs" / "divergence-1.schema.json"
     assert published.read_text(encoding="utf-8") == shipped

@@ -1,4 +1,4 @@
-"""What the standard library makes for an agent holds times and random marks: a replay makes the same."""
+"""Documents that the standard library builds hold times and random marks: a replay builds the same ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ print(report.exists())
 
 @pytest.mark.parametrize("made", [MESSAGE, ARCHIVES, OWN_TIMES, LOG], ids=["message", "archives", "times", "log"])
 def test_s55_what_is_made_for_the_agent_is_made_again(made: str, tmp_path: Path) -> None:
-    """Message ids, boundaries and dates, times in archives and of files of its own: the replay has the same."""
+    """Message ids, boundaries, dates, times in archives and the agent's own file times are the same in the replay."""
     data = tmp_path / "data"
     data.mkdir()
     workplace = Workplace(tmp_path, {"DATA": str(data)})
@@ -87,7 +87,7 @@ def test_s55_what_is_made_for_the_agent_is_made_again(made: str, tmp_path: Path)
 
 
 def test_s28_a_changed_message_is_still_found(tmp_path: Path) -> None:
-    """Only the marks are the recorded ones: another text in the message is a changed call."""
+    """Only the marks come from the recording: different text in the message is a changed call."""
     workplace = Workplace(tmp_path, {"DATA": str(tmp_path)})
     agent = workplace.write("agent.py", HEAD + MESSAGE)
     workplace.record(agent)

@@ -1,4 +1,4 @@
-"""`spanreplay drift` over recordings of a real agent: in its directory, and at a service that they were shipped to."""
+"""`spanreplay drift` over recordings of a real agent: locally, and at a service that they were shipped to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINE = "engine=vllm-0.33.0; dtype=bfloat16; plan=aa"
 
 
 def drift(workplace: Workplace, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """`spanreplay drift`, to its end."""
+    """Run `spanreplay drift` until it ends."""
     return subprocess.run(
         [str(BIN / "spanreplay"), "drift", *options],
         cwd=workplace.path,
@@ -42,7 +42,7 @@ def drift(workplace: Workplace, *options: str, **environ: str) -> subprocess.Com
 
 @dataclass(frozen=True)
 class Recorded:
-    """Two runs of one agent, between which the serving stack changed; and the service that has them, too."""
+    """Two runs of one agent between which the serving stack changed, and the service that holds them too."""
 
     workplace: Workplace
     runs: list[str]
@@ -52,7 +52,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    """Recorded by unmodified code, shipped by `spanreplay ship`."""
+    """Recorded from unmodified code, shipped by `spanreplay ship`."""
     with Provider() as provider, start_up(tmp_path_factory.mktemp("up")) as server:
         workplace = Workplace(tmp_path_factory.mktemp("agent"), provider.environ())
         agent = workplace.write("agent.py", AGENT)
@@ -61,7 +61,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         provider.fingerprint, provider.determinism = "fp_2", LINE.replace("33", "34")
         workplace.record(agent)
         recordings = workplace.recordings()
-        # What is shipped is deleted here
+        # Shipping deletes the local recording
         shutil.copytree(workplace.path / ".spanreplay", workplace.path / "kept")
         subprocess.run(
             [str(BIN / "spanreplay"), "ship", "--endpoint", server.otlp_endpoint],
@@ -99,7 +99,7 @@ def test_s24_s25_drift_tells_one_event_and_splits_outputs(recorded: Recorded, pl
 
 @pytest.mark.slow
 def test_s13_drift_shows_both_stacks_beside_each_other(recorded: Recorded) -> None:
-    """For people: the pair, then fingerprint and determinism line of each."""
+    """The readable report shows the pair, then the fingerprint and determinism line of each."""
     done = drift(recorded.workplace)
     assert done.returncode == 3, done.stderr
     shown = " ".join(done.stdout.split())
@@ -113,7 +113,7 @@ def test_s13_drift_shows_both_stacks_beside_each_other(recorded: Recorded) -> No
 def test_s13_report_counts_distinct_completions_of_identical_prompts(
     provider: Provider, workplace: Workplace, tmp_path: Path
 ) -> None:
-    """40 identical prompts at temperature zero, each answered otherwise: 40 outputs, unexplained, and exit 0."""
+    """40 identical prompts at temperature zero, each answered differently: 40 outputs, unexplained, and exit 0."""
     provider.fingerprint = "fp_1"
     workplace.record(workplace.write("agent.py", AGENT), TIMES="40")
     done = drift(workplace, "--json")

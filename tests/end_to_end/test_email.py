@@ -1,4 +1,4 @@
-"""An e-mail address in a prompt: nowhere at rest, and the run still replays."""
+"""An e-mail address in a prompt is never stored in clear text, and the run still replays."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ TABLES = ("spans", "blobs", "boundaries", "runs", "spans_apart")
 
 
 def spanreplay(workplace: Workplace, *arguments: str, **environ: str) -> str:
-    """A command in the agent's directory; what it said on standard error."""
+    """Run a command in the agent's directory and return its standard error."""
     done = workplace.run(*arguments, **environ)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
 def holding(folder: Path, wanted: str) -> list[str]:
-    """Files below a folder that hold a text."""
+    """The files below a folder that contain a text."""
     return [p.name for p in folder.rglob("*") if p.is_file() and wanted.encode() in p.read_bytes()]
 
 
 def count_rows(data_dir: Path, wanted: str) -> int:
-    """Rows of all tables that hold a text in any column."""
+    """The number of rows in all tables with a column that contains a text."""
     counted = (
         ask(data_dir, f"SELECT count() AS rows FROM {table} WHERE position(toString(tuple(*)), '{wanted}') > 0")
         for table in TABLES
@@ -61,20 +61,20 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Recorded with no configuration at all; the provider is gone afterwards."""
+    """Recorded with default configuration; the provider is stopped afterwards."""
     with Provider() as provider:
         workplace = Workplace(tmp_path_factory.mktemp("agent"), provider.environ())
         agent = workplace.write("agent.py", AGENT)
         done = workplace.record(agent)
         # The provider got what the agent sent
         assert [FIRST in str(body) for _, body in provider.requests] == [True, False, True]
-    # What is shipped is deleted: each test ships a copy
+    # Shipping deletes a recording: each test ships a copy
     spool = shutil.copytree(workplace.path / ".spanreplay", tmp_path_factory.mktemp("kept") / "spool")
     return Recorded(workplace, agent, spool, done.stderr, done.stdout)
 
 
 def test_s43_email_of_a_prompt_is_in_no_spool_log_or_export(recorded: Recorded, tmp_path: Path) -> None:
-    """Neither in the spool nor on standard error, nor in a `.replay` file or JSON lines; its token is."""
+    """It is in neither spool, standard error, `.replay` file nor JSON lines; its token is."""
     run_id = recorded.workplace.recording().run_id
     spanreplay(recorded.workplace, "export", run_id, "--output", str(tmp_path / "run.replay"))
     spanreplay(recorded.workplace, "export", run_id, "--jsonl", "--output", str(tmp_path / "run.jsonl"))
@@ -89,7 +89,7 @@ def test_s43_email_of_a_prompt_is_in_no_spool_log_or_export(recorded: Recorded, 
 
 
 def test_s43_email_of_a_prompt_is_not_in_the_collectors_log(recorded: Recorded, tmp_path: Path) -> None:
-    """While its store is away a collector keeps what it acknowledged in its log, without the address."""
+    """While its store is down, a collector logs what it has acknowledged, without the address."""
     store = SwitchStore()
     store.is_down = True
     spool = shutil.copytree(recorded.spool, tmp_path / "spool")
@@ -101,7 +101,7 @@ def test_s43_email_of_a_prompt_is_not_in_the_collectors_log(recorded: Recorded, 
 
 @pytest.mark.slow
 def test_s43_email_of_a_prompt_is_not_in_the_store(recorded: Recorded, tmp_path: Path) -> None:
-    """Neither in a column of any table nor in the server's log; its token is in one."""
+    """It is in no table column nor in the server's log; its token is in one column."""
     spool = shutil.copytree(recorded.spool, tmp_path / "spool")
     (tmp_path / "up").mkdir()
     with start_up(tmp_path / "up") as server:
@@ -115,7 +115,7 @@ def test_s43_email_of_a_prompt_is_not_in_the_store(recorded: Recorded, tmp_path:
 
 
 def test_s43_run_with_an_email_replays_and_other_addresses_have_other_keys(recorded: Recorded) -> None:
-    """With the provider gone it is identical; equal addresses have equal keys, different ones different keys."""
+    """With the provider gone the replay is identical; equal addresses have equal keys, different ones different."""
     replayed = recorded.workplace.replay(recorded.agent)
     assert (replayed.status, replayed.stdout) == (0, recorded.stdout), replayed.stderr
     keys = [call.key for call in recorded.workplace.recording().calls]

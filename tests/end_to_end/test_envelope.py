@@ -1,4 +1,4 @@
-"""What every recorded model call carries, whichever SDK made it."""
+"""The facts that every recorded model call carries, whatever SDK made it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.replaying import Workplace
 
 @dataclass(frozen=True)
 class Sdk:
-    """One SDK: what it asks and how its provider says things."""
+    """One SDK: its requests and how its provider phrases the answers."""
 
     script: str
     name: str
@@ -42,7 +42,7 @@ SYSTEM_PROMPT_HASH = "a51f2b2e7365696fe7021d1e404dc043361edf8441c421c41ba3f55a6b
 
 
 def _record(sdk: Sdk, workplace: Workplace) -> tuple[Recording, list[dict[str, Any]]]:
-    """The recording of the five questions, and what the program printed after each."""
+    """The recording of the five questions, and the program's output for each."""
     there = Workplace(workplace.path, workplace.environ, sdk.python)
     # Without it LiteLLM fetches a price list from the internet at import.
     done = there.record(AGENTS / "envelope" / sdk.script, LITELLM_LOCAL_MODEL_COST_MAP="True")
@@ -50,7 +50,7 @@ def _record(sdk: Sdk, workplace: Workplace) -> tuple[Recording, list[dict[str, A
 
 
 def _read(call: CallRecord) -> tuple[list[str], ResponseMeaning]:
-    """A call's chunks, and their meaning read anew from the recorded bytes."""
+    """A call's chunks, and their content parsed again from the recorded bytes."""
     request, response = json.loads(call.request), json.loads(call.response)
     dialect = find_dialect(request["method"], request["url"], request["body"])
     assert dialect is not None
@@ -59,7 +59,7 @@ def _read(call: CallRecord) -> tuple[list[str], ResponseMeaning]:
 
 
 def _assert_identified(sdk: Sdk, recording: Recording, call: CallRecord) -> None:
-    """Run, times, place and key of a call."""
+    """A call has its run, times, place and key."""
     root = recording.root
     assert call.run_id == root.run_id
     assert len(call.run_id) == 32
@@ -71,7 +71,7 @@ def _assert_identified(sdk: Sdk, recording: Recording, call: CallRecord) -> None
 
 
 def _assert_asked(sdk: Sdk, call: CallRecord, sent: Any, temperature: float | None) -> None:
-    """The request as the provider got it, with the parameters that the program asked for and no other."""
+    """The request matches what the provider got, with only the parameters that the program set."""
     assert json.loads(call.request)["body"] == sent
     assert (call.meta["model"], call.meta["provider"]) == (sdk.model, sdk.provider)
     assert call.meta["system_prompt_hash"] == SYSTEM_PROMPT_HASH
@@ -81,7 +81,7 @@ def _assert_asked(sdk: Sdk, call: CallRecord, sent: Any, temperature: float | No
 
 
 def _assert_answered(sdk: Sdk, provider: Provider, call: CallRecord, got: dict[str, Any]) -> None:
-    """The answer as the program got it, from the model that gave it."""
+    """The answer matches what the program got, from the model that gave it."""
     chunks, meaning = _read(call)
     assert call.outcome == "ok"
     assert meaning.text == got["text"]
@@ -100,7 +100,7 @@ def _assert_answered(sdk: Sdk, provider: Provider, call: CallRecord, got: dict[s
 @pytest.mark.slow
 @pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
 def test_s22_s58_every_model_call_has_its_envelope(sdk: Sdk, provider: Provider, workplace: Workplace) -> None:
-    """Run, times, models asked and answered, parameters, prompts, chunks, tool calls, completion, usage: all there."""
+    """Run, times, models asked and answered, parameters, prompts, chunks, tool calls, completion and usage."""
     if not sdk.python.exists():
         pytest.skip(f"no {sdk.python}: tools/agents.sh makes it")
     recording, printed = _record(sdk, workplace)
@@ -130,7 +130,7 @@ except APIConnectionError as exc:
 
 
 def test_s22_call_without_an_answer_says_what_was_asked(provider: Provider, workplace: Workplace) -> None:
-    """When the provider is away, the model, the parameters and the prompt asked for are recorded all the same."""
+    """If the provider is down, the requested model, parameters and prompt are recorded all the same."""
     provider.stop()
     recorded = workplace.record(workplace.write("agent.py", ASKS_NOBODY))
     (call,) = workplace.recording().calls

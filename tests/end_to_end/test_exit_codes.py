@@ -1,4 +1,4 @@
-"""What the documents say of the command's exit status is what it ends with."""
+"""The command exits with the documented status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROW: Final = re.compile(r"^\| (\d(?:, \d)*) \| ([a-z_, ]+?) \|", re.MULTILINE)
 
 
 def _documented(page: str) -> dict[str, int]:
-    """Verdict → status, from the table of a page."""
+    """The status of each verdict, from a page's table."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return {
         name.strip(): int(status)
@@ -41,7 +41,7 @@ def _documented(page: str) -> dict[str, int]:
 
 
 def test_u5_documents_and_verdicts_have_the_same_exit_codes() -> None:
-    """The reference has a status for each verdict, and the README's are among them."""
+    """The reference has a status for each verdict, and the README's statuses are a subset."""
     reference = _documented("docs/reference/cli.md")
     assert reference == {**EXIT_CODES, "wrong usage": 2}
     readme = _documented("README.md")
@@ -59,14 +59,14 @@ def _forge(calls: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:
 
 @pytest.fixture
 def recording(workplace: Workplace) -> Recording:
-    """A run of the agent."""
+    """A recorded run of the agent."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     return workplace.recording()
 
 
 def test_u5_the_command_ends_with_the_documented_exit_code(workplace: Workplace, recording: Recording) -> None:
-    """Of each verdict that needs no model and no human; `test_s42_…` and `test_s67_…` have the others."""
+    """Covers each verdict that needs no model and no human; `test_s42_…` and `test_s67_…` cover the others."""
     documented, ended = _documented("docs/reference/cli.md"), dict[str, int]()
 
     def end(name: str, source: str = "", *options: str) -> None:

@@ -1,4 +1,4 @@
-"""What programs and libraries do to files beside the agent: a replay has it, though it starts no program."""
+"""File changes by programs and libraries are there in a replay, although it starts no program."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _clear(folder: Path) -> None:
 
 
 def test_p10_s50_what_a_program_made_of_files_is_read_again(workplace: Workplace) -> None:
-    """A file that a program rewrote, made beside the code or removed is found as it was, whatever is left of it now."""
+    """A file that a program rewrote, created beside the code or removed is as recorded, whatever its state today."""
     agent = workplace.write("agent.py", FORMATTER)
     recorded = workplace.record(agent)
     assert workplace.recording().completeness().is_complete
@@ -80,7 +80,7 @@ def test_p10_s50_what_a_program_made_of_files_is_read_again(workplace: Workplace
 
 
 def test_p10_s50_what_a_program_was_given_is_what_counts(workplace: Workplace) -> None:
-    """A file that a program changed or removed afterwards is compared as the agent had left it."""
+    """A file that a program changed or removed later is compared with the agent's version."""
     agent = workplace.write("agent.py", GIVEN)
     workplace.record(agent)
     replayed = workplace.replay(agent)
@@ -92,7 +92,7 @@ def test_p10_s50_what_a_program_was_given_is_what_counts(workplace: Workplace) -
 
 
 def test_p10_s56_a_file_without_a_name_is_no_change_of_its_folder(workplace: Workplace) -> None:
-    """A look at the folder for temporary files is the same call in a replay, whoever opened a nameless file there."""
+    """A look at the temporary folder matches in a replay even if a nameless file was opened there."""
     agent = workplace.write("agent.py", NAMELESS)
     recorded = workplace.record(agent)
     replayed = workplace.replay(agent)
@@ -102,7 +102,7 @@ def test_p10_s56_a_file_without_a_name_is_no_change_of_its_folder(workplace: Wor
 def test_p10_what_a_library_made_for_itself_is_not_there_yet(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A library's cache in the user's home that the recorded run made is missing again where its replay begins."""
+    """A library's cache in the user's home that the recorded run created is missing when its replay begins."""
     site = tmp_path_factory.mktemp("venv") / "site-packages"
     install(site, "seenlib", {"seenlib/__init__.py": CACHE})
     agent = workplace.write("agent.py", "import seenlib\nprint(seenlib.first_seen())\n")

@@ -1,4 +1,4 @@
-"""Programs that end when nobody holds them any longer: at a time that is the collector's, and no part of the run."""
+"""Programs ended by a finalizer: when that happens depends on the garbage collector and is not part of the run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ask(3)
 
 @pytest.mark.parametrize("how", ["deleted", "finalized"])
 def test_n2_a_program_that_a_finalizer_ends_may_end_elsewhere(workplace: Workplace, how: str) -> None:
-    """The collector runs at another call in the replay: the run is the same."""
+    """The run is the same even if the collector runs at another call in the replay."""
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent, how)
     boundaries = [call.boundary for call in workplace.recording().calls]

@@ -1,4 +1,4 @@
-"""The first line of a verdict: what a person must know before everything else."""
+"""The first line of a verdict tells a person the most important fact."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def _first_line(workplace: Workplace, change: tuple[str, str]) -> str:
 def test_p12_an_exception_that_the_recording_has_not_leads(
     workplace: Workplace, change: tuple[str, str], expected: str
 ) -> None:
-    """What ended the agent comes before the calls and the reads of the clock that therefore were not made."""
+    """The exception that ended the agent comes before the calls and clock reads that it prevented."""
     assert _first_line(workplace, change) == expected
 
 
 def test_p12_a_call_that_changed_before_an_exception_leads(workplace: Workplace) -> None:
-    """Where a call differed first, and was served all the same, the exception follows it."""
+    """If a call differed first and was served anyway, the exception comes after it."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     workplace.write("agent.py", AGENT.replace("look(1))", "look(9))") + "\nraise RuntimeError('later')\n")
@@ -82,7 +82,7 @@ def test_p12_a_call_that_changed_before_an_exception_leads(workplace: Workplace)
 
 
 def test_p12_reads_of_the_clock_lead_only_alone(workplace: Workplace) -> None:
-    """A read less is the cause where nothing else differs, and follows a changed call where one does."""
+    """A missing read is the cause if nothing else differs, and comes after a changed call otherwise."""
     line = _first_line(workplace, ("time.monotonic()\nclient", "client"))
     assert "time.monotonic was read 2 times" in line
     changed = AGENT.replace("time.monotonic()\nclient", "client").replace("look(2)", "look(3)")
@@ -92,7 +92,7 @@ def test_p12_reads_of_the_clock_lead_only_alone(workplace: Workplace) -> None:
 
 
 def test_p12_one_line_for_equal_ignored_differences() -> None:
-    """Eighteen calls to another server are one line; the rest of their addresses is as recorded."""
+    """Eighteen calls to another server give one line; the rest of their URLs is as recorded."""
     empty = {"schema": "divergence/1", "verdict": "identical"}
     then, now = "http://127.0.0.1:37493", "https://api.openai.com"
     ignored = [

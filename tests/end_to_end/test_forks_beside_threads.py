@@ -1,4 +1,4 @@
-"""A program that forks while its threads make calls goes on as it does without a recorder."""
+"""A program that forks while its threads make calls continues as it does without a recorder."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ print(json.dumps(ends))
 
 @pytest.mark.parametrize("level", ["calls", "full"])
 def test_a_fork_beside_threads_that_make_calls_does_not_hang(workplace: Workplace, level: str) -> None:
-    """Whatever lock of ours a thread holds at that moment is free in the new process."""
+    """Every lock of ours that a thread holds at the fork is free in the new process."""
     recorded = workplace.record(workplace.write("agent.py", AGENT), SPANREPLAY_LEVEL=level)
     assert json.loads(recorded.stdout) == [0] * 40, recorded.stderr

@@ -1,4 +1,4 @@
-"""A `subprocess` in Python code forks and calls `exec`, as gevent's does: the child is a program, nothing of ours."""
+"""A `subprocess` written in Python, such as gevent's, forks and calls `exec`: the child is a program, not a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ print(quote(2), flush=True)
 
 
 def test_a_fork_for_a_program_runs_nothing_in_its_child(workplace: Workplace) -> None:
-    """Neither OpenTelemetry's threads nor a run of its own; the program is a hole, at which a replay ends."""
+    """The child starts no OpenTelemetry threads and no run; the program is a hole, where a replay ends."""
     workplace.write("agent.py", AGENT)
     recorded = workplace.record("agent.py")
     assert recorded.stdout == "2\n4\n"

@@ -46,7 +46,7 @@ runpy.run_path({path!r}, run_name="__main__")
 
 
 def _there(workplace: Workplace, environment: str, instrumentor: str = "") -> Workplace:
-    """The workplace with another interpreter, which loads one instrumentor or none."""
+    """The workplace with another interpreter, which loads at most one instrumentor."""
     python = ENVIRONMENTS[environment]
     if not python.exists():
         pytest.skip(f"no {python}: `make matrix` builds it")
@@ -63,7 +63,7 @@ def _there(workplace: Workplace, environment: str, instrumentor: str = "") -> Wo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_u1_agent_of_a_framework_replays_byte_for_byte(name: str, provider: Provider, workplace: Workplace) -> None:
-    """With the provider gone: the same output, no body run, no socket, the same spans of OpenInference."""
+    """With the provider gone: the same output, no tool body run, no socket, the same OpenInference spans."""
     environment, instrumentor, (script, *modes) = RUNS[name]
     there = _there(workplace, environment, instrumentor)
     agent = AGENTS / script
@@ -89,7 +89,7 @@ def test_u1_agent_of_a_framework_replays_byte_for_byte(name: str, provider: Prov
 def test_s8_fan_out_workflow_replays_the_same_events_fifty_times(
     environment: str, provider: Provider, workplace: Workplace
 ) -> None:
-    """Eight events for four workers, 50 workflows: each replays its own sequence of events, whatever its timing."""
+    """With eight events for four workers and 50 workflows, each workflow replays its own sequence of events."""
     there = _there(workplace, environment)
     agent = AGENTS / "llamaindex_agent.py"
     rounds = 50 if IS_WHOLE or environment == "openai2" else 10
@@ -108,7 +108,7 @@ def test_s8_fan_out_workflow_replays_the_same_events_fifty_times(
 def test_s7_graph_is_taken_up_at_any_checkpoint_and_does_nothing_twice(
     environment: str, how: str, provider: Provider, workplace: Workplace
 ) -> None:
-    """In a replay the graph goes on from each of its checkpoints to the same end, and what it did stays done once."""
+    """In a replay the graph resumes from each checkpoint to the same end, and its effect happens once."""
     there = _there(workplace, environment)
     counter = workplace.path / "counter.txt"
     there.environ["AGENT_COUNTER"] = str(counter)
@@ -126,7 +126,7 @@ def test_s7_graph_is_taken_up_at_any_checkpoint_and_does_nothing_twice(
 
 @pytest.mark.slow
 def test_s7_langgraph_itself_does_it_twice(provider: Provider, workplace: Workplace) -> None:
-    """The same agent without us: taken up at the three checkpoints before its payment, it pays three times more."""
+    """Without us, the same agent resumed at the three checkpoints before its payment pays three more times."""
     there = _there(workplace, "openai2")
     counter = workplace.path / "counter.txt"
     there.record(AGENTS / "checkpoint_agent.py", "sync", "again", AGENT_COUNTER=str(counter), SPANREPLAY_MODE="off")
@@ -138,7 +138,7 @@ def test_s7_langgraph_itself_does_it_twice(provider: Provider, workplace: Workpl
 def test_s7_thread_in_a_database_is_taken_up_in_another_process(
     environment: str, provider: Provider, workplace: Workplace
 ) -> None:
-    """A thread that is kept in SQLite goes on from each checkpoint in a process of its own; nothing is done twice."""
+    """A thread kept in SQLite resumes from each checkpoint in a new process; no effect is repeated."""
     there = _there(workplace, environment)
     counter = workplace.path / "counter.txt"
     there.environ.update(AGENT_COUNTER=str(counter), AGENT_THREADS=str(workplace.path / "threads.db"))
@@ -156,7 +156,7 @@ def test_s7_thread_in_a_database_is_taken_up_in_another_process(
 
 @pytest.mark.slow
 def test_u1_traces_of_openai_agents_go_nowhere_in_a_replay(provider: Provider, workplace: Workplace) -> None:
-    """The SDK's own exporter of traces is another tool's telemetry: no call of the run, and silent in a replay."""
+    """The SDK's own trace exporter is another tool's telemetry: not a call of the run, and silent in a replay."""
     there = _there(workplace, "openai-agents", "openai_agents")
     recorded = there.record(AGENTS / "openai_agents_agent.py", "run_sync")
     provider.stop()

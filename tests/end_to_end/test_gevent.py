@@ -1,4 +1,4 @@
-"""Greenlets of gevent: calls that they make concurrently replay as recorded, in programs and in requests."""
+"""Greenlets of gevent: their concurrent calls replay as recorded, in programs and in requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ask(text):
     seen.append(text)
     return answer.choices[0].message.content[:10]
 """
-"""`seen` is the order in which answers have come."""
+"""`seen` lists the questions in the order in which their answers came."""
 MEETING: Final = """
 def fails(text):
     ask(text)
@@ -173,7 +173,7 @@ def chat():
 )
 @pytest.mark.sampled(2)
 def test_p3_calls_of_greenlets_end_in_the_recorded_order(body: str, provider: Provider, tmp_path: Path) -> None:
-    """Each replay is identical, with the same output, however often; no answer is asked for."""
+    """Every replay is identical and prints the same output; the provider isn't asked."""
     workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     workplace.write("agent.py", ASKING + body)
     recorded = workplace.record("agent.py")
@@ -185,7 +185,7 @@ def test_p3_calls_of_greenlets_end_in_the_recorded_order(body: str, provider: Pr
 
 
 def test_p3_a_change_in_one_greenlet_is_the_one_cause(provider: Provider, tmp_path: Path) -> None:
-    """Another prompt in one of several greenlets is named, in the lane of that greenlet."""
+    """A changed prompt in one of several greenlets is named, in that greenlet's lane."""
     workplace = Workplace(tmp_path, {**provider.environ(), "SPANREPLAY_GUARD": "production"})
     body = ASKING + "\nprint([job.value for job in gevent.joinall([gevent.spawn(ask, f'q{n}') for n in range(3)])])\n"
     workplace.write("agent.py", body)
@@ -200,7 +200,7 @@ def test_p3_a_change_in_one_greenlet_is_the_one_cause(provider: Provider, tmp_pa
 
 @pytest.mark.parametrize("level", ["calls", "full"])
 def test_p2_p3_requests_whose_handlers_spawn_greenlets_replay(level: str, provider: Provider, tmp_path: Path) -> None:
-    """Calls of greenlets are in the run of their request, each in a lane of its own, at every level."""
+    """Calls of greenlets belong to the run of their request, each greenlet in its own lane, at every level."""
     place = prepare(tmp_path, provider, APP)
     command = ("-m", "gunicorn", "app:app", "-k", "gevent")
     with serve(place, command=command, at="--bind 127.0.0.1:{port}", SPANREPLAY_LEVEL=level) as server:

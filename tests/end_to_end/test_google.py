@@ -15,7 +15,7 @@ from support.replaying import Workplace
 @pytest.mark.slow
 @pytest.mark.parametrize("http_client", ["httpx", "httpx2"])
 def test_u1_s61_google_agent_replays_byte_for_byte(http_client: str, provider: Provider, workplace: Workplace) -> None:
-    """Answers, streams, tools, errors and concurrent calls come back as they were, with the provider gone."""
+    """Answers, streams, tools, errors and concurrent calls are as recorded, with the provider gone."""
     workplace.environ.update(GOOGLE_GENAI_HTTP_CLIENT=http_client, AGENT_ASYNC=http_client)
     recorded = workplace.record(AGENTS / "google_agent.py")
     provider.stop()
@@ -33,7 +33,7 @@ def test_u1_s61_google_agent_replays_byte_for_byte(http_client: str, provider: P
 @pytest.mark.skipif(importlib.util.find_spec("aiohttp") is None, reason="aiohttp is not installed")
 @pytest.mark.skipif("aiohttp" not in {seam.name for seam in SEAMS}, reason="there is no seam for aiohttp")
 def test_u1_s61_google_agent_on_aiohttp_replays(provider: Provider, workplace: Workplace) -> None:
-    """Asynchronous calls through aiohttp, the SDK's own choice where it is installed, come back too."""
+    """Asynchronous calls through aiohttp, which the SDK prefers where it is installed, replay too."""
     recorded = workplace.record(AGENTS / "google_agent.py", "async")
     provider.stop()
     assert len(workplace.recording().calls) == 12
@@ -51,7 +51,7 @@ print(httpx.post(url, params={"key": os.environ["GEMINI_API_KEY"]}, json=body).j
 
 
 def test_a_google_key_in_the_url_is_nowhere_in_the_data_directory(provider: Provider, workplace: Workplace) -> None:
-    """Google takes the API key as a query parameter; it is in no file, and the call replays with another key."""
+    """Google takes the API key as a query parameter; no file contains it, and the call replays with another key."""
     key = "AIzaSyA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q"
     agent = workplace.write("agent.py", ASKS_BY_URL)
     recorded = workplace.record(agent, GEMINI_API_KEY=key)

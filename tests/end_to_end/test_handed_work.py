@@ -1,4 +1,4 @@
-"""What the agent has a thread do for it, without a function of its own in between, is the agent's doing too."""
+"""Work that the agent hands directly to a thread, without a function of its own, counts as the agent's."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ trio.run(main)
 def test_s50_files_that_threads_read_for_the_agent_replay(
     source: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """aiofiles, anyio, trio, `asyncio.to_thread` and pools call `open` in a thread where no code of the agent is."""
+    """aiofiles, anyio, trio, `asyncio.to_thread` and pools call `open` in a thread that has no agent frame."""
     data = tmp_path_factory.mktemp("data")
     (data / "in.txt").write_text("input\n", encoding="utf-8")
     agent = workplace.write("agent.py", source)
@@ -91,7 +91,7 @@ thread.join()
 
 
 def test_s50_what_threads_ask_the_outside_for_the_agent_replays(workplace: Workplace, tmp_path: Path) -> None:
-    """A human, programs, the clock and random sources, asked in a thread by functions that are not the agent's."""
+    """Human input, programs, the clock and random sources are read in a thread by functions of other packages."""
     made = tmp_path / "made"
     agent = workplace.write("agent.py", REST)
     recorded = subprocess.run(
@@ -125,7 +125,7 @@ def look_up(path):
 def test_s50_what_plumbing_has_a_thread_do_is_its_own(
     workplace: Workplace, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Only who hands the work over counts: a library's files are the run's, those of plumbing are not, in threads."""
+    """The submitter decides: files that a library reads in a thread are recorded, those of plumbing are not."""
     packages = tmp_path / "site-packages" / "somelib"
     packages.mkdir(parents=True)
     (packages / "__init__.py").write_text(LIBRARY, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Sets of texts have the order of their hashes: a recorded run states the seed, and a replay sets it again."""
+"""Sets of strings are ordered by hash: a recorded run states the seed, and a replay sets it again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(ask(" ".join({f"colour{number}" for number in range(12)})))
 
 
 def test_n2_recorded_command_and_its_replay_have_the_same_sets(tmp_path: Path) -> None:
-    """`spanreplay record` chooses a seed and states it, and `spanreplay replay` starts the agent with it."""
+    """`spanreplay record` chooses and states a seed, and `spanreplay replay` starts the agent with it."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", AGENT)
     command = [str(BIN / "spanreplay"), "record", "--", str(workplace.python), str(agent)]
@@ -44,7 +44,7 @@ def test_n2_recorded_command_and_its_replay_have_the_same_sets(tmp_path: Path) -
 
 @pytest.mark.skipif(not can_seed(), reason=WHY)
 def test_n2_a_process_that_drew_its_seed_and_its_replay_have_the_same_sets(tmp_path: Path) -> None:
-    """Also where Python seeded its hashes itself: the recording holds the seed."""
+    """This holds also if Python seeded its hashes itself: the recording holds the seed."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", AGENT + "print(hash('alpha'))")
     printed = set()
@@ -55,12 +55,12 @@ def test_n2_a_process_that_drew_its_seed_and_its_replay_have_the_same_sets(tmp_p
         replayed = workplace.replay(agent)
         assert replayed.status == 0, replayed.stderr
         assert replayed.stdout == recorded.stdout
-    assert len(printed) == 3  # of 2^64 hashes
+    assert len(printed) == 3  # hashes out of 2^64 possible ones
 
 
 @pytest.mark.parametrize("way", ["no key", "not sealed", "PYTHONHASHSEED"])
 def test_n2_other_order_of_a_set_is_named_as_what_may_have_caused_a_divergence(way: str, tmp_path: Path) -> None:
-    """Where hashes can't be as they were, a call whose words stand in another order says so, and why."""
+    """If the hashes can't be restored, a call whose words are in another order names that as a possible cause."""
     workplace = Workplace(tmp_path)
     agent = workplace.write("agent.py", AGENT)
     workplace.record(agent, SPANREPLAY_SEAL="false" if way == "not sealed" else "true")
@@ -68,7 +68,7 @@ def test_n2_other_order_of_a_set_is_named_as_what_may_have_caused_a_divergence(w
     here = {"PYTHONHASHSEED": "7"} if way == "PYTHONHASHSEED" else {}
     if way == "no key":
         (tmp_path / ".spanreplay/redact.key").unlink()
-    replayed = workplace.replay(agent, **here)  # one of twelve factorial orders is the recorded one
+    replayed = workplace.replay(agent, **here)  # the recorded order is one of 12! orders
     assert replayed.causes() == [("changed_call", "tool:ask")]
     causes = {cause["kind"]: cause["evidence"] for cause in replayed.verdict["divergences"][0]["causes"]}
     said = {"no key": "redaction key is not here", "not sealed": "does not hold the seed", "PYTHONHASHSEED": "unset it"}

@@ -1,4 +1,4 @@
-"""A replay starts no program, writes no file and reads nothing behind the recording's back: denied, and named."""
+"""A replay denies and names program starts, file writes and, with --strict-env, unrecorded reads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def run_async(*command):
 
 @pytest.fixture
 def site(workplace: Workplace) -> str:
-    """A library among the installed packages that starts programs for whoever calls it."""
+    """An installed library that starts programs for its callers."""
     folder = workplace.path / "lib" / "site-packages"
     folder.mkdir(parents=True)
     (folder / "library.py").write_text(LIBRARY, encoding="utf-8")
@@ -72,7 +72,7 @@ def site(workplace: Workplace) -> str:
 
 @pytest.mark.parametrize("way", EFFECTS)
 def test_n14_effects_past_the_seams_are_denied_and_named(way: str, workplace: Workplace, site: str) -> None:
-    """Whatever way a program or a file is reached by, a replay stops it before it happens, and says where."""
+    """By whatever route a program or file is reached, a replay stops the effect before it happens and says where."""
     source, boundary = EFFECTS[way]
     kept, done = workplace.path / "kept", workplace.path / "done"
     kept.write_text("kept", encoding="utf-8")
@@ -112,7 +112,7 @@ NATIVE = {
 
 
 def test_r8_native_code_is_denied_whoever_reaches_for_it(workplace: Workplace, site: str) -> None:
-    """The C library, whatever handle gives it, and programs that no audit event tells of, from `eval` too."""
+    """Native code is denied through any handle of the C library, and so are programs without an audit event."""
     ways = [f"try: {source}\nexcept BaseException as exc: print({way!r}, exc)\n" for way, (source, _) in NATIVE.items()]
     imports = "import ctypes, _ctypes, _posixsubprocess, library\nimport multiprocessing.util as util\n"
     agent = workplace.write("agent.py", CALL + imports + "".join(ways) + "print(ctypes.pythonapi.Py_IsInitialized())\n")
@@ -132,7 +132,7 @@ def test_r8_native_code_is_denied_whoever_reaches_for_it(workplace: Workplace, s
 
 
 def test_n14_the_same_effects_happen_inside_of_a_live_call(workplace: Workplace, site: str) -> None:
-    """A boundary that the plan lets go live may start programs and write files, by any way; a stubbed one does not."""
+    """A boundary that the plan lets go live may start programs and write files by any route; a stubbed one may not."""
     source = CALL.replace(
         "return f", "import library; library.run(['touch', 'done']); open('more', 'w').close(); return f"
     )
@@ -161,7 +161,7 @@ print(type(ctypes.pythonapi).__name__)
 
 
 def test_what_only_looks_at_the_machine_is_let_through(workplace: Workplace) -> None:
-    """The standard library may start programs to learn what machine this is; devices may be written."""
+    """The standard library may start programs to identify the machine; devices may be written."""
     agent = workplace.write("agent.py", HARMLESS)
     recorded = workplace.record(agent)
     assert workplace.recording().completeness().is_complete, workplace.recording().completeness().reasons
@@ -180,7 +180,7 @@ READS = {
 def test_s59_strict_env_denies_what_is_not_recorded(
     kind: str, workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Reads behind the recording's back run on in a replay, which is incomplete; with --strict-env they are denied."""
+    """Unrecorded reads continue in a replay, which is then incomplete; with --strict-env they are denied."""
     data = tmp_path_factory.mktemp("data") / "orders.csv"
     data.write_text("1\n", encoding="utf-8")
     agent = workplace.write("agent.py", CALL + READS[kind] + "\nprint('went on')\n")
@@ -196,7 +196,7 @@ def test_s59_strict_env_denies_what_is_not_recorded(
 
 
 def test_s59_strict_env_denies_a_variable_with_another_value(workplace: Workplace) -> None:
-    """A variable of another value is compared anyway; with --strict-env the replay stops where it is read."""
+    """A changed variable is compared anyway; with --strict-env the replay stops where it is read."""
     agent = workplace.write(
         "agent.py", CALL + "if os.environ['REGION'] == 'us': print('dollars')\nprint(time.time())\n"
     )

@@ -1,4 +1,4 @@
-"""Six incidents of ordinary agents, with no line of ours in them: recorded whole, replayed without side effects."""
+"""Six incidents of ordinary, unmodified agents are recorded completely and replayed without side effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = "llm:openai.chat.completions"
 
 @dataclass(frozen=True)
 class Incident:
-    """One agent: where its harm shows, and its boundaries in order, each with the one that it lies inside of."""
+    """One agent: where its damage shows, and its boundaries in order, each with its enclosing boundary."""
 
     harm: str
     tree: tuple[tuple[str, str], ...]
@@ -67,7 +67,7 @@ CASES = {
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    """A provider that says the same to the same request, so that runs can be compared."""
+    """A provider that answers equal requests equally, so that runs can be compared."""
     with Provider(is_repeatable=True) as running:
         yield running
 
@@ -81,7 +81,7 @@ def _place(path: Path, provider: Provider, agent: str) -> Workplace:
 
 
 def _harm(file: Path) -> list[str]:
-    """What an agent did to the world, as text."""
+    """The damage that an agent did, as text."""
     if file.suffix != ".db":
         return file.read_text(encoding="utf-8").splitlines()
     with closing(sqlite3.connect(file)) as db:
@@ -105,7 +105,7 @@ def _hash(file: Path) -> str:
 
 
 def _parents(workplace: Workplace, run_id: str) -> dict[str, str]:
-    """The parent of every span of a run, those of other instrumentors too."""
+    """The parent of every span of a run, including other instrumentors' spans."""
     _, payloads = unpack(_with_catalog(workplace, lambda catalog: catalog.export(run_id)))
     requests = [ExportTraceServiceRequest.FromString(payload) for payload in payloads]
     spans = [filed.span for request in requests for filed in iter_spans(request)]
@@ -137,7 +137,7 @@ def _assert_whole(recording: Recording, incident: Incident, parents: dict[str, s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_s1_incident_is_recorded_whole_and_replays_harmless(name: str, provider: Provider, tmp_path: Path) -> None:
-    """Recorded and unrecorded runs print and do the same; every boundary is there; the replay touches nothing."""
+    """Recorded and unrecorded runs do the same; the recording has every boundary; the replay changes nothing."""
     incident, script = CASES[name], f"{name}_agent.py"
     off, on = _place(tmp_path / "off", provider, name), _place(tmp_path / "on", provider, name)
     plain = off.record(script, SPANREPLAY_MODE="off")
@@ -156,12 +156,12 @@ def test_s1_incident_is_recorded_whole_and_replays_harmless(name: str, provider:
     assert _hash(on.path / incident.harm) == before
 
 
-# ── what a person writes after the trade incident ───────────────────────────────────────────────────
+# ── the test written after the trade incident ───────────────────────────────────────────────────────
 NOTIONAL_MAX = 5_000.0
 
 
 def _orders(calls: tuple[CallRecord, ...]) -> list[float]:
-    """The notional of every order that was placed."""
+    """The notional of every order placed."""
     arguments = [json.loads(call.request)["arguments"] for call in calls if call.boundary == "tool:place_order"]
     return [each["quantity"] * each["price"] for each in arguments]
 

@@ -1,4 +1,4 @@
-"""An agent among the installed packages is an agent: started by its console script, or with `python -m`."""
+"""An agent in an installed package, started by its console script or with `python -m`, is recorded like a script."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ AGENT = {
 
 
 class Installed:
-    """An agent that is installed below a folder of its own, and a workplace outside of it."""
+    """An agent installed in its own folder, and a workplace outside that folder."""
 
     def __init__(self, workplace: Workplace, folder: Path, distribution: str = "quill-hand") -> None:
         self.site = folder / "site-packages"
@@ -69,19 +69,19 @@ class Installed:
         self.workplace = workplace
 
     def record(self, *command: str, plumbing: str = "") -> Recording:
-        """Run it, recorded."""
+        """Record a run."""
         started = command or (str(self.script),)
         done = self.workplace.record(*started, PYTHONPATH=str(self.site), SPANREPLAY_PLUMBING=plumbing)
         assert done.returncode == 0
         return self.workplace.recordings()[-1]
 
     def replay(self, *command: str, **environ: str) -> Replayed:
-        """Replay it where nothing of the recorded run is left."""
+        """Replay it after removing everything that the recorded run left behind."""
         self.clear()
         return self.workplace.replay(*(command or (str(self.script),)), PYTHONPATH=str(self.site), **environ)
 
     def unpack(self) -> None:
-        """Have the program beside a script of the user's own instead, in a folder of theirs."""
+        """Move the program beside a script of the user's, outside the installed packages."""
         self.own.parent.mkdir()
         shutil.move(str(self.site / "quillhand"), str(self.own.parent / "quillhand"))
         self.own.write_text(AGENT["quillhand/__main__.py"], encoding="utf-8")
@@ -93,19 +93,19 @@ class Installed:
         path.write_text(path.read_text(encoding="utf-8").replace(before, after), encoding="utf-8")
 
     def clear(self) -> None:
-        """Take away what a run leaves behind."""
+        """Remove everything that a run leaves behind."""
         shutil.rmtree(self.workplace.path / "out", ignore_errors=True)
         for name in ("notes.db", "started"):
             (self.workplace.path / name).unlink(missing_ok=True)
 
     def left(self) -> set[str]:
-        """What is in the workplace."""
+        """The traces of a run in the workplace."""
         return {each.name for each in self.workplace.path.iterdir()} & {"out", "notes.db", "started"}
 
 
 @pytest.fixture
 def installed(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """An installed agent that uses all of a machine."""
+    """An installed agent that uses every part of a machine."""
     return Installed(workplace, tmp_path_factory.mktemp("venv"))
 
 
@@ -115,7 +115,7 @@ WAYS: Final[dict[str, tuple[str, ...]]] = {
     "module": ("-m", "quillhand"),
     "submodule": ("-um", "quillhand.__main__"),
 }
-"""What follows `python` to start the same program; nothing for a script."""
+"""The arguments after `python` that start the same program; none for a script."""
 CALLS: Final = [
     ("tool:lookup", "loop.py"),
     ("tool:os.mkdir", "loop.py"),
@@ -131,9 +131,9 @@ CALLS: Final = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_p1_u1_s50_an_installed_agent_is_an_agent(way: str, installed: Installed, provider: Provider) -> None:
-    """A program has the same calls and the same verdicts as a script of the user's, a console script and a module.
+    """A script, a console script and a module have the same calls and the same verdicts.
 
-    Clock, random sources, programs, databases and files are recorded and come back; a change is named at its call.
+    Clock, random sources, programs, databases and files replay as recorded; a change is named at its call.
     """
     command = WAYS[way]
     if way == "own script":
@@ -158,7 +158,7 @@ def test_p1_u1_s50_an_installed_agent_is_an_agent(way: str, installed: Installed
 def test_p1_a_program_of_a_models_sdk_is_an_agent(
     workplace: Workplace, provider: Provider, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """What comes with a client of models, as a proxy in front of them does, and was started, is the agent."""
+    """A started program of a package that is itself a model client, such as a proxy, counts as the agent."""
     installed = Installed(workplace, tmp_path_factory.mktemp("venv"), "portkey-ai")
     recording = installed.record()
     assert [(call.boundary, Path(call.code.split(":")[0]).name) for call in recording.calls] == CALLS
@@ -177,7 +177,7 @@ COMMANDS: Final = (
 
 @pytest.mark.skipif(not MINI.exists(), reason="no mini-swe-agent here: tools/agents.sh makes .venvs/mini-swe-agent")
 def test_p1_mini_swe_agent_replays_with_its_provider_stopped(provider: Provider, tmp_path: Path) -> None:
-    """The published agent, started as its users start it, replays identical; nothing in its folder is touched."""
+    """The published agent, started as its users start it, replays identically; nothing in its folder is touched."""
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     environ = {**provider.environ(), "HOME": str(home), "MSWEA_CONFIGURED": "true", "COLUMNS": "200"}
@@ -209,6 +209,6 @@ def test_p1_mini_swe_agent_replays_with_its_provider_stopped(provider: Provider,
 
 
 def _seen(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Each file with its content and the time of its last change; not what is ours."""
+    """Each file except ours, with its content and modification time."""
     files = (each for each in sorted(folder.rglob("*")) if each.is_file() and ".spanreplay" not in each.parts)
     return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in files if each.name != "verdict.json"}

@@ -1,4 +1,4 @@
-"""A recorded run goes through other tools' JSON and comes back: it replays, or the list says what was lost."""
+"""A recorded run passes through other tools' JSON and either replays or is refused with a list of what was lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FROM_PHOENIX = {"langgraph": AGENT, "openai tool loop": ("openai_agent.py", "too
 
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PhoenixServer]:
-    """A real Phoenix."""
+    """A real Phoenix server."""
     server = start_phoenix(tmp_path_factory.mktemp("phoenix"))
     yield server
     server.stop()
@@ -99,7 +99,7 @@ def test_s12_s52_run_comes_back_from_phoenix_and_replays(
     def is_all_there() -> bool:
         answer = httpx.get(url, trust_env=False, timeout=30)
         if answer.status_code == httpx.codes.NOT_FOUND:
-            return False  # Phoenix has taken the spans, and makes the project when it comes to them
+            return False  # Phoenix accepts spans first and creates the project when it processes them
         found.update(answer.json())
         return len(found.get("data", ())) >= len({each for payload in payloads for each in _span_ids(payload)})
 
@@ -125,7 +125,7 @@ def _unchanged(value: Any) -> Any:
 
 def _as_langfuse(payloads: list[bytes], dump: Callable[[Any], Any]) -> list[dict[str, Any]]:
     """Observations as Langfuse's OTel ingestion keeps them: the newest record of a span id, its attributes below
-    `metadata`, ints of 0 as the JSON of their OTLP value, times in milliseconds. Some versions give objects as text.
+    `metadata`, ints of 0 as the JSON of their OTLP value, times in milliseconds. Some versions return objects as text.
     """
 
     def keep(value: Any) -> Any:
@@ -161,7 +161,7 @@ def _as_langfuse(payloads: list[bytes], dump: Callable[[Any], Any]) -> list[dict
 def test_s52_run_comes_back_from_json_and_replays(
     form: str, provider: Provider, workplace: Workplace, tmp_path: Path
 ) -> None:
-    """The same through OTLP/JSON and through the JSON that Langfuse answers with, in each of its shapes."""
+    """This holds for OTLP/JSON and for each JSON shape that Langfuse returns."""
     recorded = workplace.record(AGENTS / AGENT[0], *AGENT[1:])
     provider.stop()
     payloads = _payloads(workplace)
@@ -178,7 +178,7 @@ def test_s52_run_comes_back_from_json_and_replays(
 
 
 def test_s12_values_that_a_tool_cut_are_listed(provider: Provider, workplace: Workplace) -> None:
-    """A run of which a tool kept less is refused whole; the list names each span and what it lacks."""
+    """A run that a tool truncated is refused whole; the list names each span and what it lacks."""
     workplace.record(AGENTS / "langgraph_agent.py", "parallel")
     spans = _as_langfuse(_payloads(workplace), _unchanged)
     cut = [s for s in spans if "spanreplay.response" in s["metadata"]["attributes"]][:2]
@@ -204,7 +204,7 @@ def test_s12_values_that_a_tool_cut_are_listed(provider: Provider, workplace: Wo
     ],
 )
 def test_s52_other_json_is_refused_in_one_line(content: str, says: str, workplace: Workplace) -> None:
-    """JSON that holds no run is named as such, with what it must be."""
+    """JSON that holds no run is named as such, with the expected format."""
     (workplace.path / "spans.json").write_text(content, encoding="utf-8")
     refused = _cli(workplace, "import", "spans.json", status=1)
     assert says in refused.stderr.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""What a run did outside of every boundary is its hole: its replay ends there, and is incomplete."""
+"""An effect outside every boundary is a hole in the run: the replay ends there and is incomplete."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", EFFECTS)
 def test_p12_a_hole_that_the_recording_names_is_no_divergence(way: str, workplace: Workplace) -> None:
-    """The replay of an unchanged program is incomplete (4) where its recording names a hole, never diverged."""
+    """If the recording names a hole, the replay of an unchanged program is incomplete (4), never diverged."""
     agent = workplace.write("agent.py", AGENT.replace("EFFECT", EFFECTS[way]))
     workplace.record(agent)
     holes = workplace.recording().completeness().reasons
@@ -71,7 +71,7 @@ def test_p12_a_hole_that_the_recording_names_is_no_divergence(way: str, workplac
 
 
 def test_p12_an_effect_that_the_run_did_not_have_has_diverged(workplace: Workplace) -> None:
-    """A program that only now reaches outside has changed, also where its run had a hole elsewhere."""
+    """A program that only now reaches outside has changed, even if its run had a hole elsewhere."""
     agent = workplace.write("agent.py", AGENT.replace("EFFECT", EFFECTS["program"]))
     workplace.record(agent)
     workplace.write(
@@ -82,7 +82,7 @@ def test_p12_an_effect_that_the_run_did_not_have_has_diverged(workplace: Workpla
 
 
 def test_p12_what_differs_before_a_named_hole_has_diverged(workplace: Workplace) -> None:
-    """A changed call before the hole is what the verdict says."""
+    """The verdict reports a changed call before the hole."""
     agent = workplace.write("agent.py", AGENT.replace("EFFECT", EFFECTS["program"]))
     workplace.record(agent)
     workplace.write("agent.py", agent.read_text().replace("quote(1)", "quote(7)"))
@@ -91,10 +91,10 @@ def test_p12_what_differs_before_a_named_hole_has_diverged(workplace: Workplace)
 
 
 def test_p12_a_process_that_nobody_can_reach_any_more_is_ended(workplace: Workplace) -> None:
-    """Beyond the hole that a manager of `multiprocessing` is, nothing waits for ever and no process stays behind."""
+    """After the hole left by a `multiprocessing` manager, nothing waits forever and no process remains."""
     agent = workplace.write("agent.py", MANAGED)
     workplace.record(agent)
     assert not workplace.recording().completeness().is_complete
-    replayed = workplace.replay(agent)  # returns once nobody has its standard output open any more
+    replayed = workplace.replay(agent)  # returns once no process has its standard output open any more
     assert (replayed.status, replayed.verdict["verdict"]) == (4, "incomplete"), replayed.stderr
     assert "_exit_function" not in replayed.stderr

@@ -1,4 +1,4 @@
-"""What an agent does outside of every boundary is listed by call site while it is recorded."""
+"""Effects outside every boundary are listed by call site while an agent is recorded."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ print(clock(), random(), file(), environment())
 
 @pytest.fixture
 def data_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file outside of the agent's code."""
+    """A file outside the agent's code."""
     path = tmp_path_factory.mktemp("data") / "orders.csv"
     path.write_text("1,open\n", encoding="utf-8")
     return path
 
 
 def leaks_of(workplace: Workplace) -> list[dict[str, Any]]:
-    """The leaks that the one recorded run names."""
+    """The leaks named by the one recorded run."""
     found: list[dict[str, Any]] = workplace.recording().root.manifest.get("leaks", [])
     return found
 
 
 def doctor(workplace: Workplace, *command: str, **environ: str) -> list[dict[str, Any]]:
-    """What `spanreplay doctor -- CMD` finds."""
+    """The findings of `spanreplay doctor -- CMD`."""
     done = subprocess.run(
         [str(BIN / "spanreplay"), "doctor", "--json", "--", *command],
         cwd=workplace.path,
@@ -76,12 +76,12 @@ def doctor(workplace: Workplace, *command: str, **environ: str) -> list[dict[str
 
 
 def line_of(agent: Path, text: str) -> int:
-    """The line of an agent that contains a text."""
+    """The line number of a text in an agent."""
     return next(n for n, line in enumerate(agent.read_text().splitlines(), 1) if text in line)
 
 
 def test_s59_reads_behind_the_recorders_back_are_leaks_with_their_place(workplace: Workplace, data_file: Path) -> None:
-    """Clock, random bytes, a file and a variable, read in ways that are not recorded: four of four, with file:line."""
+    """Clock, random bytes, a file and a variable, read in unrecorded ways: all four are listed with file:line."""
     agent = workplace.write("agent.py", BEHIND_THE_BACK)
     workplace.record(agent, str(data_file), REGION="eu", SPANREPLAY_AUDIT="full")
     expected = [
@@ -121,7 +121,7 @@ region = os.environ["REGION"]
 
 
 def test_s59_doctor_lists_every_read_of_the_outside(workplace: Workplace, data_file: Path) -> None:
-    """What is recorded is no leak, and the doctor still names each read with its place and what becomes of it."""
+    """Recorded reads are no leaks, and the doctor still names each with its place and treatment."""
     agent = workplace.write("agent.py", PLAIN)
     findings = doctor(workplace, str(workplace.python), str(agent), str(data_file), REGION="eu")
     reads = {f["subject"]: f["message"] for f in findings if f["subject"].startswith("read ")}
@@ -137,7 +137,7 @@ def test_s59_doctor_lists_every_read_of_the_outside(workplace: Workplace, data_f
 
 @pytest.fixture
 def greeter() -> Iterator[socket.socket]:
-    """A port on loopback that takes connections and says nothing."""
+    """A port on localhost that accepts connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
@@ -155,7 +155,7 @@ def query(times):
 def test_s57_n4_socket_outside_of_every_boundary_is_named_once_a_place(
     workplace: Workplace, greeter: socket.socket
 ) -> None:
-    """The run says that it is not replayable because db.py opened a socket, and where; three connections are one."""
+    """The run is not replayable because db.py opened a socket, and says where; three connections give one entry."""
     workplace.write("db.py", DATABASE_CLIENT)
     agent = workplace.write("agent.py", CALL + "import db\nbook(1)\ndb.query(3)\n")
     port = str(greeter.getsockname()[1])
@@ -168,7 +168,7 @@ def test_s57_n4_socket_outside_of_every_boundary_is_named_once_a_place(
 
 
 def test_s57_what_a_boundary_does_is_no_leak(workplace: Workplace, greeter: socket.socket, data_file: Path) -> None:
-    """Sockets, files, clocks and programs inside of a declared call are the call's: nothing is listed."""
+    """Sockets, files, clocks and programs inside a declared call belong to the call: nothing is listed."""
     workplace.write("db.py", DATABASE_CLIENT)
     source = (
         "import os, sys, time, threading, asyncio, spanreplay, db\n"
@@ -201,7 +201,7 @@ PROCESSES = {
 
 @pytest.mark.parametrize("way", PROCESSES)
 def test_s57_programs_started_past_the_seams_are_named(workplace: Workplace, way: str) -> None:
-    """`posix_spawn`, `spawn` and the C library are ways around the recording: each is a hole with its place."""
+    """`posix_spawn`, `spawn` and the C library bypass the recording: each is a hole with its place."""
     agent = workplace.write("agent.py", CALL + "import os\nbook(1)\n" + PROCESSES[way] + "\n")
     workplace.record(agent)
     line = line_of(agent, PROCESSES[way])
@@ -210,7 +210,7 @@ def test_s57_programs_started_past_the_seams_are_named(workplace: Workplace, way
 
 
 def test_s57_the_audit_hook_sees_what_no_patch_sees(workplace: Workplace, data_file: Path) -> None:
-    """`io.FileIO` is a type of C: only the hook of `full` and of the doctor tells that it read a file."""
+    """`io.FileIO` is a C type: only the audit hook of level `full` and of the doctor sees that it read a file."""
     agent = workplace.write("agent.py", CALL + "import io, sys\nbook(1)\nprint(io.FileIO(sys.argv[1]).read())\n")
     command = [str(workplace.python), str(agent), str(data_file)]
     leaks = [f for f in doctor(workplace, *command) if f["subject"] == "leak file"]
@@ -218,7 +218,7 @@ def test_s57_the_audit_hook_sees_what_no_patch_sees(workplace: Workplace, data_f
 
 
 def test_leaks_are_bounded_and_carry_no_secret(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """However many places leak, the manifest stays small; a secret in a path is redacted."""
+    """However many places leak, the manifest stays small; secrets in paths are redacted."""
     secret = "sk-proj-" + "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
     folder = tmp_path_factory.mktemp("data")
     (folder / f"{secret}.txt").write_text("x")

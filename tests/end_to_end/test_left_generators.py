@@ -1,4 +1,4 @@
-"""Asynchronous generators that an agent leaves are closed when the garbage collector finds them."""
+"""Asynchronous generators that an agent abandons are closed when the garbage collector finds them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("then", "now"), [("1", "0"), ("0", "2")])
 def test_s5_when_garbage_is_collected_does_not_matter(then: str, now: str, workplace: Workplace) -> None:
-    """Asynchronous generators that were left are closed by the loop, in a replay at another time than before."""
+    """The loop closes abandoned asynchronous generators, at another time in a replay than when recorded."""
     agent = workplace.write("agent.py", LEFT)
     recorded = workplace.record(agent, COLLECT=then)
     assert recorded.stdout.rindex("asked") < recorded.stdout.rindex("step"), "the order of nothing was tested"

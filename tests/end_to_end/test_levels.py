@@ -1,4 +1,4 @@
-"""A run recorded at level `calls` replays at that level; its manifest, verdict and doctor say what it leaves open."""
+"""A run recorded at level `calls` replays at that level; manifest, verdict and doctor name what it leaves open."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ database.execute("create table if not exists notes (text)")
 database.execute("insert into notes values (?)", (pooled[0],))
 print(database.execute("select count(*) from notes").fetchone())
 """
-"""Threads, a pool and tasks that ask a model through httpx, a tool, a program and a database."""
+"""Threads, a pool and tasks that call a model through httpx, a tool, a program and a database."""
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def _of_full_alone() -> set[str]:
 
 
 def test_p7_agent_recorded_at_calls_replays_identical(workplace: Workplace, provider: Provider, agent: Path) -> None:
-    """Calls of threads, pools and tasks keep their lanes; the verdict says in one sentence what is open."""
+    """Calls of threads, pools and tasks keep their lanes; the verdict names in one sentence what is open."""
     recorded = workplace.record(agent, SPANREPLAY_LEVEL="calls")
     recording = workplace.recording()
     assert recording.root.manifest["level"] == "calls"
@@ -102,7 +102,7 @@ def test_p7_agent_recorded_at_calls_replays_identical(workplace: Workplace, prov
 
 
 def test_p7_changed_call_of_a_run_at_calls_diverges(workplace: Workplace, agent: Path) -> None:
-    """A changed request is the one cause, also at level `calls`."""
+    """A changed request is the one cause, at level `calls` too."""
     workplace.record(agent, SPANREPLAY_LEVEL="calls")
     workplace.write("agent.py", AGENT.replace('"pooled {number}"', '"pooled{number}"'))
     replayed = workplace.replay(agent)
@@ -113,7 +113,7 @@ def test_p7_changed_call_of_a_run_at_calls_diverges(workplace: Workplace, agent:
 
 
 def test_p7_a_replay_takes_the_level_of_its_recording(workplace: Workplace, agent: Path) -> None:
-    """Whatever the environment of the replay says; a full recording says nothing of a level in its verdict."""
+    """The replay's environment doesn't matter; the verdict of a full recording doesn't mention a level."""
     workplace.record(agent)
     assert workplace.recording().root.manifest["level"] == "full"
     replayed = workplace.replay(agent, SPANREPLAY_LEVEL="calls")
@@ -122,7 +122,7 @@ def test_p7_a_replay_takes_the_level_of_its_recording(workplace: Workplace, agen
 
 
 def test_p7_a_killed_run_is_replayed_at_its_level(workplace: Workplace) -> None:
-    """A run without a manifest says its level in its first record."""
+    """A run without a manifest states its level in its first record."""
     source = "import os, signal, spanreplay\n@spanreplay.boundary('tool')\ndef tool(): return 1\ntool()\n"
     script = workplace.write("agent.py", source + "os.kill(os.getpid(), signal.SIGKILL)\n")
     workplace.record(script, status=-9, SPANREPLAY_LEVEL="calls")
@@ -166,14 +166,14 @@ assert asyncio.run(main()) == "deque"
 
 
 def test_p7_calls_leaves_locks_queues_waits_looks_and_loops_alone(workplace: Workplace) -> None:
-    """What an agent uses there is the standard library's own, also in a loop in which a call has ended."""
+    """The agent gets the standard library's own objects, even in a loop where a call has ended."""
     script = workplace.write("agent.py", UNPATCHED)
     workplace.record(script, SPANREPLAY_LEVEL="calls")
     workplace.record(script, status=1)
 
 
 def test_p7_a_bad_level_is_one_line(workplace: Workplace) -> None:
-    """A level that does not exist is named once, and the default is taken."""
+    """An unknown level is reported once, and the default is used."""
     script = workplace.write("agent.py", "import spanreplay\nspanreplay.boundary('tool')(lambda: 1)()\n")
     done = workplace.record(script, SPANREPLAY_LEVEL="everything")
     line = "SPANREPLAY_LEVEL='everything' is not one of ('calls', 'full'); using the default"
@@ -206,7 +206,7 @@ def test_p7_doctor_lists_the_groups_of_each_level(workplace: Workplace) -> None:
 
 
 def test_p7_doctor_counts_what_an_agent_got(workplace: Workplace) -> None:
-    """Of an agent that is run, how many attributes each group has replaced at its level."""
+    """With an agent, the doctor counts the attributes that each group has replaced at its level."""
     script = workplace.write("agent.py", "import spanreplay, threading, queue, asyncio\n")
     full = _doctor(workplace, "--", str(workplace.python), str(script))["patches"]["message"]
     calls = _doctor(workplace, "--", str(workplace.python), str(script), SPANREPLAY_LEVEL="calls")["patches"]["message"]
@@ -243,12 +243,12 @@ for batch in BATCHES:
     thread.join()
 print(sorted(answers.items()))
 """
-"""Two threads take from a queue, and one of them takes all."""
+"""Two threads read from a queue, and one of them takes everything."""
 
 
 @pytest.mark.parametrize(("level", "verdict"), [("calls", "identical"), ("full", "diverged")])
 def test_p7_which_thread_takes_the_work_is_open_at_calls(workplace: Workplace, level: str, verdict: str) -> None:
-    """A call that another one of several equal threads makes is as recorded; at level full it has moved."""
+    """If another of several equal threads makes a call, it matches at `calls`; at level `full` it has moved."""
     script = workplace.write("agent.py", PICKED.replace("BATCHES", "([0, 1, 2, None], [None])"))
     workplace.record(script, SPANREPLAY_LEVEL=level)
     workplace.write("agent.py", PICKED.replace("BATCHES", "([None], [0, 1, 2, None])"))
@@ -259,7 +259,7 @@ def test_p7_which_thread_takes_the_work_is_open_at_calls(workplace: Workplace, l
 
 
 def test_p7_a_difference_of_output_names_what_is_open(workplace: Workplace) -> None:
-    """Where all calls are as recorded and the output is not, the verdict says which level would hold more."""
+    """If all calls match and the output differs, the verdict names the level that records more."""
     script = workplace.write("agent.py", PICKED.replace("BATCHES", "([0, None],)"))
     workplace.record(script, SPANREPLAY_LEVEL="calls")
     workplace.write("agent.py", PICKED.replace("BATCHES", "([0, None],)") + "print(1)\n")
@@ -299,7 +299,7 @@ print(sorted(answers.items()))
     ids=["trio", "uvloop"],
 )
 def test_p7_other_loops_are_recorded_at_calls(workplace: Workplace, source: str) -> None:
-    """Tasks of trio and of uvloop keep their lanes, and their runs replay."""
+    """Tasks of trio and uvloop keep their lanes, and their runs replay."""
     script = workplace.write("agent.py", source)
     recorded = workplace.record(script, SPANREPLAY_LEVEL="calls")
     assert workplace.recording().completeness().is_complete, recorded.stderr
@@ -324,7 +324,7 @@ async def app(scope, receive, send):
 
 @pytest.mark.parametrize(("stated", "level"), [({}, "calls"), ({"SPANREPLAY_LEVEL": "full"}, "full")])
 def test_p7_a_server_is_recorded_at_calls_unless_told(stated: dict[str, str], level: str, workplace: Workplace) -> None:
-    """The process, its workers and each request are at one level, which the verdict of a request names."""
+    """The process, its workers and each request share one level, which the verdict of a request names."""
     workplace.write("app.py", SERVED)
     with serve(workplace, "--workers", "2", **stated) as server:
         await_true(lambda: httpx.get(server.url, timeout=TIMEOUT_S).text == "7")
@@ -349,7 +349,7 @@ if len(sys.argv) > 2:
 def test_p7_what_was_read_is_there_for_the_looks_of_a_replay(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """At `calls` a file that the run read is found where it is gone, with its size and time, or by then another one."""
+    """At `calls`, a file that the run read is found with its size and time, even if it is gone or has been replaced."""
     agent, data = workplace.write("looks.py", LOOKS), tmp_path_factory.mktemp("beside") / "data.txt"
     data.write_text("kept")
     os.utime(data, (1_000_000_000, 1_000_000_000))
@@ -366,7 +366,7 @@ def test_p7_what_was_read_is_there_for_the_looks_of_a_replay(
 def test_p7_what_a_program_made_is_not_there_before_it(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A file that is read after a program ran may be the program's: the replay does not begin with it."""
+    """A file read after a program ran may be that program's: it is absent when the replay begins."""
     agent, data = workplace.write("looks.py", LOOKS), tmp_path_factory.mktemp("beside") / "data.txt"
     workplace.record(agent, str(data), SPANREPLAY_LEVEL="calls")
     recording = workplace.recordings()[0]
@@ -394,7 +394,7 @@ asyncio.run(main())
 
 
 def test_p7_no_deadline_passes_while_a_thread_computes(workplace: Workplace) -> None:
-    """A replay at `calls` does not know when a timer fired: it gives work that takes seconds the time to end."""
+    """A replay at `calls` doesn't know when a timer fired: work that takes seconds gets the time to end."""
     agent = workplace.write("computes.py", COMPUTES)
     process = workplace.record(agent, SPANREPLAY_LEVEL="calls")
     replayed = workplace.replay(agent)
@@ -430,7 +430,7 @@ anyio.run(main)
 
 
 def test_p7_no_deadline_passes_before_a_thread_has_begun(workplace: Workplace) -> None:
-    """A call that a loop has given to a thread is under way, also where the thread takes its time to start."""
+    """A call that a loop has handed to a thread counts as running, even if the thread is slow to start."""
     agent = workplace.write("slow.py", SLOW)
     assert workplace.record(agent, SPANREPLAY_LEVEL="calls").stdout == "answer\nFalse\n"
     replayed = workplace.replay(agent)
@@ -461,7 +461,7 @@ asyncio.run(main())
 
 
 def test_p7_no_deadline_passes_while_a_thread_makes_calls(workplace: Workplace) -> None:
-    """Each call of a thread says that it gets on, however little it computes between them."""
+    """Each call of a thread counts as progress, even if it computes little in between."""
     agent = workplace.write("calls_on.py", CALLS_ON)
     assert workplace.record(agent, SPANREPLAY_LEVEL="calls").stdout == "28\n"
     replayed = workplace.replay(agent)

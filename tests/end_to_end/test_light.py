@@ -1,4 +1,4 @@
-"""While an agent is recorded, nothing of a replay is loaded."""
+"""While an agent is recorded, no part of the replayer is loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(json.dumps(sorted(name for name in sys.modules if name.split(".")[:2] == [
 
 
 def test_n1_recording_loads_nothing_of_a_replay(workplace: Workplace) -> None:
-    """An agent with calls, threads, tasks, programs, files and units has no module of the replayer in its process."""
+    """An agent with calls, threads, tasks, programs, files and units has no replayer module in its process."""
     done = workplace.record(workplace.write("agent.py", AGENT))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []

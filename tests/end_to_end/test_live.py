@@ -59,7 +59,7 @@ def live() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_u1_s22_live_session_replays_byte_for_byte(live: Any, workplace: Workplace) -> None:
-    """Model, answers, temperature and usage of both turns are the call's; the replay asks nobody."""
+    """Model, answers, temperature and usage of both turns are in the call; the replay contacts no server."""
     workplace.environ["LIVE_URL"] = f"ws://127.0.0.1:{live.socket.getsockname()[1]}"
     agent = workplace.write("agent.py", AGENT)
     recorded = workplace.record(agent)

@@ -1,4 +1,4 @@
-"""A replay in which a model is live: what its answer is worth, and what its server states of itself."""
+"""A replay with a live model: what its answer proves, and what its server reports about itself."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ LINE = "kernels=1; engine=vllm-0.33.0; plan=aa; dtype=bfloat16; device=NVIDIA-H1
 
 @pytest.fixture
 def agent(workplace: Workplace) -> Path:
-    """An agent that asks a model once."""
+    """An agent that calls a model once."""
     return workplace.write("agent.py", AGENT)
 
 
 def formats(path: Path) -> list[str]:
-    """Options that write every format."""
+    """Options that write every report format."""
     files = ["--html", str(path / "v.html"), "--junit", str(path / "v.xml"), "--sarif", str(path / "v.sarif")]
     return [*files, "--github"]
 
 
 def read_reports(path: Path, replayed: Replayed) -> dict[str, str]:
-    """Each report of a replay with those options, by the reader that it is for; the summary ends with it."""
+    """Each report of a replay with those options, by format; the step summary is deleted afterwards."""
     files = {name: path / f"v.{name}" for name in ("html", "xml", "sarif")}
     files["summary"] = path / "summary.md"
     reports = {name: file.read_text(encoding="utf-8").replace("&#x27;", "'") for name, file in files.items()}
@@ -49,7 +49,7 @@ def read_reports(path: Path, replayed: Replayed) -> dict[str, str]:
 def test_s14_every_report_of_a_live_model_says_what_its_answer_is_worth(
     is_same: bool, agent: Path, provider: Provider, workplace: Workplace, tmp_path: Path
 ) -> None:
-    """Every format labels a live answer, whether or not it is the recorded one; none does if all is served."""
+    """Every format labels a live answer, same or different; no format does if all answers are served."""
     environ = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
     provider.is_repeatable = is_same
     workplace.record(agent)
@@ -64,7 +64,7 @@ def test_s14_every_report_of_a_live_model_says_what_its_answer_is_worth(
 
 
 def test_s14_docs_say_what_a_live_answer_is_worth() -> None:
-    """The page about plans has the same sentence."""
+    """The page about plans contains the same sentence."""
     page = Path(__file__).resolve().parents[2] / "docs" / "plans.md"
     assert NOTE in " ".join(page.read_text(encoding="utf-8").split())
 
@@ -72,7 +72,7 @@ def test_s14_docs_say_what_a_live_answer_is_worth() -> None:
 def test_s13_what_two_servers_state_stands_beside_each_other(
     agent: Path, provider: Provider, workplace: Workplace, tmp_path: Path
 ) -> None:
-    """Of a live answer that differs: model, system_fingerprint and determinism line, then and now, in each report."""
+    """If a live answer differs, each report shows model, system_fingerprint and determinism line, then and now."""
     provider.fingerprint, provider.determinism = "fp_1", LINE
     workplace.record(agent)
     provider.fingerprint, provider.determinism = "fp_2", LINE.replace("0.33.0", "0.34.0").replace("bfloat", "float")
@@ -95,7 +95,7 @@ def test_s13_what_two_servers_state_stands_beside_each_other(
 
 
 def test_s13_engine_version_dtype_and_flag_are_recorded(agent: Path, provider: Provider, workplace: Workplace) -> None:
-    """Each is a value of the recorded call, as the server stated it, beside `system_fingerprint`."""
+    """Each is recorded with the call as the server stated it, beside `system_fingerprint`."""
     provider.fingerprint, provider.determinism = "fp_1", LINE
     workplace.record(agent)
     shown = subprocess.run(

@@ -1,4 +1,4 @@
-"""What an agent does outside of any tool (asks a human, starts processes, uses databases and files) replays."""
+"""An agent's effects outside any tool (human input, processes, databases, files) replay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ except EOFError:
 
 
 def test_s50_a_human_answer_replays_without_the_human(workplace: Workplace) -> None:
-    """What a human typed is recorded as a call of kind `human`; the replay asks nobody and shows the prompt."""
+    """Human input is recorded as a call of kind `human`; the replay asks nobody and shows the prompt."""
     agent = workplace.write("agent.py", HUMAN)
     recorded = subprocess.run(
         [str(workplace.python.parent / "opentelemetry-instrument"), sys.executable, str(agent)],
@@ -53,7 +53,7 @@ def test_s50_a_human_answer_replays_without_the_human(workplace: Workplace) -> N
 
 
 def test_s50_a_human_answer_at_a_terminal_replays(workplace: Workplace) -> None:
-    """At a terminal the prompt goes past `sys.stdout`; the replay, in a pipe, still prints what the user saw."""
+    """At a terminal the prompt bypasses `sys.stdout`; the replay, in a pipe, still prints what the user saw."""
     agent = workplace.write("agent.py", "print('answer', input('Sell? '))\n")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -107,7 +107,7 @@ print(os.popen("date +%N").read(), os.system("echo ran >> ran.txt"))
 
 
 def test_s50_processes_of_the_agent_replay_without_starting(workplace: Workplace) -> None:
-    """Output, exit codes, errors and timeouts of subprocesses come back; in the replay none is started."""
+    """Output, exit codes, errors and timeouts of subprocesses are as recorded; the replay starts none."""
     agent = workplace.write("agent.py", PROCESSES)
     recorded = workplace.record(agent)
     assert (workplace.path / "ran.txt").read_text() == "ran\nran\n"
@@ -186,7 +186,7 @@ def _hash(path: Path) -> str:
 def test_s50_sqlite_outside_of_tools_replays_and_leaves_the_database_unchanged(
     workplace: Workplace, ledger: Path
 ) -> None:
-    """Statements outside of any tool are calls: a replay serves their rows, counts and errors and opens no file."""
+    """Statements outside any tool are calls: a replay serves their rows, counts and errors and opens no file."""
     agent = workplace.write("agent.py", DATABASE)
     recorded = workplace.record(agent)
     assert "IntegrityError UNIQUE" in recorded.stdout
@@ -223,7 +223,7 @@ print(open(pathlib.Path(__file__).parent / "prompt.txt").read())
 def test_s50_data_files_replay_as_they_were_read(
     workplace: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Files outside of the code tree come from the recording; files beside the code are read as they are now."""
+    """Files outside the code tree come from the recording; files beside the code are read as they are now."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "orders.json").write_text('{"id": 7, "name": "Zoë"}', encoding="utf-8")
     (folder / "lines.txt").write_bytes(b"one\r\ntwo\nthree")
@@ -257,7 +257,7 @@ print(os.getenv("API_PASSWORD") is None, os.environ.get("NOT_THERE", "nothing"),
 
 
 def test_s50_another_environment_variable_is_named(workplace: Workplace) -> None:
-    """A variable that differs is named in the verdict; its value is nowhere, not even as a plain hash."""
+    """A changed variable is named in the verdict; its value is stored nowhere, not even as a plain hash."""
     agent = workplace.write("agent.py", ENVIRONMENT)
     recorded = workplace.record(agent, PROMPT="hello", API_PASSWORD="tr0ub4dor-and-three")
     files = [p for p in (workplace.path / ".spanreplay").rglob("*") if p.is_file()]
@@ -284,7 +284,7 @@ with engine.begin() as connection:
 
 
 def test_s50_sqlalchemy_on_sqlite_replays_without_the_database(workplace: Workplace) -> None:
-    """A library that only carries statements out for the agent is looked through."""
+    """Statements that a library only executes for the agent are recorded as the agent's."""
     pytest.importorskip("sqlalchemy")
     agent = workplace.write("agent.py", SQLALCHEMY)
     recorded = workplace.record(agent)

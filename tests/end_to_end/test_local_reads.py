@@ -1,4 +1,4 @@
-"""Agents that read the clock and random sources replay with what they read then, months later too."""
+"""Agents that read the clock and random sources get the recorded values in a replay, even months later."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def assert_same(replayed: Replayed, stdout: str) -> None:
 
 
 def test_s55_every_clock_and_random_source_replays_as_read(workplace: Workplace) -> None:
-    """Time, dates, random numbers, UUIDs and secrets come back as recorded, in tasks and threads too."""
+    """Time, dates, random numbers, UUIDs and secrets are as recorded, in tasks and threads too."""
     agent = workplace.write("agent.py", EVERYTHING)
     recorded = workplace.record(agent)
     assert workplace.recording().completeness().is_complete
@@ -101,7 +101,7 @@ def pre_instrument():
 
 
 def later(workplace: Workplace, days: int) -> str:
-    """The PYTHONPATH of a process whose clock is so many days ahead, below everything that is patched."""
+    """The PYTHONPATH of a process whose clock is set ahead by some days, below all patches."""
     folder = workplace.path / "later"
     described = folder / "later-1.0.dist-info"
     described.mkdir(parents=True)
@@ -123,7 +123,7 @@ def test_s55_replayed_three_months_later_resolves_the_same_date(workplace: Workp
 
 
 def test_replay_reads_go_on_where_the_recording_ends(workplace: Workplace) -> None:
-    """One read more than recorded is one divergence at its place; the clock goes on from the last recorded value."""
+    """One extra read is one divergence at its place; the clock continues from the last recorded value."""
     source = CALL + "import sys, time\nbook('a')\nfor _ in range(int(sys.argv[1])): print(time.time())\n"
     agent = workplace.write("agent.py", source)
     recorded = workplace.record(agent, "2")
@@ -138,7 +138,7 @@ def test_replay_reads_go_on_where_the_recording_ends(workplace: Workplace) -> No
 
 
 def test_replay_that_reads_less_than_recorded_is_not_identical(workplace: Workplace) -> None:
-    """A recorded read that nobody asks for is a divergence, though the output is the same."""
+    """A recorded read that isn't made is a divergence, even though the output is the same."""
     source = CALL + "import sys, time\nbook('a')\nfor _ in range(int(sys.argv[1])): time.time()\n"
     agent = workplace.write("agent.py", source)
     workplace.record(agent, "3")
@@ -149,7 +149,7 @@ def test_replay_that_reads_less_than_recorded_is_not_identical(workplace: Workpl
 
 
 def test_reads_inside_a_call_are_not_recorded(workplace: Workplace) -> None:
-    """What a tool's body reads is not served to anybody: the body does not run in a replay."""
+    """Reads in a tool's body need not be served: the body does not run in a replay."""
     source = CALL.replace("    return", "    import time; time.time()\n    return") + "import time\n"
     agent = workplace.write("agent.py", source + "book(1); print(time.time())\n")
     recorded = workplace.record(agent)
@@ -169,7 +169,7 @@ SECRET = CALL + "import secrets, sys\nsys.stderr.write(secrets.token_hex(16))\nb
 
 
 def test_secret_values_are_sealed(workplace: Workplace) -> None:
-    """A session key that the agent makes and shows is nowhere in the recording; with another key a new one is made."""
+    """A session key that the agent makes and prints is nowhere in the recording; with another key a new one is made."""
     agent = workplace.write("agent.py", SECRET)
     made = workplace.record(agent).stderr[-32:]
     assert len(bytes.fromhex(made)) == 16
@@ -185,7 +185,7 @@ def test_secret_values_are_sealed(workplace: Workplace) -> None:
 
 
 def test_a_secret_value_that_leaves_the_agent_diverges_without_the_key(workplace: Workplace) -> None:
-    """What the agent does with a value that is sealed with another key is compared, and the key is the cause."""
+    """The use of a value sealed with another key is compared, and the key is the cause."""
     agent = workplace.write("agent.py", CALL + "import secrets\nbook(secrets.randbelow(10**12))\n")
     workplace.record(agent)
     assert workplace.replay(agent).status == 0
@@ -197,7 +197,7 @@ def test_a_secret_value_that_leaves_the_agent_diverges_without_the_key(workplace
 
 
 def test_a_killed_run_replays_its_reads_up_to_the_last_call(workplace: Workplace) -> None:
-    """Reads travel with calls: after kill -9 those before the last call are there."""
+    """Reads are written with calls: after kill -9, the reads before the last call are there."""
     source = CALL + "import os, time\nprint(time.time(), flush=True)\nbook(1)\n"
     source += "if not os.getenv('STAY'): os.kill(os.getpid(), 9)\n"
     agent = workplace.write("agent.py", source)
@@ -228,7 +228,7 @@ book(1)
 
 
 def test_patched_types_stay_what_they_are(workplace: Workplace) -> None:
-    """Pydantic fields, subclasses of datetime, pickled functions work as without a recording."""
+    """Pydantic fields, datetime subclasses and pickled functions work as without a recording."""
     agent = workplace.write("agent.py", MODELS)
     recorded = workplace.record(agent)
     assert "Moment Moment" in recorded.stdout
@@ -238,7 +238,7 @@ def test_patched_types_stay_what_they_are(workplace: Workplace) -> None:
 
 @pytest.mark.parametrize("library", ["freezegun", "time_machine"])
 def test_other_clock_patchers_do_not_crash(workplace: Workplace, library: str) -> None:
-    """freezegun lies over our patches; time-machine gets the originals back, and the recording says so."""
+    """freezegun patches over our patches; time-machine gets the originals back, and the recording says so."""
     pytest.importorskip(library)
     use = {
         "freezegun": "import freezegun\nwith freezegun.freeze_time('2020-01-01'):\n",
@@ -254,7 +254,7 @@ def test_other_clock_patchers_do_not_crash(workplace: Workplace, library: str) -
 
 
 def test_reads_travel_as_one_text_with_the_next_call(workplace: Workplace) -> None:
-    """Clock reads are no spans of their own: they are an attribute of the lane's next call."""
+    """Clock reads aren't separate spans: they are an attribute of the lane's next call."""
     source = CALL + "import time\nfor _ in range(100): time.time_ns()\nbook(1)\n"
     workplace.record(workplace.write("agent.py", source))
     recording = workplace.recording()
@@ -266,7 +266,7 @@ def test_reads_travel_as_one_text_with_the_next_call(workplace: Workplace) -> No
 
 
 def test_the_clock_of_libraries_is_left_alone(workplace: Workplace) -> None:
-    """Asyncio and OpenTelemetry read the real clock, also in a replay."""
+    """Asyncio and OpenTelemetry read the real clock, in a replay too."""
     source = CALL + "import asyncio\nasyncio.run(asyncio.sleep(0.01))\nbook(1)\n"
     workplace.record(workplace.write("agent.py", source))
     recording = workplace.recording()
@@ -293,7 +293,7 @@ with engine.begin() as connection:
 def test_s55_a_date_that_a_library_takes_for_the_agent_is_the_agents_and_its_stopwatch_is_not(
     workplace: Workplace,
 ) -> None:
-    """SQLAlchemy calls the agent's default of a column, and measures how long its own statements take to compile."""
+    """SQLAlchemy calls the agent's column default, and times the compilation of its own statements."""
     agent = workplace.write("agent.py", STATEMENTS)
     recorded = workplace.record(agent)
     (workplace.path / "orders.db").unlink()
@@ -334,7 +334,7 @@ log.info("after the last call")
 
 
 def test_s55_log_records_show_when_they_were_made(workplace: Workplace) -> None:
-    """Time, process and thread of log records, and how long a retry waits, are those of the recording."""
+    """Time, process and thread in log records, and the waits of retries, are as recorded."""
     agent = workplace.write("agent.py", LOGGING)
     recorded = workplace.record(agent)
     assert recorded.stdout.count("agent Retrying") == 2
@@ -342,7 +342,7 @@ def test_s55_log_records_show_when_they_were_made(workplace: Workplace) -> None:
 
 
 def test_s55_records_that_are_logged_in_a_replay_only_differ_in_nothing_else(workplace: Workplace) -> None:
-    """One more log record shows the replay's clock, which goes on from the recorded time; it is no divergence."""
+    """An extra log record shows the replay's clock, which continues from the recorded time; it is no divergence."""
     source = CALL + "import logging, sys\nlogging.basicConfig(stream=sys.stderr, format='%(created)f %(message)s')\n"
     agent = workplace.write("agent.py", source + "logging.warning('one')\nbook(1)\n")
     recorded = workplace.record(agent)

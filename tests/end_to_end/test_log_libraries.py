@@ -1,4 +1,4 @@
-"""A library that keeps a log shows the time on standard output, and a replay shows the recorded one."""
+"""A logging library prints the time to standard output, and a replay prints the recorded time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ structlog.to_file("agent.log", "ends")
 
 
 def test_times_that_a_log_library_prints_are_recorded(workplace: Workplace) -> None:
-    """Its lines are those of the recording; its files stay logs, and a changed line has diverged."""
+    """Its printed lines are as recorded; its files stay logs, and a changed line diverges."""
     site = workplace.path / "site-packages"
     for folder, name, text in (
         ("structlog", "__init__.py", LIBRARY),

@@ -1,4 +1,4 @@
-"""What an agent learns of files without opening them is recorded, and replayed where those files are not."""
+"""Facts about files that an agent learns without opening them are recorded, and replay if those files are missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.replaying import Replayed, Workplace
 
 @pytest.fixture
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder outside of the agent's code."""
+    """A folder outside the agent's code."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "inbox").mkdir()
     for name in ("b.txt", "a.txt"):
@@ -33,7 +33,7 @@ def assert_identical(replayed: Replayed, stdout: str) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Have the folder not be there, as on another machine."""
+    """Remove the folder, as on another machine."""
     shutil.rmtree(folder)
 
 
@@ -78,7 +78,7 @@ tell(os.path.exists(__file__), pathlib.Path(__file__).resolve().name, os.stat in
 
 @pytest.mark.parametrize("world", ["as it was", "changed", "gone"])
 def test_s50_looks_at_files_replay_whatever_is_there_now(world: str, workplace: Workplace, data: Path) -> None:
-    """Existence, sizes, times, names and links are the recording's, with the errors that looking gave."""
+    """Existence, sizes, times, names and links are as recorded, including errors."""
     agent = workplace.write("agent.py", LOOKS)
     recorded = workplace.record(agent, str(data))
     assert {c.effect for c in workplace.recording().calls} == {"read"}
@@ -93,7 +93,7 @@ def test_s50_looks_at_files_replay_whatever_is_there_now(world: str, workplace: 
 
 
 def test_s50_looks_at_the_code_tree_are_no_calls(workplace: Workplace) -> None:
-    """Code is looked at as it is: what a run reads of itself is the change that one wants to see."""
+    """Code is looked at as it is now: a change in it is what the user wants to see."""
     workplace.write("prompt.txt", "be careful")
     agent = workplace.write(
         "agent.py",
@@ -141,7 +141,7 @@ except FileNotFoundError as error:
 def test_s50_n14_an_agent_that_empties_its_inbox_replays(
     world: str, workplace: Workplace, data: Path, tmp_path: Path
 ) -> None:
-    """What the run moved and removed is there again for its replay, and the world is as it is."""
+    """Files that the run moved or removed are there again in its replay, and the real files stay untouched."""
     agent = workplace.write("agent.py", INBOX)
     before = tmp_path / "before"
     shutil.copytree(data, before, symlinks=True)
@@ -186,7 +186,7 @@ print(os.path.exists(name))
 
 
 def test_s50_what_programs_make_is_found_though_none_is_started(workplace: Workplace, data: Path) -> None:
-    """A replay starts no program; the files that one made are there for the agent, in folders of any name."""
+    """A replay starts no program; the agent finds the files that programs created, in folders of any name."""
     agent = workplace.write("agent.py", OUTSIDERS)
     recorded = workplace.record(agent, str(data))
     assert "['own.txt', 'two.txt'] ['own.txt', 'two.txt']" in recorded.stdout
@@ -195,7 +195,7 @@ def test_s50_what_programs_make_is_found_though_none_is_started(workplace: Workp
 
 
 def test_s50_another_listing_is_the_divergence_that_is_named(workplace: Workplace, data: Path) -> None:
-    """Code that looks into another folder now is told of it by name, with its line."""
+    """If the code now lists another folder, the divergence names the folder and the line."""
     source = "import os, sys\nprint(sorted(os.listdir(sys.argv[1] + '/inbox')))\n"
     agent = workplace.write("agent.py", source)
     workplace.record(agent, str(data))
@@ -208,7 +208,7 @@ def test_s50_another_listing_is_the_divergence_that_is_named(workplace: Workplac
 
 
 def test_s50_writing_into_a_folder_that_is_not_here(workplace: Workplace, data: Path) -> None:
-    """An agent that writes to a folder of its machine replays on one that has none, and where writing failed too."""
+    """An agent that writes to a folder replays on a machine without it, and also if the recorded write failed."""
     source = (
         "import sys\n"
         "with open(sys.argv[1] + '/out.txt', 'w') as out:\n"
@@ -243,7 +243,7 @@ for document in SimpleDirectoryReader(sys.argv[1], recursive=True).load_data():
 
 @pytest.mark.slow
 def test_s50_a_librarys_reader_of_folders_replays(workplace: Workplace) -> None:
-    """LlamaIndex reads a folder through fsspec, beside the folder of the agent's code."""
+    """LlamaIndex reads a folder beside the agent's code folder through fsspec."""
     python = ENVIRONMENTS["openai2"]
     if not python.exists():
         pytest.skip(f"no {python}: `make matrix` makes it")
@@ -260,7 +260,7 @@ def test_s50_a_librarys_reader_of_folders_replays(workplace: Workplace) -> None:
 
 
 def test_s50_too_many_names_are_a_hole(workplace: Workplace, data: Path) -> None:
-    """A folder that holds too many names to be recorded makes a run incomplete, and not wrong."""
+    """A folder with too many names to record makes a run incomplete, not wrong."""
     from spanreplay.model import config
 
     many = data / "many"

@@ -1,4 +1,4 @@
-"""Event loops in several threads, and threads that ask a loop: what they do meets in the recorded order."""
+"""Event loops in several threads, and threads that call into a loop, interact in the recorded order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def together(call, names):
     for thread in threads:
         thread.join()
 """
-"""What the agents begin with: a call that takes its time, and a list that all threads append to."""
+"""The agents' common beginning: a slow call, and a list that all threads append to."""
 
 OVERTAKEN = (
     HEAD
@@ -54,7 +54,7 @@ together(run, ["slow", "quick"])
 print(seen)
 """
 )
-"""What is given to the slow loop first is gone on with last, because the loop computes in between."""
+"""The slow loop gets its result first but continues last, because it computes in between."""
 
 BRIDGE = (
     HEAD
@@ -93,7 +93,7 @@ print(seen)
 
 @pytest.mark.parametrize("script", [OVERTAKEN, BRIDGE, PORTAL], ids=["overtaken", "bridge", "portal"])
 def test_n2_s68_loops_and_threads_meet_in_the_recorded_order(script: str, workplace: Workplace) -> None:
-    """They append to one list: two replays give the recorded one."""
+    """All append to one list: two replays produce the recorded list."""
     agent = workplace.write("agent.py", script)
     recorded = workplace.record(agent)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""`spanreplay ls` at a terminal: ids, times and states as a person on call needs them."""
+"""`spanreplay ls` at a terminal: ids, times and states as an on-call person needs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG = "an-agent-with-a-name-that-is-longer-than-most"
 
 
 def listed(workplace: Workplace, *options: str) -> list[dict[str, Any]]:
-    """What machines get."""
+    """The machine-readable listing."""
     done = subprocess.run(
         [*LS, "--json", *options], cwd=workplace.path, env=workplace.environ, text=True, capture_output=True, check=True
     )
@@ -36,7 +36,7 @@ def listed(workplace: Workplace, *options: str) -> list[dict[str, Any]]:
 
 
 def test_s19_states_are_running_waiting_ended(workplace: Workplace) -> None:
-    """A run goes on while its process lives; one that was killed has ended, incomplete."""
+    """A run is running while its process lives; a killed run has ended and is incomplete."""
     workplace.write("agent.py", GOES_ON)
     process = workplace.spawn([str(workplace.python), "agent.py"])
     assert process.stdout is not None
@@ -57,7 +57,7 @@ def test_s19_states_are_running_waiting_ended(workplace: Workplace) -> None:
 
 
 def test_s19_a_run_that_waits_is_waiting_until_it_is_resumed(workplace: Workplace) -> None:
-    """A suspended run waits; once another run has gone on with it, it waits no more."""
+    """A suspended run is waiting until another run has resumed it."""
     workplace.write("agent.py", WAITS)
     workplace.record("agent.py", status=7, SPANREPLAY_HUMAN="suspend")
     (waiting,) = listed(workplace)
@@ -71,7 +71,7 @@ def test_s19_a_run_that_waits_is_waiting_until_it_is_resumed(workplace: Workplac
 
 @pytest.mark.parametrize("columns", [60, 72, 80, 100, 120, 200])
 def test_s19_run_ids_have_13_characters_at_any_width(workplace: Workplace, columns: int) -> None:
-    """What is shown of an id names the run, no line is broken, and times are local."""
+    """The shown part of an id identifies the run, no line is broken, and times are local."""
     workplace.write("agent.py", CALL)
     user = "someone-with-a-long-name-1234567"
     workplace.record("agent.py", SPANREPLAY_APP=LONG, SPANREPLAY_USER_ID=user)

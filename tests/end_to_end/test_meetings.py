@@ -1,4 +1,4 @@
-"""Threads take locks and items of queues in the recorded order."""
+"""Threads acquire locks and take queue items in the recorded order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ask(n):
     time.sleep(random.SystemRandom().random() / 200)
     return n * n
 """
-"""What the scripts of workers begin with: a boundary that takes its time."""
+"""The common beginning of the worker scripts: a slow boundary."""
 
 WORKERS = (
     HEAD
@@ -276,7 +276,7 @@ print(counter.total, ask(), "lock" in repr(counter.lock))
 
 @pytest.mark.slow
 def test_s68_workers_of_a_queue_take_the_same_items(workplace: Workplace) -> None:
-    """Four workers, one queue: who takes which item, and in which order their answers are kept, is as recorded."""
+    """Four workers share a queue: each takes its recorded items, and answers are stored in the recorded order."""
     agent = workplace.write("agent.py", WORKERS)
     for _ in range(3):
         recorded = workplace.record(agent)
@@ -288,7 +288,7 @@ def test_s68_workers_of_a_queue_take_the_same_items(workplace: Workplace) -> Non
 
 @pytest.mark.parametrize("script", [DAEMONS, SIMPLE, POOL], ids=["daemons", "simple", "pool"])
 def test_s68_workers_of_every_kind_take_the_same_items(workplace: Workplace, script: str) -> None:
-    """Daemons that wait for more when the agent ends, a `SimpleQueue`, a `ThreadPool`: the order is as recorded."""
+    """Daemon threads still waiting at exit, a `SimpleQueue` and a `ThreadPool` keep the recorded order."""
     agent = workplace.write("agent.py", script)
     for _ in range(2):
         recorded = workplace.record(agent)
@@ -299,7 +299,7 @@ def test_s68_workers_of_every_kind_take_the_same_items(workplace: Workplace, scr
 
 @pytest.mark.parametrize("way", ["nested", "attempts", "at_once", "polls"])
 def test_s68_threads_that_meet_go_on_as_recorded(workplace: Workplace, way: str) -> None:
-    """Locks taken twice, attempts that fail, many let go at once, queues that are looked into: as recorded."""
+    """Reentrant locks, failed attempts, threads released together and queue polling replay as recorded."""
     agent = workplace.write("agent.py", MEETING)
     for _ in range(2):
         recorded = workplace.record(agent, way)
@@ -309,7 +309,7 @@ def test_s68_threads_that_meet_go_on_as_recorded(workplace: Workplace, way: str)
 
 
 def test_s68_an_attempt_that_was_not_recorded_fails_where_it_cannot_succeed(workplace: Workplace) -> None:
-    """An agent that now asks for a lock that nobody gives back goes on, and is not held up for ever."""
+    """An agent that now tries to acquire a lock that is never released fails to, instead of waiting forever."""
     agent = workplace.write("agent.py", ATTEMPT)
     workplace.record(agent)
     workplace.write("agent.py", ATTEMPT.replace("# now", "print(lock.acquire(timeout=0.01))"))
@@ -317,7 +317,7 @@ def test_s68_an_attempt_that_was_not_recorded_fails_where_it_cannot_succeed(work
 
 
 def test_s68_locks_are_used_like_the_interpreters_own(workplace: Workplace) -> None:
-    """Attempts, errors, conditions on both sorts of locks: nothing else than without a recording."""
+    """Attempts, errors and conditions on both kinds of locks behave as without a recording."""
     agent = workplace.write("agent.py", USES)
     recorded = workplace.record(agent)
     assert recorded.stdout.endswith("2 1 True\n")
@@ -327,7 +327,7 @@ def test_s68_locks_are_used_like_the_interpreters_own(workplace: Workplace) -> N
 
 
 def test_s68_a_worker_more_is_held_up_once(workplace: Workplace) -> None:
-    """An agent whose threads take a lock that nobody took then goes on, and its result is compared."""
+    """An agent whose threads take an additional lock continues after one delay, and its result is compared."""
     agent = workplace.write("agent.py", WORKERS)
     recorded = workplace.record(agent)
     workplace.write(

@@ -1,4 +1,4 @@
-"""Where an agent's modules come from is the same in a replay as it was while the run was recorded."""
+"""An agent's module search path is the same in a replay as when recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(sys.path, [os.stat(path).st_mtime_ns for path in there])
 
 
 def test_an_agent_looks_at_its_module_path(workplace: Workplace) -> None:
-    """Under `opentelemetry-instrument`: its folder is there in a replay too, which another folder has started."""
+    """The folder of `opentelemetry-instrument` is on the path in a replay too, which another folder started."""
     workplace.write("agent.py", LOOKS_AT_IT)
     done = workplace.record("agent.py")
     replayed = workplace.replay("agent.py")
@@ -30,7 +30,7 @@ def test_an_agent_looks_at_its_module_path(workplace: Workplace) -> None:
 
 
 def test_an_agent_looks_at_the_module_path_of_our_own_command(workplace: Workplace) -> None:
-    """Under `spanreplay record` the folder is ours."""
+    """Under `spanreplay record` the added folder is ours."""
     workplace.write("agent.py", LOOKS_AT_IT)
     done = workplace.run("record", "--", str(workplace.python), "agent.py")
     replayed = workplace.replay("agent.py")
@@ -38,7 +38,7 @@ def test_an_agent_looks_at_the_module_path_of_our_own_command(workplace: Workpla
 
 
 def test_what_an_agent_adds_to_its_module_path_is_found(workplace: Workplace, tmp_path: Path) -> None:
-    """A folder that the changed agent has more is a difference."""
+    """An additional folder in the changed agent is a difference."""
     workplace.write("agent.py", LOOKS_AT_IT)
     workplace.record("agent.py")
     workplace.write("agent.py", LOOKS_AT_IT.replace("there =", f"sys.path.append({str(tmp_path)!r})\nthere ="))

@@ -1,4 +1,4 @@
-"""The eight moving parts of an agent: each is changed between recording and replay, and the report names it."""
+"""Each of an agent's eight moving parts is changed between recording and replay, and the report names it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def the_cause(replayed: Replayed) -> dict[str, Any]:
 def test_s21_changed_request_names_the_moving_part(
     part: str, agent: Path, provider: Provider, workplace: Workplace
 ) -> None:
-    """Another prompt, history, model or temperature: the report says which of them it is."""
+    """The report says whether prompt, history, model or temperature changed."""
     workplace.record(agent)
     provider.stop()
     cause = the_cause(workplace.replay(agent, CHANGE=part))
@@ -87,7 +87,7 @@ def test_s21_changed_request_names_the_moving_part(
 
 
 def test_s21_s54_changed_index_names_the_chunks(agent: Path, provider: Provider, workplace: Workplace) -> None:
-    """Of an index that changed, a live retriever's report names the chunks; stubbed, the recorded ones are served."""
+    """If the index has changed, a live retriever's report names the chunks; a stubbed one serves the recorded ones."""
     recorded = workplace.record(agent)
     provider.stop()
     workplace.write("index.json", '{"doc-1": "refunds within 30 days", "doc-3": "ask a manager"}')
@@ -103,7 +103,7 @@ def test_s21_s54_changed_index_names_the_chunks(agent: Path, provider: Provider,
 
 
 def test_s21_changed_tool_is_named(agent: Path, provider: Provider, workplace: Workplace) -> None:
-    """A live tool that gives another result than recorded is the cause."""
+    """A live tool that returns a different result is the cause."""
     workplace.record(agent)
     provider.stop()
     workplace.write("price.txt", "900\n")
@@ -112,7 +112,7 @@ def test_s21_changed_tool_is_named(agent: Path, provider: Provider, workplace: W
 
 
 def test_s21_changed_time_is_named(agent: Path, provider: Provider, workplace: Workplace) -> None:
-    """A prompt that tells the time differs where the clock is live, and the report says that it is the clock."""
+    """With a live clock, a prompt that contains the time differs, and the report names the clock."""
     workplace.record(agent, TELLS_TIME="1")
     provider.stop()
     cause = the_cause(workplace.replay(agent, options=["--live", "clock:*"], TELLS_TIME="1"))
@@ -135,7 +135,7 @@ def test_s21_live_model_that_answers_otherwise_names_why(
     workplace: Workplace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A live model's other answer: another serving stack, another model behind the name, or only the sampler."""
+    """The reason is another serving stack, another model behind the name, or only the sampler."""
     provider.fingerprint = "fp_same"
     workplace.record(agent)
     provider.fingerprint = fingerprint
@@ -149,7 +149,7 @@ def test_s21_live_model_that_answers_otherwise_names_why(
 def test_s21_engine_that_computes_in_another_way_is_the_serving_stack(
     now: str, agent: Path, provider: Provider, workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal model and fingerprint, another determinism stated by the engine: it is the serving stack."""
+    """If model and fingerprint match but the engine states another determinism, the serving stack is the reason."""
     provider.fingerprint = "fp_same"
     provider.determinism = "plan-1"
     workplace.record(agent)

@@ -1,4 +1,4 @@
-"""`spanreplay mutate` on a real agent: which recorded fields decide, which nobody looks at."""
+"""`spanreplay mutate` on a real agent: which recorded fields affect the outcome and which are ignored."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _mutate(workplace: Workplace, *args: str, status: int = 0) -> subprocess.Com
 
 @pytest.mark.slow
 def test_s35_n9_mutate_tells_which_fields_decide(provider: Provider, workplace: Workplace) -> None:
-    """A field outside of every key that decides a branch is found, with what it changes; the others change nothing."""
+    """A field outside every key that decides a branch is found, with its effect; the others change nothing."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     provider.stop()
@@ -72,7 +72,7 @@ def test_s35_n9_mutate_tells_which_fields_decide(provider: Provider, workplace: 
 
 @pytest.mark.slow
 def test_s35_mutate_in_words_and_what_it_refuses(provider: Provider, workplace: Workplace, tmp_path: Path) -> None:
-    """The table names call, field, change and effect; a run that does not replay as it is teaches nothing."""
+    """The table names call, field, change and effect; a run whose unchanged replay diverges is refused."""
     workplace.write("agent.py", AGENT)
     workplace.record("agent.py")
     provider.stop()

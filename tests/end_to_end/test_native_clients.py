@@ -1,4 +1,4 @@
-"""HTTP clients in native code: a run that uses one says so, and a replay sends nothing a second time."""
+"""HTTP clients in native code: a run that uses one says so, and a replay sends nothing again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_requests_in_native_code_are_holes_and_a_replay_makes_none(workplace: Wo
 
 
 def test_a_request_in_native_code_that_is_new_has_diverged(workplace: Workplace) -> None:
-    """A program that did not make it when it was recorded has changed."""
+    """A native request that was not made when recorded means that the program has changed."""
     workplace.write("primp.py", CLIENT)
     workplace.write("agent.py", AGENT.replace('primp.Client().post("http://shop/order", quote(2))', "quote(2)"))
     workplace.record("agent.py")

@@ -1,4 +1,4 @@
-"""Libraries that open files in native code: what they read is an input, what they write lands in the overlay."""
+"""Libraries that open files in native code: the files they read are inputs, their writes go to the overlay."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("work", [DATABASE, INDEX, TABLE], ids=["duckdb", "faiss", "pyarrow"])
 def test_n14_native_files_are_inputs_and_stay_as_they_are(work: str, tmp_path: Path) -> None:
-    """Each of two runs that build on each other replays as it was; the real files are not changed, nor needed."""
+    """Each of two consecutive runs replays as recorded; the real files are neither changed nor needed."""
     data, code = tmp_path / "data", tmp_path / "code"
     data.mkdir()
     code.mkdir()
@@ -86,7 +86,7 @@ def test_n14_native_files_are_inputs_and_stay_as_they_are(work: str, tmp_path: P
 
 
 def test_s65_another_index_is_found(tmp_path: Path) -> None:
-    """An agent that now writes something else into a native file says which file differs."""
+    """If an agent writes different content to a native file, the report names the file."""
     data, code = tmp_path / "data", tmp_path / "code"
     data.mkdir()
     code.mkdir()
@@ -100,7 +100,7 @@ def test_s65_another_index_is_found(tmp_path: Path) -> None:
 
 
 def test_n3_too_large_a_native_file_makes_a_run_incomplete(tmp_path: Path) -> None:
-    """An index above the limit is not recorded, and the run says so before anybody replays it."""
+    """An index above the limit is not recorded, and the run says so before it is replayed."""
     data, code = tmp_path / "data", tmp_path / "code"
     data.mkdir()
     code.mkdir()

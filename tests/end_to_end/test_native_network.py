@@ -1,4 +1,4 @@
-"""Native code connects by itself, past every patch and audit hook: in a replay the kernel denies it."""
+"""Native code connects directly, past every patch and audit hook: in a replay the kernel denies it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ thread.join()
 
 @pytest.fixture
 def port_and_asked() -> Iterator[tuple[int, list[bytes]]]:
-    """A server outside of the program: its port, and what it was asked."""
+    """A server outside the program: its port, and the requests it got."""
     with answering(b"ordered", reads=False) as served:
         yield served
 
@@ -61,7 +61,7 @@ def port_and_asked() -> Iterator[tuple[int, list[bytes]]]:
 def test_n14_a_replay_makes_no_connection_of_native_code(
     port_and_asked: tuple[int, list[bytes]], tmp_path: Path
 ) -> None:
-    """Nobody is asked a second time, whichever library it is; the program is told that it may not."""
+    """No server is contacted again by any library; the program gets a permission error."""
     port, asked = port_and_asked
     place = Workplace(tmp_path, {"PYTHONPATH": install_library(tmp_path)})
     agent = place.write("agent.py", AGENT)
@@ -77,7 +77,7 @@ def test_n14_a_replay_makes_no_connection_of_native_code(
 
 @needs_offline
 def test_n14_a_program_that_asks_its_own_server_does_so_in_its_replay(tmp_path: Path) -> None:
-    """The kernel can't tell its server from others: that it asks itself is in its recording."""
+    """The kernel can't tell the program's own server from others: its request to itself is in its recording."""
     place = Workplace(tmp_path, {"PYTHONPATH": install_library(tmp_path)})
     agent = place.write("agent.py", ASKS_ITSELF)
     place.record(agent)

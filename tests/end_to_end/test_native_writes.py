@@ -1,6 +1,6 @@
-"""Native code opens files by itself, and in a replay the kernel keeps it from changing any; the report says so.
+"""Native code opens files directly; in a replay the kernel denies its writes, and the report says so.
 
-The world of these tests lies beside the temporary folder, which stays free.
+These tests work beside the temporary folder, because that one stays writable.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Workplace:
 
 
 def assert_blocked(replayed: Replayed, code: str) -> None:
-    """The one cause is what native code was kept from, at this place of the agent's code."""
+    """Assert that a blocked native write is the one cause, at this place in the agent's code."""
     assert replayed.status == 3, replayed.stderr
     assert replayed.causes() == [("effect_blocked", "file:native")], replayed.stderr
     cause = replayed.verdict["divergences"][0]
@@ -49,7 +49,7 @@ def assert_blocked(replayed: Replayed, code: str) -> None:
 
 
 def line_of(agent: Path, text: str) -> int:
-    """The number of the first line with a text."""
+    """The number of the first line that contains a text."""
     return next(n for n, line in enumerate(agent.read_text().splitlines(), 1) if text in line)
 
 
@@ -77,7 +77,7 @@ print(ask("again"))
 @needs_landlock
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_n14_a_file_of_native_code_stays_as_the_world_has_it(library: str, place: Workplace) -> None:
-    """What a library would write over is untouched, what it would make anew is not there; the report names the file."""
+    """A file that a library would overwrite stays untouched, a new one isn't created; the report names the file."""
     pytest.importorskip(library, reason="it is installed with the other libraries that the tests use")
     agent = place.write("agent.py", SAVES.format(library=library, write=LIBRARIES[library]))
     place.record(agent)
@@ -96,7 +96,7 @@ def test_n14_a_file_of_native_code_stays_as_the_world_has_it(library: str, place
 
 @needs_landlock
 def test_n14_native_code_in_a_live_call_writes_for_real(place: Workplace) -> None:
-    """A plan that lets the tool go live gives the kernel nothing to do, and a stubbed tool writes nothing at all."""
+    """A plan with a live tool switches the kernel's block off, and a stubbed tool writes nothing at all."""
     source = (
         CALL.replace("    return", "    import native; native.write('out.bin', b'x')\n    return") + "print(answer)"
     )
@@ -116,7 +116,7 @@ def test_n14_native_code_in_a_live_call_writes_for_real(place: Workplace) -> Non
 
 
 def test_n14_switched_off_native_code_writes_for_real(place: Workplace) -> None:
-    """SPANREPLAY_SANDBOX=python is for who needs it so; the verdict says it."""
+    """SPANREPLAY_SANDBOX=python switches the block off, and the verdict says so."""
     agent = place.write("agent.py", WRITES)
     place.record(agent)
     (place.path / "out.bin").unlink()
@@ -178,7 +178,7 @@ if __name__ == "__main__":
 @needs_landlock
 @pytest.mark.parametrize("source", [HANDLED, LEFT, WORKER], ids=["handled", "left", "worker"])
 def test_n14_the_cause_is_told_however_the_agent_goes_on(source: str, place: Workplace) -> None:
-    """An agent that handles the error and asks something else, ends by itself, or hands the work to a process."""
+    """The agent handles the error and makes another call, exits by itself, or hands the work to a process."""
     kept, written = place.path / "kept", place.path / "out.bin"
     kept.write_text("kept", encoding="utf-8")
     agent = place.write("agent.py", source)
@@ -196,7 +196,7 @@ def test_n14_the_cause_is_told_however_the_agent_goes_on(source: str, place: Wor
 
 @needs_landlock
 def test_n14_a_thread_that_was_denied_a_file_is_the_cause(place: Workplace) -> None:
-    """What ends only a thread is told too."""
+    """A denied write that ends only a thread is reported too."""
     agent = place.write("agent.py", THREAD)
     place.record(agent)
     (place.path / "out.bin").unlink()
@@ -218,7 +218,7 @@ print(ask("again"))
 
 @needs_landlock
 def test_n14_native_code_in_a_folder_of_the_overlay_is_the_cause(place: Workplace) -> None:
-    """A folder that the replay made is not in the world, where native code looks for it."""
+    """A folder created by the replay exists only in the overlay, where native code can't find it."""
     pytest.importorskip("pyarrow", reason="it comes with Phoenix")
     agent = place.write("agent.py", ABSENT)
     place.record(agent)
@@ -243,7 +243,7 @@ print(ask("again"))
 
 @needs_landlock
 def test_a_file_that_a_statement_names_and_native_code_can_t_find_is_the_cause(place: Workplace) -> None:
-    """DuckDB has words of its own for a file that is not there."""
+    """DuckDB has its own error message for a missing file."""
     pytest.importorskip("duckdb")
     agent = place.write("agent.py", IN_A_STATEMENT)
     place.record(agent)
@@ -267,7 +267,7 @@ except FileNotFoundError:
 
 @needs_landlock
 def test_n14_a_missing_file_of_python_is_no_cause(place: Workplace) -> None:
-    """An error that Python's own functions raise, beside which the agent's code now asks something else."""
+    """Python's own functions raise the error, and a changed call elsewhere in the agent is the cause."""
     agent = place.write("agent.py", OF_PYTHON)
     place.record(agent)
     place.write("agent.py", OF_PYTHON.replace("what now", "what else"))
@@ -288,7 +288,7 @@ except OSError:
 
 @needs_landlock
 def test_native_code_that_aborts_is_told_what_may_be_the_reason(place: Workplace) -> None:
-    """A library that ends the process, because it may not write, leaves no verdict; the error names the setting."""
+    """A library that ends the process because it may not write leaves no verdict; the error names the setting."""
     agent = place.write("agent.py", ABORT)
     place.record(agent)
     replayed = place.replay(agent)
@@ -315,7 +315,7 @@ main()
 
 @needs_landlock
 def test_n14_a_recorded_denial_is_not_the_kernels(place: Workplace) -> None:
-    """An error that the recording serves, of a file that could be written today, is not blamed on the replay."""
+    """A recorded error about a file that could be written today is not blamed on the replay."""
     (place.path / "kept").write_text("kept", encoding="utf-8")
     agent = place.write("agent.py", SERVED)
     place.record(agent)
@@ -328,7 +328,7 @@ def test_n14_a_recorded_denial_is_not_the_kernels(place: Workplace) -> None:
 
 @needs_landlock
 def test_n14_an_agent_that_always_fails_so_is_identical(place: Workplace) -> None:
-    """An agent that ended by a recorded denial ends by it again, as recorded."""
+    """An agent that ended with a recorded permission error ends with it again."""
     (place.path / "kept").write_text("kept", encoding="utf-8")
     agent = place.write("agent.py", SERVED.replace("except PermissionError", "except ValueError"))
     place.record(agent, status=1)
@@ -354,7 +354,7 @@ print(ask("again"))
 
 @needs_landlock
 def test_n14_what_is_nobodys_file_can_be_written(place: Workplace) -> None:
-    """Caches, temporary files, shared memory, and the file that a standard stream was sent to."""
+    """Caches, temporary files, shared memory and the file behind a standard stream stay writable."""
     cache = place.path.parent / "cache"
     cache.mkdir()
     agent = place.write("agent.py", FREE)
@@ -379,7 +379,7 @@ def test_n14_what_is_nobodys_file_can_be_written(place: Workplace) -> None:
 
 @needs_landlock
 def test_n14_the_report_is_written_wherever_it_goes(place: Workplace) -> None:
-    """Verdict, key and recording of a replay lie in folders of the user's choice, which are not free otherwise."""
+    """Verdict, key and recording of a replay can go to folders that are otherwise not writable."""
     agent = place.write("agent.py", WRITES)
     key = place.path / "keys" / "redact.key"
     place.record(agent, SPANREPLAY_REDACT_KEY=str(key))
@@ -404,7 +404,7 @@ def test_n14_the_report_is_written_wherever_it_goes(place: Workplace) -> None:
 
 @needs_landlock
 def test_n14_python_says_nothing_of_code_that_it_can_not_keep(place: Workplace) -> None:
-    """Compiled code is not written beside the source, without a word, and the replay is identical."""
+    """Failing to write bytecode beside the source is silent, and the replay is identical."""
     place.environ.pop("PYTHONDONTWRITEBYTECODE")
     place.write("helper.py", "WORD = 'helped'\n")
     agent = place.write("agent.py", CALL + "import helper\nprint(answer, helper.WORD)\n")
@@ -434,7 +434,7 @@ print(replayed.verdict()["verdict"], "sandbox" in replayed.verdict())
 
 
 def test_n14_a_block_of_a_process_does_not_bind_what_follows(place: Workplace) -> None:
-    """A replay that is a part of a process leaves the kernel out: behind it files are written as ever."""
+    """A replay inside a process doesn't use the kernel's block: afterwards files are written as usual."""
     agent = place.write("agent.py", BLOCK)
     done = subprocess.run(
         [str(place.python), str(agent)],
